@@ -69,11 +69,8 @@ what is not released by then until the next start."""
 _METRICS_SPAN = 0.2
 """Seconds for which reports of new measurements are gathered, so that a tuning job is looked at a few times a
 second at most."""
-_TURN = 0.02
-"""Seconds of loading jobs at the start after which other tasks get the event loop."""
-
-_LOOKED_AT = 50
-"""Jobs that are looked at before other tasks get the event loop; takes some milliseconds."""
+_IN_A_TURN = 50
+"""Jobs that are loaded, or looked at, before other tasks get the event loop; takes some milliseconds."""
 
 _STOPS = "The service is stopping; ask again when it is up again."
 
@@ -171,20 +168,16 @@ class Controller:
         and the engine raise."""
         self._epoch = await self._ledger.acquire(self._owner)
         parents: list[JobUid] = []
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _TURN
-        for live in await self._ledger.load_live():
-            if loop.time() >= until:
-                # A hundred thousand jobs take seconds, and signals and shims must not wait for that.
-                await asyncio.sleep(0)
-                until = loop.time() + _TURN
-            self._jobs_of_jobs.add(live.job)
-            if isinstance(live.job, Job):
-                self._track(LiveJob(live.job, live.generation, live.intents))
-                self._capacity.put(live.job)
-            else:
-                self._capacity.adopt(live.job)
-                parents.append(live.job.uid)
+        # A hundred thousand jobs take seconds, and signals and shims must not wait for that.
+        async for some in in_turns(await self._ledger.load_live(), _IN_A_TURN):
+            for live in some:
+                self._jobs_of_jobs.add(live.job)
+                if isinstance(live.job, Job):
+                    self._track(LiveJob(live.job, live.generation, live.intents))
+                    self._capacity.put(live.job)
+                else:
+                    self._capacity.adopt(live.job)
+                    parents.append(live.job.uid)
         await self._ports.engine.start()
         self._capacity.set_nodes(await self._ports.engine.capacity())
         await self._decisions.read_usage(self._reader)
@@ -207,7 +200,7 @@ class Controller:
 
     async def _look_at(self, uids: Sequence[JobUid]) -> None:
         """Begin what the jobs demand, in blocks, so that requests are served meanwhile."""
-        async for some in in_turns(uids, _LOOKED_AT):
+        async for some in in_turns(uids, _IN_A_TURN):
             for uid in some:
                 if uid in self._tracked:
                     self._mailboxes.look(uid)
@@ -280,8 +273,6 @@ class Controller:
         return self._capacity.position(uid)
 
     async def preflight(self, job: Job) -> Preflight:
-        if self._closing:
-            raise Unavailable(_STOPS)
         self._capacity.require_admissible(job)
         return await self._capacity.preflight(job, self._now())
 

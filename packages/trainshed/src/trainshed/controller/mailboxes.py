@@ -28,8 +28,6 @@ _MOST = 50
 wait for the loop."""
 _PAUSE = 1.0
 """Seconds before events that could not be applied are tried again."""
-_TOLD_EVERY = 60
-"""Of so many tries in a row that fail alike one is logged, since the log may lie on the disk that is full."""
 
 
 class Mailbox(Struct):
@@ -106,7 +104,7 @@ class Mailboxes:
                     about(log, uid).error("changes under this service; has another one taken over?")
                     await asyncio.sleep(_PAUSE)
             except Unavailable as failure:
-                if refused % _TOLD_EVERY == 0:
+                if not refused:  # Once, since the log may lie on the disk that is full.
                     about(log, uid).warning("%s; it is tried once more each second", failure)
                 refused += 1
                 self._put_back(uid, mailbox)

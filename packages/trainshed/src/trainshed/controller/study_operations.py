@@ -161,11 +161,7 @@ class StudyOperations:
         ]
 
     async def _check(self, study: Study, operation: Operation) -> None:
-        try:
-            checked = await self._studies.trial(study.uid, operation.trial)
-        except NotFound:
-            text = f"{study.name.trial(operation.trial)} does not exist; it was deleted"
-            raise NotFound(text) from None
+        checked = await self._studies.trial(study.uid, operation.trial)
         stop = not checked.state.is_over and await self._should_stop(study, checked)
         if stop:
             # Before the operation is done, so that a client who is told to stop finds the trial stopping.

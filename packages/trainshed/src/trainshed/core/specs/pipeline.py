@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset
@@ -36,13 +35,10 @@ _DIRECTORY = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
 _CHILD = {Task.CUSTOM: "-custom-job", Task.TUNING: "-hyperparameter-tuning-job"}
 
 
-class ParsedPipeline(Struct, frozen=True):
-    """A valid training pipeline; `labels` in the order given. `job`: what it runs, with a display name and
-    labels that come from the pipeline's."""
+class ParsedPipeline(JobDraft[PipelineSpec], frozen=True):
+    """A valid training pipeline. `job`: what it runs, with a display name and labels that come from the
+    pipeline's."""
 
-    spec: PipelineSpec
-    display_name: str
-    labels: tuple[tuple[str, str], ...]
     job: JobDraft[JobSpec | TuningSpec]
 
 
