@@ -72,7 +72,6 @@ def test_no_statement_reads_all_jobs(tmp_path: Path) -> None:
         # Of what was used between two moments, and not of what happened before.
         "reader.machine_time": ["USE TEMP B-TREE FOR GROUP BY"],
         "reader.past_use": ["USE TEMP B-TREE FOR GROUP BY"],
-        "jobs.why_stale": ["SCAN CONSTANT ROW"],
         "operations.running_operations": ["SCAN operations USING INDEX operations_running"],
     }
     connection = open_writer(tmp_path / "x.db")

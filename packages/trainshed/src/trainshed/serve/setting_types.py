@@ -6,7 +6,7 @@ type cannot express is checked by a `Checked` function.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -137,38 +137,30 @@ def _rows(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 
 def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
     """Return `NVIDIA_TESLA_T4=2,NVIDIA_L4=1` as pairs. Raises ValueError."""
-    types = accelerator_types(Api.VERTEX)
-    accelerators: list[tuple[str, int]] = []
-    for part in filter(None, text.split(",")):
-        kind, _, count = part.strip().partition("=")
-        if kind not in types:
-            raise ValueError(
-                f"{kind!r} is no accelerator type; the types are "
-                f"{', '.join(sorted(types))}.{closest(kind, types)}"
-            )
-        if not count.isdecimal() or not int(count):
-            raise ValueError(f"{part!r} is not of the form TYPE=COUNT with a count of 1 or more")
-        accelerators.append((kind, int(count)))
-    return tuple(accelerators)
+    return tuple(
+        (kind, int(count))
+        for kind, count in _pairs(text, accelerator_types(Api.VERTEX), "[0-9]*[1-9][0-9]*", "count")
+    )
 
 
 def prices_of(text: str) -> dict[str, float]:
     """Return `n1-standard-8=0.38,NVIDIA_L4=0.7` as a mapping. Raises ValueError."""
     types = [*machine_types(), *accelerator_types(Api.VERTEX)]
-    prices: dict[str, float] = {}
+    pairs = _pairs(text, types, r"[0-9]+(\.[0-9]*)?|\.[0-9]+", "amount")
+    return {kind: float(amount) for kind, amount in pairs}
+
+
+def _pairs(text: str, types: Collection[str], number: str, what: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of a type and a number, by its pattern. Raises ValueError."""
     for part in filter(None, text.split(",")):
-        kind, _, amount = part.strip().partition("=")
+        kind, _, value = part.strip().partition("=")
         if kind not in types:
             raise ValueError(
-                f"{kind!r} is neither a machine type nor an accelerator type.{closest(kind, types)}"
+                f"{kind!r} is no type of those in `trainshed list machine-types`.{closest(kind, types)}"
             )
-        try:
-            prices[kind] = float(amount)
-        except ValueError:
-            prices[kind] = -1
-        if not 0 <= prices[kind] < float("inf"):
-            raise ValueError(f"{part!r} is not of the form TYPE=AMOUNT with an amount of 0 or more")
-    return prices
+        if not re.fullmatch(number, value):
+            raise ValueError(f"{part!r} is not of the form TYPE={what.upper()}")
+        yield kind, value
 
 
 def _check_engine(name: str) -> None:

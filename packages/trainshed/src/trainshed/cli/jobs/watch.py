@@ -11,7 +11,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.describe import best_lines
-from trainshed.cli.jobs.follow import Lines, Update, follow
+from trainshed.cli.jobs.follow import Lines, follow
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.output import output_format, print_data
@@ -22,26 +22,6 @@ from trainshed.core.names import SERVICE_TASK
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import plain
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
-
-
-def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> JobView:
-    """Print updates until they end, and return the last view. `job`: its view before the first update.
-    `known`: lines of the service that the user was shown already."""
-    left_out = frozenset(known)
-    for update in updates:
-        match update:
-            case JobView():
-                job = update
-            case TimelineEntry():
-                click.echo(timeline_line(update))
-            case _:
-                lines = [
-                    line
-                    for line in update
-                    if not (line.replica == SERVICE_TASK and line.message in left_out)
-                ]
-                click.echo("".join(LineTexts(job).of(lines)), nl=False)
-    return job
 
 
 def timeline_line(entry: TimelineEntry) -> str:
@@ -93,10 +73,25 @@ def follow_to_end(
     lines that are printed at the end of a job that has succeeded. Raises SystemExit unless it succeeded;
     Refused, Unreachable.
     """
+    left_out = frozenset(known)
+    # Nobody can read what hundreds of trials write.
+    log = Lines(client, job.uid) if lines and not job.program.tuning else None
     with _going_on(job) if goes_on else contextlib.nullcontext():
-        over = watched(client, job, lines=lines, known=known)
-    succeeded = over.state is JobState.SUCCEEDED
-    for line in [*ending(over, session.now()), *(results if succeeded else ())]:
+        for update in follow(client, job.uid, _again(job), log):
+            match update:
+                case JobView():
+                    job = update
+                case TimelineEntry():
+                    click.echo(timeline_line(update))
+                case _:
+                    fresh = [
+                        line
+                        for line in update
+                        if not (line.replica == SERVICE_TASK and line.message in left_out)
+                    ]
+                    click.echo("".join(LineTexts(job).of(fresh)), nl=False)
+    succeeded = job.state is JobState.SUCCEEDED
+    for line in [*ending(job, session.now()), *(results if succeeded else ())]:
         click.echo(line)
     if not succeeded:
         raise SystemExit(1)
@@ -114,16 +109,6 @@ def _going_on(job: JobView) -> Generator[None]:
             err=True,
         )
         raise SystemExit(130) from None
-
-
-def watched(
-    client: Client, job: JobView, *, lines: bool = False, known: Iterable[str] = ()
-) -> JobView:
-    """Tell what happens to a job until it is over, and return its last view. Parameters as in
-    `follow_to_end`. Raises Refused, Unreachable."""
-    # Nobody can read what hundreds of trials write.
-    log = Lines(client, job.uid) if lines and not job.program.tuning else None
-    return _show(follow(client, job.uid, _again(job), log), job, known)
 
 
 def _again(job: JobView) -> str:

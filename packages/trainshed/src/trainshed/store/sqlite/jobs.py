@@ -318,7 +318,11 @@ class Ledger(Port):
         def work(connection: sqlite3.Connection) -> int:
             rows = connection.execute(_SQL["commit_job"], parameters).fetchall()
             if not rows:
-                raise StaleCommit(_why_stale(connection, epoch, commit))
+                raise StaleCommit(
+                    f"job {job.uid}, step to {job.state}: it is not of generation "
+                    f"{commit.expected_generation} any more, a request has come in that the step did not "
+                    f"see, or epoch {epoch} is over: load it again"
+                )
             connection.execute(_SQL["move_work"], parameters)
             if commit.consumed_intents:
                 connection.execute(
@@ -346,23 +350,3 @@ def _live_job(row: Sequence[Any], intents: tuple[Intent, ...]) -> LiveJob[Work]:
     record, labels, labels_updated, kind, generation = row
     job = decode_job(record, labels, labels_updated, kind)
     return LiveJob(job, generation, intents)
-
-
-def _why_stale(connection: sqlite3.Connection, epoch: int, commit: Commit) -> str:
-    """Return, for the controller's log, why the guard of `commit_job` refused."""
-    leader, generation, state, is_live = connection.execute(
-        _SQL["why_stale"], {"uid": commit.job.uid}
-    ).fetchone()
-    step = f"job {commit.job.uid}, step to {commit.job.state}"
-    if leader != epoch:
-        return f"{step}: epoch {epoch} is over, the leader has {leader}; this controller must stop"
-    if generation is None:
-        return f"{step}: the job was deleted"
-    if generation != commit.expected_generation:
-        return (
-            f"{step}: expected generation {commit.expected_generation}, found {generation} ({state}); "
-            "load it again"
-        )
-    if not is_live:
-        return f"{step}: the job is already {state}"
-    return f"{step}: an intent came in that the step did not consume; load it again"

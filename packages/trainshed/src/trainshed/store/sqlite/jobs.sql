@@ -116,12 +116,6 @@ UPDATE works SET state = :state WHERE uid = :uid AND state <> :state;
 -- name: consume_intents
 DELETE FROM intents WHERE job_uid = :uid AND seq <= :consumed;
 
--- name: why_stale
-SELECT (SELECT epoch FROM leader WHERE id = 1),
-       (SELECT generation FROM jobs WHERE uid = :uid),
-       (SELECT state FROM jobs WHERE uid = :uid),
-       (SELECT is_live FROM jobs WHERE uid = :uid);
-
 -- name: load_job
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation
 FROM jobs JOIN works ON works.uid = jobs.uid
