@@ -18,11 +18,11 @@ mkdir -p build
 # The floors are those of the oldest Python, where there is one: newer ones have no wheels of many of them.
 "$uv" venv --quiet --clear --python "$(command -v python3.11 || echo .venv/bin/python)" "$place"
 "$uv" pip compile --quiet --python "$place/bin/python" --resolution "$resolution" --no-emit-index-url \
-    --extra remote --extra kubernetes --extra tracking --no-emit-package trainshed --no-emit-package trainshed-cluster \
-    --no-emit-package trainshed-reduction --no-emit-package trainshed-tracking packages/trainshed/pyproject.toml --output-file "$place.txt" >/dev/null
+    --extra remote --extra console --extra kubernetes --extra tracking $(printf -- '--no-emit-package %s ' $(ls packages)) \
+    packages/trainshed/pyproject.toml --output-file "$place.txt" >/dev/null
 # What tests with is as new as these let it be.
-"$uv" pip install --quiet --python "$place/bin/python" --constraint "$place.txt" --group dev --editable packages/trainshed \
-    --editable packages/trainshed-cluster --editable packages/trainshed-reduction --editable packages/trainshed-tracking
+"$uv" pip install --quiet --python "$place/bin/python" --constraint "$place.txt" --group dev \
+    $(printf -- '--editable %s ' packages/*)
 "$uv" pip install --quiet --python "$place/bin/python" -r "$place.txt"
 printf 'Versions under test: %s.txt\n' "$place" >&2
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1

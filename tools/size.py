@@ -37,11 +37,11 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 636,
-    "modules that one machine needs": 520,
-    "lines": 112_430,
-    "lines that one machine needs": 91_020,
-    "lines of code": 78_762,
+    "modules": 635,
+    "modules that one machine needs": 499,
+    "lines": 111_168,
+    "lines that one machine needs": 86_201,
+    "lines of code": 77_763,
     "lines of code on the way of a start": 8_790,
     "lines of tests": 93_690,
     "settings of the service": 48,
@@ -52,7 +52,7 @@ CEILINGS: Final = {
     "ideas with a cluster": 44,
     "decision records": 50,
     "words of decision records": 13_710,
-    "words of documents": 80_830,
+    "words of documents": 80_831,
 }
 
 

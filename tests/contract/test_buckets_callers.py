@@ -33,11 +33,11 @@ from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Unauthenticated
 from trainshed.buckets.setup import BucketRules, BucketTable
 from trainshed.cli.environment import credentials_document
-from trainshed.console.pages import buckets
 from trainshed.engines.port import EngineUnavailable
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve import clock
 from trainshed.serve.bucket_adapters import BucketAdapter
+from trainshed_console.pages import buckets
 
 RULES = BucketRules("own", (BucketTable("shared-1", shared=True),))
 

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from tools import release
@@ -105,6 +107,31 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     assert refused.returncode == 1
     assert "pip install 'trainshed[service]'" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_the_service_without_its_console_runs_a_job(wheels: Path, tmp_path: Path) -> None:
+    place = installed(wheels, tmp_path / "service", "[service]")
+    assert not [*(tmp_path / "service").rglob("jinja2")]
+    (tmp_path / "task.py").write_text("print('without pages', flush=True)")
+    environ = environment(tmp_path / "data")
+
+    def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
+        return execute(place / "trainshed", *words, cwd=tmp_path, env=environ)
+
+    begun = trainshed("up", "--detach", "--port=0", f"--ready-file={tmp_path / 'ready'}")
+    assert begun.returncode == 0, begun.stderr
+    try:
+        done = trainshed("run", f"--image={SKLEARN}", "--watch", "task.py")
+        assert done.returncode == 0 and "without pages" in done.stdout, done.stderr
+        rest = json.loads((tmp_path / "ready").read_text())["rest"]
+        page = Request(f"{rest}/jobs", headers={"Accept": "text/html"})
+        with pytest.raises(HTTPError) as refused:
+            urlopen(page)
+        assert "pip install 'trainshed[console]'" in refused.value.read().decode()
+        assert "pip install 'trainshed[console]'" in trainshed("console").stderr
+        assert "/login" not in begun.stdout + begun.stderr
+    finally:
+        assert trainshed("down").returncode == 0
 
 
 @pytest.mark.soak  # Half a minute each; before a release all soaks are run.

@@ -1,4 +1,4 @@
-"""Signing in at an issuer in a real browser (docs/team.md); what an issuer may say: contract/console."""
+"""Signing in at an issuer in a real browser (docs/team.md); what an issuer may say: tests/console."""
 
 import json
 import subprocess

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainshed
+import trainshed_console
 from tests.soaks import SOAKS
 from trainshed.core.patterns import MAX_LENGTH, PatternError, compile_regex, compile_wildcard
 
@@ -95,7 +96,12 @@ _SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY
 
 
 def modules() -> Iterator[ModuleType]:
-    for module in pkgutil.walk_packages(trainshed.__path__, "trainshed."):
+    members = (
+        module
+        for package in (trainshed, trainshed_console)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    )
+    for module in members:
         if re.search(r"__main__|trainshed_reduction|absent_op", module.name):
             continue  # Programs of their own, which read what is theirs.
         yield importlib.import_module(module.name)

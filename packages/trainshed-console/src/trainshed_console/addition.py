@@ -1,0 +1,42 @@
+"""The console as an addition to the service: which applications answer its paths, and how a browser gets
+in."""
+
+from trainshed.access.principals import Shown
+from trainshed.api.additions import Addition, AdditionContext, Mounts
+from trainshed.api.inside import InsideCaller
+from trainshed.core.names import DEFAULT_BUCKET
+from trainshed_console.application import ConsoleApplication
+from trainshed_console.sessions import Sessions
+from trainshed_console.visits import FIRST_SEGMENTS, Facts
+
+
+def new_addition(context: AdditionContext) -> Addition:
+    """Build the console of a service (an `AdditionFactory`)."""
+    settings = context.settings
+    sessions = Sessions(
+        context.data / "sessions.json", context.authenticate, context.tokens, context.now
+    )
+    facts = Facts(
+        version=settings.version,
+        project=settings.project,
+        region=settings.region,
+        bucket=DEFAULT_BUCKET,
+        address=settings.pages.rstrip("/"),
+    )
+
+    def mounts(api: InsideCaller) -> Mounts:
+        console = ConsoleApplication(
+            sessions,
+            api,
+            context.gateway,
+            signing_in=context.signing_in,
+            facts=facts,
+            now=context.now,
+            closing=context.closing,
+        )
+        return dict.fromkeys(FIRST_SEGMENTS, console)
+
+    def link(shown: Shown) -> str:
+        return facts.login_link(sessions.link_code(shown))
+
+    return Addition(mounts=mounts, link=link)

@@ -1,0 +1,460 @@
+"""The console as an ASGI application: signs visitors in, finds the page, action or stream of a request, and
+adds the same security headers to every answer. What a visitor may see or do is decided by the API.
+
+A session is the password of HTTP credentials (docs/adr/0070): unlike a cookie, browsers send them to this
+host and port alone, and show them to no script. Pages of others can do nothing with them: a request that
+changes something has to come from a page of this address (Origin). `httpd.hosts` checks the Host header of
+all requests of the port besides.
+"""
+
+import asyncio
+import logging
+import re
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from trainshed.access.principals import Principal
+from trainshed.api.additions import SigningIn
+from trainshed.api.inside import InsideCaller
+from trainshed.core.errors import Unauthenticated, Unavailable
+from trainshed.httpd.connections import HOLD
+from trainshed.httpd.hosts import is_loopback, name_of
+from trainshed.httpd.messages import (
+    BodyTooLarge,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    Streamed,
+    serve,
+    sized,
+)
+from trainshed.httpd.routing import Router, Template
+from trainshed.wire.json import encode_text
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.access import IssuedToken
+from trainshed_console import live
+from trainshed_console.rendering import ASSETS, asset_response, is_prepared, prepare, render
+from trainshed_console.routes import ACTIONS, PAGES, STREAMS
+from trainshed_console.sessions import Sessions
+from trainshed_console.visits import Facts, Page, View, Visit
+
+_MOST: Final = 4 << 20
+"""Maximum bytes of a form."""
+_FIELDS: Final = 500
+"""Maximum fields of a form."""
+_SMALL: Final = 16 << 10
+"""Maximum bytes of the form for signing in."""
+_HTML: Final = b"text/html; charset=utf-8"
+_EVENTS: Final = b"text/event-stream"
+_GUARDS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_FRESH: Final = (b"cache-control", b"no-store")
+_ASKS_TO_SIGN_IN: Final = "x-trainshed-sign-in"
+"""A header of the page that signs in. Pages of others cannot send it, so they cannot have a browser keep a
+session of theirs."""
+_CHALLENGE: Final = (b"www-authenticate", b'Basic realm="Trainshed"')
+_CHALLENGES: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+_PORTS: Final = re.compile(r"|[1-9][0-9]{0,4}")
+_log = logging.getLogger(__name__)
+
+
+class ConsoleApplication:
+    """Answers all requests of the console, whose paths begin with one of `backend.FIRST_SEGMENTS`."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        backend: InsideCaller,
+        buckets: Path,
+        *,
+        facts: Facts,
+        signing_in: SigningIn,
+        now: Callable[[], int],
+        closing: asyncio.Event,
+    ) -> None:
+        self._sessions = sessions
+        self._signing_in = signing_in
+        self._backend = backend
+        self._buckets = buckets
+        self._facts = facts
+        self._now = now
+        self._closing = closing
+        #: What is done without a session.
+        self._door: Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
+            ("GET", "/login"): self._show_login,
+            ("HEAD", "/login"): self._show_login,
+            ("POST", "/login"): self._log_in,
+            ("GET", "/login/with"): self._to_issuer,
+            ("GET", "/login/back"): self._from_issuer,
+            ("POST", "/login/link"): self._link,
+            ("POST", "/login/token"): self._redeem,
+            ("GET", "/signed-in"): self._signed_in,
+        }
+        self._pages = Router(
+            (("GET", Template.parse(template), page) for (_, template), page in PAGES.items())
+        )
+        self._actions = Router(
+            (
+                (verb, Template.parse(template), action)
+                for (verb, template), action in ACTIONS.items()
+            )
+        )
+        self._streams = Router(
+            ((verb, Template.parse(template), made) for (verb, template), made in STREAMS.items())
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. The first one loads what pages are made with, in a thread."""
+        if not is_prepared():
+            await asyncio.to_thread(prepare)
+        await serve(Request(scope, receive), self._respond, self.refuse, receive, send)
+
+    async def _respond(self, call: Request) -> Response:
+        """Return the answer to a request. Raises Refused, BodyTooLarge, and what else a page raises."""
+        if call.path.startswith(ASSETS):
+            return asset_response(call) or self._trouble(
+                call, None, StatusCode.NOT_FOUND, "There is no such file."
+            )
+        changes = call.method not in ("GET", "HEAD")
+        if not changes and (address := self._safer_address(call)) is not None:
+            return self._guarded(_see(address))
+        if changes and not self._is_of_this_page(call):
+            raise Refused(
+                StatusCode.PERMISSION_DENIED,
+                "Only pages of this console may do that, and the request says that it comes from elsewhere.",
+            )
+        at_the_door = self._door.get((call.method, call.path))
+        if at_the_door is not None:
+            return await at_the_door(call)
+        principal = self._visitor(call)
+        if principal is None:
+            if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
+                target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
+                return self._guarded(_see(f"/login?next={quote(target, safe='')}"))
+            raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
+        if call.method == "POST" and call.path == "/logout":
+            return await self._log_out(call, principal)
+        if call.path == "/login/command-line":
+            return await self._to_command_line(call, principal)
+        return await self._answer(call, principal)
+
+    async def _answer(self, call: Request, principal: Principal) -> Response:
+        HOLD.get()(principal.email)
+        if call.path.startswith("/events/"):
+            return self._events(call, principal)
+        if call.method not in ("GET", "HEAD"):
+            return await self._act(call, principal)
+        if matched := self._streams.match("GET", call.raw_path):
+            made, variables = matched
+            answer = await made(self._visit(call, principal, variables))
+            return self._guarded(answer)
+        matched = self._pages.match("GET", call.raw_path)
+        if matched is None:
+            raise Refused(StatusCode.NOT_FOUND, f"There is no page {call.path[:200]}.")
+        page, variables = matched
+        visit = self._visit(call, principal, variables)
+        return self._shown(visit, await page(visit))
+
+    async def _act(self, call: Request, principal: Principal) -> Response:
+        matched = self._actions.match(call.method, call.raw_path)
+        if matched is None:
+            raise Refused(StatusCode.NOT_FOUND, f"Nothing is done at {call.path[:200]}.")
+        action, variables = matched
+        visit = self._visit(call, principal, variables, await _form(call, _MOST))
+        answer = await action(visit)
+        if isinstance(answer, View):
+            return self._shown(visit, answer)
+        return self._guarded(answer)
+
+    def _events(self, call: Request, principal: Principal) -> Response:
+        """Return the event stream of a page, whose address is `/events` followed by the page's."""
+        path = call.raw_path.removeprefix("/events")
+        matched: tuple[Page, dict[str, str]] | None = self._pages.match("GET", path)
+        if matched is None:
+            raise Refused(StatusCode.NOT_FOUND, f"There is no page {path[:200]}.")
+        page, variables = matched
+        inner = call.at(path.encode("latin-1"))
+        visit = self._visit(inner, principal, variables)
+        return self._guarded(Streamed(live.stream(page, visit), self._closing, _EVENTS))
+
+    def _visit(
+        self,
+        call: Request,
+        principal: Principal,
+        variables: Mapping[str, str],
+        form: Mapping[str, str] | None = None,
+    ) -> Visit:
+        return Visit(
+            call,
+            principal,
+            self._backend,
+            self._buckets,
+            self._facts,
+            self._closing,
+            self._now,
+            lambda: self._visitor(call) == principal,
+            variables,
+            form or {},
+        )
+
+    def _shown(self, visit: Visit, view: View) -> Response:
+        common: dict[str, Any] = {"visit": visit, "facts": self._facts, "view": view}
+        parts = live.rendered_parts(visit, view)
+        html = render(view.template, {**common, **view.values, "parts": parts})
+        return self._html(html, view.status)
+
+    def _html(self, html: str, status: int = 200) -> Response:
+        return self._guarded(sized(html.encode("utf-8", "replace"), _HTML, status, [_FRESH]))
+
+    def _guarded(self, response: Response) -> Response:
+        names = {name for name, _ in response.headers}
+        response.headers += [guard for guard in _GUARDS if guard[0] not in names]
+        return response
+
+    def refuse(self, call: Request, error: Exception) -> Response:
+        """Return a page that says what is wrong, or JSON if the request accepts JSON. Unexpected errors are
+        logged."""
+        principal = self._visitor(call)
+        if isinstance(error, Refused):
+            return self._trouble(call, principal, error.code, str(error))
+        if isinstance(error, Unauthenticated | Unavailable):
+            is_away = isinstance(error, Unavailable)
+            code = StatusCode.UNAVAILABLE if is_away else StatusCode.UNAUTHENTICATED
+            return self._trouble(call, principal, code, f"{str(error).rstrip('.')}.")
+        if isinstance(error, BodyTooLarge):
+            return self._trouble(call, principal, StatusCode.INVALID_ARGUMENT, str(error))
+        _log.error("%s %s failed", call.method, call.raw_path, exc_info=error)
+        text = "Something went wrong in the service. Its log says more."
+        return self._trouble(call, principal, StatusCode.INTERNAL, text)
+
+    def _trouble(
+        self, call: Request, principal: Principal | None, code: StatusCode, text: str
+    ) -> Response:
+        if "application/json" in call.headers.get("accept", ""):
+            body = encode_text({"error": {"status": code.name, "message": text}})
+            return self._guarded(sized(body, b"application/json", code.http, [_FRESH]))
+        values: dict[str, Any] = {
+            "facts": self._facts,
+            # Who is signed in goes on from here by the navigation.
+            "visit": principal and self._visit(call, principal, {}),
+            "view": View("", "trouble.html", {}),
+            "code": code,
+            "message": text,
+            "back": self._before(call),
+        }
+        return self._html(render("trouble.html", values), code.http)
+
+    def _before(self, call: Request) -> str:
+        """Return the path of the console's page from which a refused form was sent; "" = not known."""
+        referer = call.headers.get("referer", "")
+        if call.method != "POST" or not self._is_ours(referer, call):
+            return ""
+        came = urlsplit(referer)
+        return _local(came.path + (f"?{came.query}" if came.query else ""))
+
+    async def _show_login(self, call: Request) -> Response:
+        """Return the page that signs in. By a link it does so at once if the person himself has opened the
+        link; whom a page of others has led here is asked first. Who comes from an issuer is asked by the
+        page's script, unless this browser has begun that sign-in."""
+        values: dict[str, Any] = {
+            "facts": self._facts,
+            "code": call.query.get("code", ""),
+            "at_once": call.headers.get("sec-fetch-site", "") == "none"
+            and "mark" not in call.query,
+            "following": call.query.get("next", ""),
+            "mark": call.query.get("mark", ""),
+            "out": call.query.get("out", ""),
+            "issuers": self._signing_in.names,
+        }
+        return self._html(render("login.html", values))
+
+    async def _to_issuer(self, call: Request) -> Response:
+        """`GET /login/with?issuer=NAME&next=N&mark=M`: send the browser to an issuer, where it signs in."""
+        name, following, mark = (call.query.get(key, "") for key in ("issuer", "next", "mark"))
+        return self._guarded(_see(await self._signing_in.begin(name, _local(following), mark)))
+
+    async def _from_issuer(self, call: Request) -> Response:
+        """`GET /login/back?state=S&code=C`: sign in whom an issuer sends back, by a link that the browser
+        follows at once if it has begun this sign-in, and asks about if others led it here."""
+        if "code" not in call.query:
+            cause = call.query.get("error_description") or call.query.get("error") or "nothing"
+            raise Unauthenticated(f"The issuer did not sign you in; it says: {cause[:300]}.")
+        state, sender = call.query.get("state", ""), call.query.get("iss", "")
+        made = await self._signing_in.finish(state, call.query["code"], sender)
+        code = self._sessions.link_code(made.shown)
+        query = urlencode({"code": code, "next": made.following, "mark": made.mark})
+        return self._guarded(_see(f"/login?{query}"))
+
+    async def _log_in(self, call: Request) -> Response:
+        """Return the session for a token, or for the code of a link, as JSON to the script of the page that
+        signs in; it then has the browser keep it. The browser's session until now ends. `next`: where to go
+        then."""
+        if "application/json" not in call.headers.get("accept", ""):
+            raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in needs JavaScript.")
+        form = await _form(call, _SMALL)
+        before, following = self._visitor(call), _local(form.get("next", ""))
+        code = form.get("code", "")
+        try:
+            if code:
+                value = await self._sessions.by_code(code)
+            else:
+                value = await self._sessions.by_token(form.get("token", "").strip())
+        except Unauthenticated as wrong:
+            # A link works once. A browser that follows it again is signed in already.
+            if code and before is not None:
+                return self._json({"next": following})
+            text = str(wrong) if code or form.get("token") else "Give the token."
+            text = text.partition(": send")[0].rstrip(".") + "."
+            return self._trouble(call, None, StatusCode.UNAUTHENTICATED, text)
+        if before is not None:
+            await self._sessions.end(before)
+        return self._json({"session": value, "next": following})
+
+    async def _log_out(self, call: Request, principal: Principal) -> Response:
+        """`POST /logout`: sign the browser out, and with `out=everywhere` the person: all their browsers and
+        tokens."""
+        everywhere = (await _form(call, _SMALL)).get("out") == "everywhere"
+        if everywhere:
+            email = quote(principal.email, safe="")
+            try:
+                await self._visit(call, principal, {}).do("DELETE", f"tokens/{email}")
+            except Refused as refused:
+                if refused.code is not StatusCode.NOT_FOUND:
+                    raise
+        await self._sessions.end(principal, everywhere=everywhere)
+        return self._guarded(_see(f"/login?out={'everywhere' if everywhere else 'here'}"))
+
+    async def _signed_in(self, call: Request) -> Response:
+        """`GET /signed-in`: 204 with a session's credentials. Without, the page that signs in is asked for
+        them, and others get the plain fault. By the answer a browser learns that it is to send the
+        credentials to all paths."""
+        if self._visitor(call) is not None:
+            return self._guarded(Response(b"", 204, [_FRESH]))
+        if _ASKS_TO_SIGN_IN not in call.headers:
+            raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
+        nothing = [_CHALLENGE, _FRESH, (b"content-length", b"0")]
+        return self._guarded(Response(b"", 401, nothing))
+
+    async def _link(self, call: Request) -> Response:
+        """`POST /login/link` with a token in the header: return a sign-in link, for `trainshed console`."""
+        scheme, _, token = call.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise Refused(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
+        code = self._sessions.link_code(await self._sessions.shown_by(token.strip()))
+        return self._json({"uri": self._facts.login_link(code)})
+
+    async def _to_command_line(self, call: Request, principal: Principal) -> Response:
+        """`GET|POST /login/command-line?challenge=C[&port=P]`: ask whether a command line may act for the
+        visitor, and if so give the code of a token to the port of this machine where it listens, or to the
+        visitor, who copies it."""
+        challenge, port = call.query.get("challenge", ""), call.query.get("port", "")
+        if not _CHALLENGES.fullmatch(challenge) or not _PORTS.fullmatch(port):
+            raise Refused(StatusCode.INVALID_ARGUMENT, "This page is opened by trainshed login.")
+        code = ""
+        if call.method == "POST":
+            made = await self._visit(call, principal, {}).do("POST", "tokens:own")
+            assert isinstance(made, IssuedToken), "a token is answered"
+            code = self._sessions.offer(made.token, challenge)
+        values = {"email": principal.email, "code": code, "port": port}
+        return self._html(render("command_line.html", values))
+
+    async def _redeem(self, call: Request) -> Response:
+        """`POST /login/token` with `code` and `verifier`: return the token that a page has offered."""
+        form = await _form(call, _SMALL)
+        token = self._sessions.redeem(form.get("code", ""), form.get("verifier", ""))
+        return self._json({"token": token})
+
+    def _json(self, value: Mapping[str, str]) -> Response:
+        return self._guarded(sized(encode_text(value), b"application/json", more=[_FRESH]))
+
+    def _visitor(self, call: Request) -> Principal | None:
+        scheme, _, credentials = call.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic" or self._safer_address(call) is not None:
+            return None
+        try:
+            _, _, value = b64decode(credentials, validate=True).decode().partition(":")
+        except ValueError:
+            return None
+        return self._sessions.find(value)
+
+    def _safer_address(self, call: Request) -> str | None:
+        """Return where a request to `localhost` belongs if the service is known by a loopback address; None
+        otherwise. `localhost` is two addresses, and a program can listen on the port of the one that the
+        service has not: with such a name, it would get the browser's credentials."""
+        ours, name = urlsplit(self._facts.address), name_of(call.headers.get("host", ""))
+        if name != "localhost" and not name.endswith(".localhost"):
+            return None
+        is_number = ours.hostname != "localhost" and is_loopback(ours.hostname or "")
+        if call.scope.get("scheme") != "http" or not is_number:
+            return None
+        host = f"[{ours.hostname}]" if ":" in (ours.hostname or "") else ours.hostname
+        _, colon, port = call.headers["host"].partition(":")
+        query = f"?{call.raw_query}" if call.raw_query else ""
+        return f"http://{host}{colon}{port}{call.raw_path}{query}"
+
+    def _is_of_this_page(self, call: Request) -> bool:
+        """Whether the browser says that a request for a change comes from this console. Requests of a command
+        line need no such check: they have a token in the header or a code, which no browser sends by
+        itself."""
+        bearer = call.headers.get("authorization", "")[:7].lower() == "bearer "
+        if call.path == "/login/token" or (call.path == "/login/link" and bearer):
+            return True
+        origin = call.headers.get("origin", "")
+        if not origin:
+            return call.headers.get("sec-fetch-site", "") == "same-origin"
+        return self._is_ours(origin, call)
+
+    def _is_ours(self, address: str, call: Request) -> bool:
+        """Whether a page of this address belongs to this console. Where TLS is used, a page over plain HTTP
+        does not: somebody on the network may have written it. A page over https does even if the service
+        uses no TLS, because a proxy may."""
+        ours = urlsplit(self._facts.address)
+        try:
+            theirs = urlsplit(address)
+        except ValueError:
+            return False
+        host, own = call.headers.get("host", "").lower(), ours.netloc.lower()
+        spoken = ours.scheme if host == own else call.scope.get("scheme", "http")
+        known = ((ours.scheme, own), (spoken, host), ("https", host))
+        return bool(theirs.netloc) and (theirs.scheme, theirs.netloc.lower()) in known
+
+
+async def _form(call: Request, most: int) -> dict[str, str]:
+    """Return the fields of a form; the values of one that comes several times are separated by spaces. Raises
+    Refused, BodyTooLarge."""
+    text = (await call.body(most)).decode("utf-8", "replace")
+    form: dict[str, str] = {}
+    try:
+        for name, value in parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS):
+            form[name] = f"{form[name]} {value}" if name in form else value
+        return form
+    except ValueError:
+        raise Refused(
+            StatusCode.INVALID_ARGUMENT, f"A form has at most {_FIELDS} fields; this one has more."
+        ) from None
+
+
+def _local(following: str) -> str:
+    """Return `following` encoded for a Location header, or the overview if it is not a path of this host:
+    browsers take `//elsewhere.example` for another host."""
+    is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
+    return quote(following if is_here else "/overview", safe="/?&=%:+-._~")
+
+
+def _see(address: str) -> Response:
+    return Response(b"", 303, [(b"location", address.encode()), (b"content-length", b"0"), _FRESH])

@@ -1,0 +1,175 @@
+"""The pages of capacity: the queue with the quotas, and the nodes; draining nodes, setting quotas."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import urlencode
+
+from trainshed.core.catalog.quotas import metrics
+from trainshed.httpd.messages import Response
+from trainshed.wire.trainshed_v1.capacity import Node, NodeList, QuotaList, UsageReport, UsageRow
+from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
+from trainshed_console.rendering import epoch
+from trainshed_console.visits import Part, View, Visit, of_job, redirect
+
+_WAITING: Final = 50
+"""Maximum jobs that are listed as waiting."""
+_RUNNING: Final = 100
+"""Maximum jobs that are listed as running."""
+HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
+"""States of jobs that hold resources of nodes."""
+_NAMED: Final = 500
+"""Newest jobs that nodes show by name; older ones are shown by id."""
+_DAYS: Final = 7
+Week = Sequence[tuple[str, Sequence[UsageRow]]]
+"""What was held on each of the last days, oldest first: (such as `Mon 23`, rows)."""
+
+
+async def queue(visit: Visit) -> View:
+    """`/queue`: the waiting jobs, each with the reason and what would let it start; the running jobs; the
+    quotas."""
+    jobs, more = await waiting_jobs(visit)
+    running = await jobs_of(visit, state="RUNNING", glance="true", limit=str(_RUNNING))
+    nodes = await visit.get_if_allowed(NodeList, "nodes") or NodeList()
+    held = Counter(replica.job for node in nodes.nodes for replica in node.replicas or ())
+    # Of the page's project, else of the service's.
+    project = visit.project if visit.project != "-" else visit.facts.project
+    quotas = QuotaList()
+    if project and (region := visit.facts.region):
+        quotas = await visit.get(QuotaList, "quotas", project=project, region=region)
+    return View(
+        "Queue",
+        "queue.html",
+        parts={
+            "waiting": Part("_queue_waiting.html", {"jobs": jobs, "more": more, "epoch": epoch}),
+            "running": Part("_queue_running.html", {"jobs": running.jobs, "held": held}),
+            "quotas": Part(
+                "_queue_quotas.html",
+                {
+                    "quotas": quotas,
+                    "metrics": metrics(),
+                    "may_set": bool(quotas.project)
+                    and visit.may("trainshed.v1.Quotas.Set", quotas.project),
+                },
+            ),
+        },
+        lives=True,
+        place="queue",
+    )
+
+
+async def jobs_of(visit: Visit, **query: str) -> JobList:
+    """Return the newest jobs of the page's project that meet a query. Raises Refused."""
+    return await visit.get(JobList, "jobs", project=visit.project, **query)
+
+
+async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
+    """Return the newest jobs that wait, what starts next first, and whether there are more."""
+    waiting = await jobs_of(visit, state="QUEUED,PREPARING", limit=str(_WAITING))
+    described = [
+        await visit.get_if_allowed(JobDescription, of_job(job.uid)) for job in waiting.jobs
+    ]
+    jobs = [job for job in described if job is not None]  # Others were deleted meanwhile.
+    jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
+    return jobs, bool(waiting.next_page_token)
+
+
+async def nodes(visit: Visit) -> View:
+    """`/nodes`: each node's resources, what is used of them, by which jobs, and what was held in the last
+    days."""
+    node_list = await visit.get(NodeList, "nodes", usage="true")
+    running = await jobs_of(visit, state=HOLDING, limit=str(_NAMED))
+    week = await usage_of_week(visit, "node")
+    shared = {"names": {job.name: job.display_name or job.job_id for job in running.jobs}}
+    parts = {
+        f"node-{place}": Part(
+            "_node.html",
+            {**shared, "node": node, "used": _used(node), "history": history(node, week)},
+        )
+        for place, node in enumerate(node_list.nodes)
+    }
+    return View(
+        "Nodes",
+        "nodes.html",
+        parts=parts,
+        lists={"nodes": tuple(parts)},
+        whole=frozenset({"nodes"}),
+        lives=True,
+        place="nodes",
+    )
+
+
+async def usage_of_week(visit: Visit, by: str) -> Week:
+    """Return what was used on each of the last days; () if the visitor may not see usage."""
+    today = datetime.fromtimestamp(visit.now // 10**9, UTC).replace(hour=0, minute=0, second=0)
+    begins = [today - timedelta(days=ago) for ago in range(_DAYS - 1, -1, -1)]
+    reports = await asyncio.gather(
+        *(
+            visit.get_if_allowed(
+                UsageReport,
+                "usage",
+                project=visit.project,
+                by=by,
+                since=begin.isoformat(),
+                until=(begin + timedelta(days=1)).isoformat(),
+            )
+            for begin in begins
+        )
+    )
+    return [
+        (f"{begin:%a %d}", report.rows)
+        for begin, report in zip(begins, reports, strict=True)
+        if report is not None
+    ]
+
+
+def history(node: Node, week: Week) -> list[tuple[str, float]]:
+    """Return (date, part of the node that was held on it) of each of the last days, by its accelerators if it
+    has some, else by its processors; [] if nothing was held."""
+    count = sum(device.count for device in node.accelerators or ())
+    most = 24 * (count or node.vcpus or 0)
+    held = [
+        (
+            day,
+            sum(row.gpu_hours if count else row.cpu_hours for row in rows if row.name == node.name),
+        )
+        for day, rows in week
+    ]
+    return [(day, hours / most) for day, hours in held] if most and any(h for _, h in held) else []
+
+
+def _used(node: Node) -> tuple[float, int] | None:
+    """Return the processors and bytes of memory that programs on a node really use; None = not of all of them
+    is it known."""
+    known = [holder.usage for holder in node.replicas or () if holder.usage]
+    if not known or len(known) < len(node.replicas or ()):
+        return None
+    running = [use for use in known if not use.over]
+    return sum(use.cpus for use in running), sum(use.memory_bytes for use in running)
+
+
+async def drain(visit: Visit) -> Response:
+    """`POST /nodes/N/drain`: put a node under maintenance, with the form's reason. Raises Refused."""
+    body = {"reason": visit.form.get("reason", "")}
+    await visit.do("POST", f"nodes/{visit.quoted('node')}:drain", body)
+    return redirect("/nodes")
+
+
+async def undrain(visit: Visit) -> Response:
+    """`POST /nodes/N/undrain`: end a node's maintenance. Raises Refused."""
+    await visit.do("POST", f"nodes/{visit.quoted('node')}:undrain")
+    return redirect("/nodes")
+
+
+async def set_quota(visit: Visit) -> Response:
+    """`POST /quotas`: set the limit that the form names. Raises Refused."""
+    form, limit = visit.form, visit.form.get("limit", "").strip()
+    try:
+        value: float | str = float(limit)
+    except ValueError:
+        value = limit  # "unlimited"; anything else the API refuses, with the reason.
+    quota = {name: form.get(name, "") for name in ("project", "region", "metric", "user")}
+    await visit.do("POST", "quotas:set", {**quota, "limit": value})
+    return redirect(f"/queue?{urlencode({'project': quota['project']})}")

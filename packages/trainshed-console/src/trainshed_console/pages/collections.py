@@ -1,0 +1,365 @@
+"""The pages of models, datasets and experiments, and how collections of the Vertex API are read in the
+project and region of a page."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+from urllib.parse import quote, urlencode
+
+from msgspec import Struct
+
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.jobs import Trial
+from trainshed_console.pages.searches import Axis, Line, Metric, Search, parallel
+from trainshed_console.rendering import curve_data, id_of
+from trainshed_console.visits import Part, View, Visit
+
+_PAGE: Final = 100
+"""Things on one page of a list, such as the runs of an experiment."""
+_VERSIONS: Final = 20
+"""Most versions of a model."""
+
+
+def vertex_path(visit: Visit, below: str) -> str:
+    """Return the Vertex API's path of something in the page's project and region. `below`: its end,
+    encoded."""
+    project, region = visit.place
+    return f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{below}"
+
+
+async def vertex_page(
+    visit: Visit, below: str, *, token: str = "", size: int = _PAGE, **query: str
+) -> Any:
+    """Return one page of a collection of the Vertex API, as JSON. `query`: its filter or order. Raises
+    Refused."""
+    query |= {"pageSize": str(size), **({"pageToken": token} if token else {})}
+    path = vertex_path(visit, below)
+    return await visit.backend.call(visit.principal, "GET", f"{path}?{urlencode(query)}")
+
+
+async def vertex_table(
+    visit: Visit,
+    collection: str,
+    columns: tuple[str, str, str, str],
+    nothing: str,
+    cells: Callable[[Any], tuple[str, str]],
+    *,
+    answer: Any = None,
+) -> View:
+    """Return the page that lists a collection of the Vertex API: a row for each resource with its name, the
+    two `cells`, and when it was created. `nothing`: the text of an empty list; `answer`: the list's, where
+    it is not simply that of the collection."""
+    if answer is None:
+        answer = await vertex_page(visit, collection, token=visit.query("page"))
+    rows = [
+        (
+            item.get("displayName", ""),
+            id_of(item["name"]),
+            visit.on(f"/{collection}/{quote(id_of(item['name']), safe='')}"),
+            *cells(item),
+            item.get("createTime", ""),
+        )
+        for item in answer.get(collection, ())
+    ]
+    values = {
+        "columns": columns,
+        "nothing": nothing,
+        "rows": rows,
+        "following": visit.next_page(answer.get("nextPageToken")),
+    }
+    return View(collection.capitalize(), "table.html", values, place=collection)
+
+
+_CURVES: Final = 12
+"""Most charts on that page."""
+_DRAWN: Final = 20
+"""Most runs whose curves are drawn."""
+_POINTS: Final = 60
+"""Most points of a curve."""
+_STORE: Final = "metadataStores/default"
+"""The metadata store that clients keep experiments in."""
+_EXPERIMENT: Final = "system.Experiment"
+_LINK: Final = "tensorboard_link"
+"""Metadata of contexts that stand for a tensorboard which was made from a job's log directory."""
+
+
+class Run(Struct, frozen=True):
+    """A run of an experiment."""
+
+    #: The id, without the experiment's in front.
+    name: str
+    #: What its writer last reported: RUNNING, COMPLETE, FAILED; "" = nothing.
+    state: str
+    parameters: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    #: Full names of the jobs that belong to it.
+    jobs: tuple[str, ...]
+
+
+async def models(visit: Visit) -> View:
+    """`/models`: the models of the project."""
+    return await vertex_table(
+        visit,
+        "models",
+        ("Model", "Version", "Artifacts", "Created"),
+        "No model yet. A training pipeline registers one, and so does aiplatform.Model.upload.",
+        lambda model: (model.get("versionId", ""), model.get("artifactUri", "")),
+    )
+
+
+class Version(Struct, frozen=True):
+    """A version of a model."""
+
+    #: As the API shows it.
+    model: Any
+    #: Full names of what made it, by kind: its dataset, pipeline and job.
+    origin: Mapping[str, str]
+    evaluations: Sequence[Any]
+
+
+async def model(visit: Visit) -> View:
+    """`/models/M`: the model's versions, what each was made from, and its evaluations."""
+    path = f"models/{visit.quoted('model')}"
+    answer = await vertex_page(
+        visit, f"{path}:listVersions", size=_VERSIONS, orderBy="create_time desc"
+    )
+    versions: list[Version] = []
+    for shown in answer["models"]:
+        below = await vertex_page(visit, f"{path}@{shown['versionId']}/evaluations")
+        origin = await _origin(visit, shown)
+        versions.append(Version(shown, origin, below.get("modelEvaluations", ())))
+    newest = versions[0].model
+    title = newest.get("displayName", "")
+    values = {
+        "title": title,
+        "newest": newest,
+        "versions": versions,
+        "more": "nextPageToken" in answer,
+    }
+    return View(title, "model.html", values, place="models")
+
+
+async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
+    if not (pipeline := model.get("trainingPipeline")):
+        match model.get("metadata"):
+            case {"job": str(job)}:
+                return {"job": job}
+            case _:
+                return {}
+    try:
+        made = await visit.backend.call(visit.principal, "GET", f"/v1/{pipeline}")
+    except Refused:  # It was deleted.
+        return {"pipeline": pipeline}
+    jobs = made.get("trainingTaskMetadata", {})
+    origin = {
+        "pipeline": pipeline,
+        "job": jobs.get("bestTrialBackingCustomJob") or jobs.get("backingCustomJob", ""),
+    }
+    if number := made.get("inputDataConfig", {}).get("datasetId"):
+        place = pipeline.partition("/trainingPipelines/")[0]
+        origin["dataset"] = f"{place}/datasets/{number}"
+    return origin
+
+
+async def experiments(visit: Visit) -> View:
+    """`/experiments`: the experiments of the project, newest first."""
+    wanted = f'schema_title="{_EXPERIMENT}" AND NOT metadata.{_LINK}:*'
+    answer: Any = {}  # Clients make the store with the first experiment.
+    try:
+        answer = await _contexts(visit, wanted)
+    except Refused as refused:
+        if refused.code is not StatusCode.NOT_FOUND:
+            raise
+    return await vertex_table(
+        visit,
+        "experiments",
+        ("Experiment", "Changed", "Description", "Created"),
+        'No experiment yet. aiplatform.init(experiment="first") begins one.',
+        lambda experiment: (
+            experiment.get("updateTime", "")[:10],
+            experiment.get("description", ""),
+        ),
+        answer={**answer, "experiments": answer.get("contexts", ())},
+    )
+
+
+async def experiment(visit: Visit) -> View:
+    """`/experiments/E[?run=A&run=B]`: the experiment's runs, or those named, compared, with their curves."""
+    path = vertex_path(visit, f"{_STORE}/contexts/{visit.quoted('experiment')}")
+    context = await visit.backend.call(visit.principal, "GET", path)
+    if context.get("schemaTitle") != _EXPERIMENT or _LINK in context.get("metadata", {}):
+        raise Refused(StatusCode.NOT_FOUND, f"{context['name']} is no experiment.")
+    answer = await _contexts(
+        visit, f'schema_title="system.ExperimentRun" AND parent_contexts:"{context["name"]}"'
+    )
+    every = [_run(run, id_of(context["name"])) for run in answer.get("contexts", ())]
+    wanted = frozenset(visit.request.values.get("run", ()))
+    shown = [run for run in every if not wanted or run.name in wanted]
+    parameters = list(dict.fromkeys(n for run in shown for n in run.parameters))
+    alike = {n for n in parameters if len({str(run.parameters.get(n)) for run in shown}) == 1}
+    metrics = list(dict.fromkeys(n for run in shown for n in run.metrics))
+    axes, lines = compared(shown, [n for n in parameters if n not in alike], metrics)
+    return View(
+        context.get("displayName") or id_of(context["name"]),
+        "experiment.html",
+        {
+            "description": context.get("description", ""),
+            "count": len(every),
+            "runs": shown,
+            "chosen": wanted,
+            # Parameters that differ come first: runs are compared for them.
+            "parameters": sorted(parameters, key=lambda name: name in alike),
+            "alike": alike if len(shown) > 1 else frozenset[str](),
+            "metrics": metrics,
+            "curves": await _charts(visit, id_of(context["name"]), shown[:_DRAWN]),
+            "following": visit.next_page(answer.get("nextPageToken")),
+        },
+        parts={"parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines})},
+        place="experiments",
+    )
+
+
+async def _contexts(visit: Visit, wanted: str) -> Any:
+    query = {"filter": wanted, "orderBy": "create_time desc"}
+    token = visit.query("page")
+    return await vertex_page(visit, f"{_STORE}/contexts", token=token, size=_PAGE, **query)
+
+
+def _run(context: Mapping[str, Any], experiment: str) -> Run:
+    metadata: Mapping[str, Any] = context.get("metadata", {})
+    state = metadata.get("_state")
+    jobs: Any = metadata.get("_custom_jobs")
+    return Run(
+        name=id_of(context["name"]).removeprefix(f"{experiment}-"),
+        state=state if isinstance(state, str) else "",
+        parameters=_values(metadata.get("_params")),
+        metrics=_values(metadata.get("_metrics")),
+        jobs=tuple(job["custom_job_resource_name"] for job in jobs or ()),
+    )
+
+
+def _values(metadata: object) -> dict[str, Any]:
+    """Return what a run has logged by name, with lists and objects as JSON. Clients may write anything
+    there."""
+    if not isinstance(metadata, dict):
+        return {}
+    return {
+        name: json.dumps(value) if isinstance(value, list | dict) else value
+        for name, value in cast(dict[str, Any], metadata).items()
+    }
+
+
+def compared(
+    runs: Sequence[Run], parameters: Sequence[str], metrics: Sequence[str]
+) -> tuple[list[Axis], list[Line]]:
+    """Return parallel coordinates of the runs: the given parameters, and the first metric as the objective.
+    Empty if fewer than two runs have measured it, or if no parameter is given."""
+    trials: list[Trial] = []
+    for number, run in enumerate(runs, 1):
+        value = run.metrics.get(metrics[0]) if metrics else None
+        if isinstance(value, int | float):
+            chosen = {name: run.parameters.get(name) for name in parameters}
+            trials.append(Trial(number=number, parameters=chosen, value=float(value)))
+    names = {number: run.name for number, run in enumerate(runs, 1)}
+    if not trials:
+        return [], []
+    return parallel(trials, Search(trials, (Metric(metrics[0]),), frozenset(), names=names))
+
+
+async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Return (name, data) of the first time series of the runs. The data are JSON for a chart: the steps, and
+    each run's values at them."""
+    if not runs:
+        return []
+    # The SDK keeps where the curves of a run are as an artifact of this name.
+    names = {f"{experiment}-{run.name}-tb-run": run.name for run in runs}
+    wanted = " OR ".join(f'name="{name}"' for name in names)
+    path = f"{_STORE}/artifacts"
+    answer = await vertex_page(visit, path, filter=wanted)
+    lines: dict[str, dict[str, dict[float, float]]] = {}
+    for artifact in answer.get("artifacts", ()):
+        board = artifact.get("metadata", {}).get("resourceName", "")
+        for name, values in (await _curves(visit, board)).items():
+            lines.setdefault(name, {})[names[id_of(artifact["name"])]] = values
+    return [(name, curve_data(by_run, "Step")) for name, by_run in list(lines.items())[:_CURVES]]
+
+
+async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
+    """Return the values at each step of a tensorboard run's first series of numbers; {} if the visitor cannot
+    read them, since clients may write any name there."""
+    curves: dict[str, dict[float, float]] = {}
+    try:
+        path = f"/v1/{board}/timeSeries?{urlencode({'pageSize': _CURVES})}"
+        answer = await visit.backend.call(visit.principal, "GET", path)
+        for series in answer.get("tensorboardTimeSeries", ()):
+            if series["valueType"] != "SCALAR":
+                continue
+            path = f"/v1/{series['name']}:read?{urlencode({'maxDataPoints': _POINTS})}"
+            read = await visit.backend.call(visit.principal, "GET", path)
+            curves[series["displayName"]] = {
+                int(point.get("step", 0)): point["scalar"].get("value", 0)
+                for point in read["timeSeriesData"].get("values", ())
+                if isinstance(point["scalar"].get("value", 0), int | float)
+            }
+    except Refused:
+        return {}
+    return curves
+
+
+_FILES: Final = 100
+"""Maximum files that are listed."""
+_PIPELINES: Final = 200
+"""Newest pipelines that are searched for those that used the dataset."""
+
+
+async def datasets(visit: Visit) -> View:
+    """`/datasets`: the datasets of the project."""
+    return await vertex_table(
+        visit,
+        "datasets",
+        ("Dataset", "Kind", "Items", "Created"),
+        "No dataset yet. aiplatform.TabularDataset.create makes one.",
+        lambda dataset: (kind_of(dataset), dataset.get("dataItemCount", "")),
+    )
+
+
+async def dataset(visit: Visit) -> View:
+    """`/datasets/D`: the dataset's files, and the pipelines that were trained with it."""
+    path = vertex_path(visit, f"datasets/{visit.quoted('dataset')}")
+    answer = await visit.backend.call(visit.principal, "GET", path)
+    dataset_id = id_of(answer["name"])
+    uris = _uris(answer)
+    pipelines = await vertex_page(visit, "trainingPipelines", size=_PIPELINES)
+    return View(
+        answer.get("displayName") or dataset_id,
+        "dataset.html",
+        {
+            "dataset": answer,
+            "id": dataset_id,
+            "kind": kind_of(answer),
+            "files": uris[:_FILES],
+            "more": len(uris) - _FILES,
+            "pipelines": [
+                (pipeline, id_of(pipeline.get("modelToUpload", {}).get("name", "")))
+                for pipeline in pipelines.get("trainingPipelines", ())
+                if pipeline.get("inputDataConfig", {}).get("datasetId") == dataset_id
+            ],
+        },
+        place="datasets",
+    )
+
+
+def kind_of(public: Any) -> str:
+    """Return the kind of a dataset, such as "tabular" or "time series", from its public JSON."""
+    name = str(public.get("metadataSchemaUri", "")).rpartition("/")[2]
+    return name.partition("_1")[0].replace("_", " ")
+
+
+def _uris(public: Mapping[str, Any]) -> list[str]:
+    """Return the gs:// URIs of a dataset's files, from its public JSON."""
+    source: Any = public.get("metadata")
+    for name in ("inputConfig", "gcsSource", "uri"):
+        source = cast(Mapping[str, Any], source).get(name) if isinstance(source, Mapping) else None
+    if isinstance(source, str):
+        return [source]
+    return [str(uri) for uri in cast(Sequence[object], source or ())]

@@ -1,0 +1,236 @@
+"""Compares jobs: what they measured, their parameters, code and machines, and what they took."""
+
+import asyncio
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import UNSET, Struct
+
+from trainshed.core.printed_measures import rank, split_name
+from trainshed.core.requested import Pool, requested
+from trainshed.httpd.messages import Response, sized
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
+from trainshed.wire.trainshed_v1.replicas import JobCurve, Launch, Usage
+from trainshed_console.pages.job import Chart, began, describe, measured, placed
+from trainshed_console.pages.jobs import first_line, lasted
+from trainshed_console.pages.searches import Axis, Line, Metric, Search, parallel
+from trainshed_console.rendering import (
+    bytes_text,
+    curve_data,
+    epoch,
+    id_of,
+    number_text,
+    seconds_text,
+)
+from trainshed_console.visits import Part, View, Visit, of_job
+
+MOST: Final = 20
+_POINTS: Final = 300
+"""Most points of a line."""
+_CHARTS: Final = 12
+_DIGITS: Final = 12
+"""Digits of a digest that are shown."""
+
+
+class Compared(Struct, frozen=True):
+    """A job with what it is compared by."""
+
+    job: JobDescription
+    #: Its name, with the id if another one has the same name.
+    title: str
+    #: Texts by group, and in it by name; a text that is not there is not known.
+    facts: Mapping[str, Mapping[str, str]]
+    #: The curve of each measure of each part of the data; those that tell most have points.
+    curves: Mapping[str, JobCurve]
+
+    def text(self, group: str, name: str) -> str:
+        """Return one of the facts; "" = not known."""
+        return self.facts[group].get(name, "")
+
+
+async def page(visit: Visit) -> View:
+    """`/compare?job=A&job=B`: the jobs beside each other, what differs first. Raises Refused."""
+    jobs = await _compared(visit)
+    axes, lines = _parallel(jobs)
+    charts = _charts(jobs, visit.query("axis") == "time")
+    return View(
+        "Compare",
+        "compare.html",
+        {
+            "jobs": jobs,
+            "groups": [(group, rows(jobs, group)) for group in jobs[0].facts],
+            "query": visit.request.raw_query,
+        },
+        parts={
+            "curves": Part("_job_curves.html", {"charts": charts, "restarts": ()}),
+            "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
+        },
+        place="jobs",
+    )
+
+
+async def table(visit: Visit) -> Response:
+    """`/compare/table.csv?job=A&job=B`: the same as a table with a row for each job. Raises Refused."""
+    jobs = await _compared(visit)
+    columns = [(group, name) for group in jobs[0].facts for name, _, _ in rows(jobs, group)]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(_safe(("job", "name", *(name for _, name in columns))))
+    for job in jobs:
+        facts = (job.text(group, name) for group, name in columns)
+        writer.writerow(_safe((job.job.name, job.job.display_name, *facts)))
+    more = [(b"content-disposition", b'attachment; filename="jobs.csv"')]
+    content = text.getvalue().encode("utf-8", "replace")
+    return sized(content, b"text/csv; charset=utf-8", more=more)
+
+
+def _safe(cells: Sequence[str]) -> list[str]:
+    """Return texts of which programs for tables take none for a formula."""
+    risky = tuple("=+-@\t\r")
+    return [
+        f"'{cell}" if cell.startswith(risky) and isinstance(_number(cell), str) else cell
+        for cell in cells
+    ]
+
+
+async def _compared(visit: Visit) -> list[Compared]:
+    targets = tuple(dict.fromkeys(visit.request.values.get("job", ())))
+    if not 2 <= len(targets) <= MOST:
+        text = f"Two to {MOST} jobs are compared, not {len(targets)}. Mark them in a list of jobs or trials."
+        raise Refused(StatusCode.INVALID_ARGUMENT, text)
+    descriptions = await asyncio.gather(*(describe(visit, target) for target in targets))
+    names = [job.display_name or job.job_id for job in descriptions]
+    titles = [
+        name if names.count(name) == 1 else f"{name} {job.job_id}"
+        for name, job in zip(names, descriptions, strict=True)
+    ]
+    pairs = zip(descriptions, titles, strict=True)
+    return list(await asyncio.gather(*(_look(visit, job, title) for job, title in pairs)))
+
+
+async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
+    # Each trial of a tuning job has curves of its own.
+    curves: dict[str, JobCurve] = {}
+    if job.tuning is UNSET:
+        for curve in await measured(visit, job.uid, _POINTS, _CHARTS):
+            measure, part = split_name(curve.tag)
+            curves[" ".join(filter(None, (measure or curve.tag, part or curve.run)))] = curve
+    launch = usage = None
+    if job.replicas is not UNSET:
+        launch = await visit.get(Launch, of_job(job.uid, "/launch"))
+        usage = await visit.get(Usage, of_job(job.uid, "/usage"), points="0")
+    last = {name: curve.value for name, curve in curves.items()}
+    if job.tuning and job.tuning.best_value is not None:
+        last = {job.tuning.metric: job.tuning.best_value}
+    pool = next(iter(requested(job.resource or {}).pools), Pool("", 0, ""))
+    facts = {
+        "Parameters": pool.parameters,
+        "Last values": {name: number_text(value) for name, value in last.items()},
+        "Code": _code(pool, launch) | {"labels": ", ".join(map("=".join, job.labels.items()))},
+        "Machine": {
+            "machines": _counted(job.machines),
+            "accelerators": _counted(job.accelerators),
+            "node": ", ".join(dict.fromkeys(replica.node for replica in job.replicas or ())),
+        },
+        "Result and time": _times(job),
+        "Used": _used(usage) if usage else {},
+    }
+    return Compared(job, title, facts, curves)
+
+
+def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:
+    lines: dict[str, dict[str, dict[float, float | str]]] = {}
+    for job in jobs:
+        since = began(job.curves.values()) if by_time else None
+        for name, curve in job.curves.items():
+            if curve.count > 1 and curve.points:
+                values = {placed(point, since): point.value for point in curve.points}
+                lines.setdefault(name, {})[job.title] = values
+    label = "Time" if by_time else "Step"
+    names = [name for name in _measures(jobs) if name in lines][:_CHARTS]
+    return [Chart(name, curve_data(lines[name], label)) for name in names]
+
+
+def _code(pool: Pool, launch: Launch | None) -> dict[str, str]:
+    if launch is None:
+        return {"image": pool.image}
+    runtime = launch.runtime
+    return {
+        "code": launch.code[:_DIGITS],
+        "packages": ", ".join(map(id_of, launch.packages)),
+        "program": pool.program.removesuffix(" ".join(pool.args)),
+        "image": pool.image,
+        "runtime": " ".join((runtime.image or runtime.family, runtime.version)),
+        "Python": runtime.python_version,
+    }
+
+
+def _times(job: JobDescription) -> dict[str, str]:
+    waited = epoch(job.start_time) - epoch(job.create_time) if job.start_time else None
+    took = lasted(job)
+    return {
+        "state": job.state.capitalize(),
+        "error": first_line(job.error.message) if job.error else "",
+        "by": job.user,
+        "submitted": job.create_time[:19].replace("T", " "),
+        "waited": "" if waited is None else seconds_text(waited),
+        "took": "" if took is None else seconds_text(took),
+        "attempts": str(job.attempt or ""),
+    }
+
+
+def _used(usage: Usage) -> dict[str, str]:
+    busy = [gpu.mean_busy for replica in usage.replicas for gpu in replica.gpus]
+    known = [share for share in busy if share is not None]
+    return {
+        "cost": f"{usage.cost:.2f}" if usage.cost else "",
+        "GPU-hours": f"{usage.gpu_hours:.2f}" if usage.gpu_hours else "",
+        "CPU-hours": f"{usage.cpu_hours:.2f}",
+        "CPUs at work": f"{sum(replica.mean_cpus for replica in usage.replicas):.2f}",
+        "GPUs busy": f"{sum(known) / len(known):.0%}" if known else "",
+        "peak memory": bytes_text(max(r.peak_memory_bytes for r in usage.replicas) or None),
+    }
+
+
+def _counted(kinds: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
+
+
+def rows(jobs: Sequence[Compared], group: str) -> list[tuple[str, list[str], bool]]:
+    """Return (name, a text for each job, whether they differ) of a group: what differs comes first, what is
+    not known of any job is left out."""
+    names = dict.fromkeys(name for job in jobs for name in job.facts[group])
+    texts = [(name, [job.text(group, name) for job in jobs]) for name in names]
+    made = [(name, values, len(set(values)) > 1) for name, values in texts if any(values)]
+    return sorted(made, key=lambda made: not made[2])
+
+
+def _measures(jobs: Sequence[Compared]) -> list[str]:
+    names = dict.fromkeys(name for job in jobs for name in job.curves)
+    return sorted(names, key=lambda name: rank(split_name(name)[0] or name))
+
+
+def _parallel(jobs: Sequence[Compared]) -> tuple[list[Axis], list[Line]]:
+    """Return parallel coordinates of the parameters that differ and the first measure."""
+    measures = _measures(jobs)
+    differing = [name for name, _, differs in rows(jobs, "Parameters") if differs]
+    if not measures or len(differing) < 2:
+        return [], []
+    trials: list[Trial] = []
+    for number, job in enumerate(jobs):
+        value = _number(job.text("Last values", measures[0]))
+        if isinstance(value, float):
+            parameters = {name: _number(job.text("Parameters", name)) for name in differing}
+            trials.append(Trial(number=number, parameters=parameters, value=value))
+    titles = {number: job.title for number, job in enumerate(jobs)}
+    return parallel(trials, Search(trials, (Metric(measures[0]),), frozenset(), names=titles))
+
+
+def _number(text: str) -> float | str | None:
+    try:
+        return float(text)
+    except ValueError:
+        return text or None

@@ -1,0 +1,487 @@
+"""The pages of one job: overview, usage, drills and specification; cancelling, retrying and creating jobs."""
+
+import json
+import shlex
+from bisect import bisect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from math import isfinite
+from statistics import fmean, median
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+from msgspec import UNSET, Struct
+
+from trainshed.core.copies import INPUTS, api_of, collection_of, copy_of
+from trainshed.core.names import Api, JobUid
+from trainshed.core.printed_measures import rank, split_name
+from trainshed.core.requested import Requested, requested
+from trainshed.core.snippets import SnippetForm, snippet
+from trainshed.httpd.messages import Response
+from trainshed.wire.status import Refused, StatusCode, Violation
+from trainshed.wire.trainshed_v1.capacity import Explanation
+from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket, Tuning
+from trainshed.wire.trainshed_v1.replicas import CurvePoint, JobCurve, JobCurves, Launch, Usage
+from trainshed.wire.trainshed_v1.timeline import LogPage, ResumeReport, Timeline
+from trainshed_console.pages.jobs import first_line, lasted, telling
+from trainshed_console.rendering import curve_data, epoch, id_of, objective_data
+from trainshed_console.visits import Part, View, Visit, job_path, of_job, redirect
+
+_ENTRIES: Final = 60
+"""Newest entries of the timeline that are shown; the page has a link to all."""
+_LAST_LINES: Final = 12
+"""Last lines of the log that are shown."""
+FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
+"""States of jobs that are over."""
+_CREATING: Final = {
+    "vertex": "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
+    "ml": "google.cloud.ml.v1.JobService.CreateJob",
+}
+"""What creates a copy of a job, by the job's API."""
+_WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
+_TITLES: Final = {"logs": "Log", "spec": "Specification"}
+"""What the titles of pages call their tabs."""
+_POINTS: Final = 400
+"""Most points of a line."""
+_CHARTS: Final = 8
+_RESTARTS: Final = 50
+"""Most restarts that are marked."""
+
+
+async def describe(visit: Visit, job: str = "") -> JobDescription:
+    """Return the description of a job, by its id or name; "" = the job of the address. Raises Refused."""
+    return await visit.get(JobDescription, of_job(job or visit.variables["job"]))
+
+
+def head(visit: Visit, job: JobDescription, tab: str) -> Part:
+    """Return the part at the top of each page of a job: its name, state, actions and tabs."""
+    project = job.name.split("/")[1]
+    return Part(
+        "_job_head.html",
+        {
+            "job": job,
+            "tab": tab,
+            "title": job.display_name or job.job_id,
+            "is_over": job.state in FINAL,
+            "project": project,
+            "creating": _CREATING[job.api],
+            "may_retry": job.state in FINAL - {"SUCCEEDED"},
+            "has_replicas": job.replicas is not UNSET,
+            "is_tuning": job.tuning is not UNSET,
+            "began": epoch(job.create_time),
+            "started": epoch(job.start_time),
+            "lasted": lasted(job),
+        },
+    )
+
+
+def tab_view(
+    visit: Visit,
+    job: JobDescription,
+    tab: str,
+    values: Mapping[str, Any],
+    parts: Mapping[str, Part] = MappingProxyType({}),
+    *,
+    lives: bool = True,
+) -> View:
+    """Return the page of one of a job's tabs. `lives`: it changes until the job is over."""
+    return View(
+        f"{_TITLES.get(tab, tab.capitalize())} of {job.display_name or job.job_id}",
+        f"job_{tab}.html",
+        {"job": job, **values},
+        parts={"head": head(visit, job, tab), **parts},
+        subject=JobUid(int(job.uid)),
+        lives=lives and job.state not in FINAL,
+        place="jobs",
+    )
+
+
+async def overview(visit: Visit) -> View:
+    """`/jobs/J`: why the job failed or waits, what it measures, its replicas, its last lines and its
+    timeline."""
+    job = await describe(visit)
+    timeline = await visit.get(Timeline, of_job(job.uid, "/timeline"))
+    # The page of a pipeline shows the replicas and lines of the job that it runs, once there is one.
+    runs: JobDescription = job.child or job
+    runs_timeline = timeline
+    if runs is not job:
+        runs_timeline = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
+    tail, charts, restarts = LogPage(), (), _restarts(runs_timeline)
+    if runs.replicas is not UNSET:
+        charts = await _curve_charts(visit, runs, restarts)
+        tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
+    wanted = requested(job.resource or {})
+    is_live = job.state not in FINAL
+    tail_lives = is_live and runs.replicas is not UNSET
+    of_job_itself = {"job": job, "uid": job.uid, "is_live": is_live}
+    of_runs = {"job": runs, "uid": runs.uid, "is_live": is_live}
+    parts = {
+        "head": head(visit, job, "overview"),
+        "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, wanted)),
+        "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
+        "curves": _objective(job, job.tuning)
+        if job.tuning
+        else Part("_job_curves.html", of_runs | {"charts": charts, "restarts": restarts}),
+        "replicas": Part("_job_replicas.html", of_runs),
+        "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
+        "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
+    }
+    return View(
+        job.display_name or job.job_id,
+        "job.html",
+        {"job": job},
+        parts=parts,
+        subject=JobUid(int(job.uid)) if job.tuning is UNSET and job.pipeline is UNSET else None,
+        lives=is_live,
+        place="jobs",
+    )
+
+
+def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dict[str, object]:
+    """Return what a reader wants to know first: why the job failed or waits, how far it is. `runs`: the job
+    that does its work, which is itself unless it is a pipeline."""
+    failure = runs.failure or job.failure
+    return {
+        "error": job.error or None,
+        "summary": first_line(job.error.message) if job.error else "",
+        "failure": failure,
+        "kept": runs.autopsies or (),
+        "runs": runs,
+        "tail": telling(failure.tail) if failure else "",
+        "asked": wanted,
+        "lasted": lasted(job),
+        "is_waiting": job.state in _WAITING and bool(job.waiting or job.waits),
+        "progress": runs.progress or job.progress or None,
+    }
+
+
+def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
+    """Return the entries of the timeline that are shown: the newest, or all if the address asks for them."""
+    is_whole = bool(visit.query("story"))
+    entries = timeline.entries if is_whole else timeline.entries[-_ENTRIES:]
+    return {"entries": entries, "more": len(timeline.entries) - len(entries), "is_whole": is_whole}
+
+
+class Chart(Struct, frozen=True):
+    """One measure over its steps."""
+
+    name: str
+    #: For the script that draws it.
+    data: str
+    #: Of each line the name, the last value, and the numbers that are drawn.
+    latest: tuple[tuple[str, float | str, list[float]], ...] = ()
+
+
+async def measured(
+    visit: Visit, uid: str, points: int, charts: int, *, replicas: bool = False
+) -> Sequence[JobCurve]:
+    """Return the curves of a job. Those of the measures that tell most have so many points, in the part and
+    the form that the address names. `replicas`: of others than the primary as well."""
+    form = {name: visit.query(name) for name in ("begin", "end", "means")}
+    counts = {"points": str(points), "charts": str(charts), "replicas": "true" if replicas else ""}
+    return (await visit.get(JobCurves, of_job(uid, "/curves"), **counts, **form)).curves
+
+
+def _objective(job: JobDescription, tuning: Tuning) -> Part:
+    """Return the chart of what the newest trials of a tuning job have reached."""
+    values = {
+        trial.number: trial.value
+        for trial in (job.trials or ())[-_POINTS:]
+        if trial.value is not None and isfinite(trial.value)
+    }
+    data = objective_data(values, tuning.metric, tuning.goal == "MAXIMIZE")
+    return Part("_trials_objective.html", {"data": data})
+
+
+def _restarts(timeline: Timeline) -> list[float]:
+    """Return when programs were started again, in seconds since 1970; the last few."""
+    starts: dict[str, list[float]] = {}
+    for entry in timeline.entries:
+        if entry.kind == "replica_started":
+            starts.setdefault(str(entry.details["replica"]), []).append(epoch(entry.at))
+    return sorted(at for times in starts.values() for at in times[1:])[-_RESTARTS:]
+
+
+async def _curve_charts(
+    visit: Visit, job: JobDescription, restarts: Sequence[float] = ()
+) -> tuple[Chart, ...]:
+    """Return the charts: loss first, and what is no result of the training last. What several replicas print
+    is one line with a band, or a line for each if the address asks for them."""
+    lines: dict[str, dict[str, dict[str, JobCurve]]] = {}
+    has_several = len(job.replicas or ()) > 1
+    curves = await measured(visit, job.uid, _POINTS, _CHARTS, replicas=has_several)
+    apart = bool(visit.query("replicas"))
+    since = began(curves) if visit.query("axis") == "time" else None
+    for curve in curves:
+        if curve.count > 1 and curve.points:
+            measure, part = split_name(curve.tag)
+            where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
+            key = f"{where} {curve.replica}".rstrip() if apart else where
+            lines.setdefault(measure or curve.tag, {}).setdefault(key, {})[curve.replica] = curve
+    names = sorted(lines, key=rank)
+    return tuple([_curve_chart(name, lines[name], restarts, since) for name in names])
+
+
+def folded(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
+    """Return the median, the lowest and the highest of several lines. Places that lie near each other are
+    taken together, so that most lines have some: what each has there counts by its mean."""
+    first, last = min(map(min, lines)), max(map(max, lines))
+    count = min(map(len, lines))
+    bounds = [first + (last - first) * number / count for number in range(1, count)]
+    curves: list[dict[float, float]] = [{}, {}, {}]
+    cells = [[(bisect(bounds, place), value) for place, value in line.items()] for line in lines]
+    for number in range(count):
+        values = [[value for cell, value in line if cell == number] for line in cells]
+        means = [fmean(near) for near in values if near]
+        for curve, value in zip(curves, (median, min, max), strict=True):
+            if means:
+                curve[first + (last - first) * (number + 0.5) / count] = value(means)
+    return curves
+
+
+def began(curves: Iterable[JobCurve]) -> float:
+    """Return when the first point of the curves was measured, in seconds since 1970; 0 if there is none."""
+    return min((epoch(curve.points[0].at) for curve in curves if curve.points), default=0.0)
+
+
+def placed(point: CurvePoint, since: float | None) -> float:
+    """Return where a point is drawn: the seconds since then, or its step."""
+    return point.step if since is None else round(epoch(point.at) - since, 3)
+
+
+def _curve_chart(
+    name: str,
+    lines: Mapping[str, Mapping[str, JobCurve]],
+    restarts: Sequence[float],
+    since: float | None,
+) -> Chart:
+    curves = [curve for by_replica in lines.values() for curve in by_replica.values()]
+    units = {curve.unit or "step" for curve in curves}
+    # What one line counts in epochs and another one in steps has only the time in common.
+    if len(units) > 1:
+        since = began(curves)
+    drawn: dict[str, Mapping[float, float | str]] = {}
+    edges: list[str] = []
+    latest: list[tuple[str, float | str, list[float]]] = []
+    for where, by_replica in lines.items():
+        replicas = tuple(by_replica.values())
+        own = [{placed(at, since): at.value for at in curve.points} for curve in replicas]
+        numbers = [{at: v for at, v in line.items() if isinstance(v, float)} for line in own]
+        drawn[where] = own[0]
+        if len(own) > 1 and all(numbers):
+            bounds = [f"{where}, lowest", f"{where}, highest"]
+            drawn |= zip([where, *bounds], folded(numbers), strict=True)
+            edges += bounds
+        values = [at.value for at in replicas[0].points if isinstance(at.value, float)]
+        if not replicas[0].replica:
+            latest.append((where, replicas[0].value, values))
+    # A restart is marked at the primary's first point that came after it.
+    primary = [curve for curve in curves if not curve.replica]
+    points = sorted((epoch(at.at), placed(at, since)) for curve in primary for at in curve.points)
+    first = [bisect(points, (start,)) for start in restarts]
+    marks = [points[index][1] for index in first if index < len(points)]
+    label = units.pop().title() if since is None else "Time"
+    return Chart(name, curve_data(drawn, label, marks, edges), tuple(latest))
+
+
+async def usage(visit: Visit) -> View:
+    """`/jobs/J/usage`: charts of the resources that the job's replicas use."""
+    job = await describe(visit)
+    used = await visit.get(Usage, of_job(job.uid, "/usage"), points="400")
+    charts = Part("_job_usage.html", {"used": used, "data": usage_data(used)})
+    return tab_view(visit, job, "usage", {}, {"charts": charts})
+
+
+def usage_data(used: Usage) -> str:
+    """Return the data of the charts as JSON: for each replica, the times (seconds since 1970) and the
+    columns of values."""
+    replicas = [
+        {
+            "task": replica.task,
+            "at": [round(epoch(point.at), 3) for point in replica.points],
+            "cpus": [point.cpus for point in replica.points],
+            "memory": [point.memory_bytes for point in replica.points],
+            "disk": [point.disk_bytes for point in replica.points],
+            "gpus": list(zip_longest(*(point.gpus for point in replica.points))),
+        }
+        for replica in used.replicas
+    ]
+    return json.dumps(replicas)
+
+
+async def spec(visit: Visit) -> View:
+    """`/jobs/J/spec[?replica=R]`: the specification as submitted, what was run of it, and the commands by
+    which other clients submit the same job."""
+    job = await describe(visit)
+    ran = None
+    if job.replicas is not UNSET and job.replicas:
+        ran = await visit.get(Launch, of_job(job.uid, "/launch"), replica=visit.query("replica"))
+    resource: dict[str, Any] = dict(job.resource) if job.resource else {}
+    text = json.dumps(resource, indent=2, ensure_ascii=False)
+    submitted = {name: resource[name] for name in INPUTS if name in resource}
+    others: list[tuple[str, str]] = []
+    if job.kind != "pipeline":
+        parts = job.name.split("/")
+        region = parts[3] if job.api == Api.VERTEX else visit.facts.region
+        forms = (("gcloud", SnippetForm.GCLOUD), ("Python", SnippetForm.PYTHON))
+        others = [
+            (name, snippet(form, Api(job.api), job.project, region, submitted))
+            for name, form in forms
+        ]
+    values = {
+        "text": text,
+        "others": others,
+        "ran": ran,
+        "command": shlex.join(ran.command) if ran else "",
+        "cluster": json.dumps(ran.cluster_spec, indent=2) if ran and ran.cluster_spec else "",
+    }
+    return tab_view(visit, job, "spec", values, lives=False)
+
+
+async def open_page(visit: Visit) -> Response:
+    """`GET /jobs/J/ports/P`: lead the browser to a web page of a job, by a name or the number of a port.
+    Raises Refused."""
+    order = {"port": visit.variables["port"]}
+    try:
+        ticket = await visit.do("POST", of_job(visit.variables["job"], ":shell"), order)
+    except Refused as refused:
+        is_denied = refused.code is StatusCode.PERMISSION_DENIED
+        if is_denied or (job := await describe(visit)).state in {*FINAL, "RUNNING"}:
+            raise
+        return redirect(job_path(job.uid))  # It has the link as soon as the job runs.
+    assert isinstance(ticket, ShellTicket)
+    if not ticket.uri:
+        raise Refused(
+            StatusCode.FAILED_PRECONDITION,
+            "Pages of jobs have host names of their own, and this service has none to give: its operator "
+            "sets some by allowed_hosts, such as *.jobs.example.org. Without them: trainshed jobs forward "
+            "JOB PORT.",
+        )
+    return redirect(ticket.uri)
+
+
+async def retry(visit: Visit) -> Response:
+    """`POST /jobs/J/retry`: submit a copy of a job that failed, expired or was cancelled. Raises Refused."""
+    return redirect(await _again(visit, visit.variables["job"]))
+
+
+async def _again(visit: Visit, target: str) -> str:
+    """Submit a copy of a job that did not succeed, and return the path of its page. Raises Refused."""
+    job = await describe(visit, target)
+    if job.state not in FINAL or job.state == "SUCCEEDED":
+        raise Refused(
+            StatusCode.FAILED_PRECONDITION,
+            f"{job.name} is {job.state}, and only a job that failed or was cancelled is tried again. "
+            "Clone submits another one like it.",
+        )
+    api, parts = Api(job.api), job.name.split("/")
+    region = parts[3] if api is Api.VERTEX else ""
+    body = copy_of(api, job.resource or {}, visit.now, job.uid)
+    return await create_job(visit, body, job.project, region)
+
+
+async def create_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> str:
+    """Create a job of the JSON that its API's create method takes, and return the path of its page. Raises
+    Refused."""
+    api = api_of(body)
+    path = collection_of(api, body, project, region)
+    made = await visit.backend.call(visit.principal, "POST", path, json.dumps(body).encode())
+    if api is Api.ML:
+        described = await describe(visit, f"projects/{project}/jobs/{made['jobId']}")
+        return job_path(described.uid)
+    return job_path(id_of(str(made["name"])))
+
+
+async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Explanation:
+    """Return what would run where if a job were created of this JSON. Raises Refused."""
+    request = {"api": api_of(body).value, "project": project, "location": region, "job": body}
+    answer = await visit.do("POST", "jobs:explain", request)
+    assert isinstance(answer, Explanation)
+    return answer
+
+
+async def cancel(visit: Visit) -> Response:
+    """`POST /jobs/J/cancel`: cancel the job, and show its page. Raises Refused."""
+    target = visit.variables["job"]
+    await _cancelled(visit, target)
+    return redirect(job_path(target))
+
+
+async def _cancelled(visit: Visit, target: str) -> object:
+    return await visit.do("POST", of_job(target, ":cancel"))
+
+
+async def _deleted(visit: Visit, target: str) -> object:
+    return await visit.do("DELETE", of_job(target))
+
+
+_MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
+    "cancel": _cancelled,
+    "delete": _deleted,
+    "retry": _again,
+}
+
+
+async def marked(visit: Visit) -> Response:
+    """`POST /marked/D`: cancel, delete or retry (D) the jobs that the form names, and go back to the list.
+    Raises Refused, which says of which jobs it was not done, and why."""
+    does = _MARKED.get(visit.variables["does"])
+    if does is None:
+        raise Refused(StatusCode.NOT_FOUND, "Marked jobs are cancelled, deleted or retried.")
+    targets = visit.form.get("job", "").split()
+    faults: list[str] = []
+    for target in targets:
+        try:
+            await does(visit, target)
+        except Refused as refused:
+            faults.append(str(refused))
+    if faults:
+        done = f"It was done with {len(targets) - len(faults)} of {len(targets)} jobs."
+        raise Refused(StatusCode.FAILED_PRECONDITION, "\n".join((done, *faults)))
+    return redirect(f"/?{urlencode(parse_qsl(visit.form.get('query', '')))}")
+
+
+_DRILLS: Final = (
+    ("kill", "Kill", "The replica’s program is killed, as if its machine had died under it."),
+    ("segv", "Crash", "Its main process gets SIGSEGV."),
+    ("oom", "Out of memory", "The memory limit costs its main process."),
+    ("maintenance", "Maintenance", "The replica has to leave its node: SIGTERM, then SIGKILL."),
+    ("preempt", "Preemption", "The attempt’s capacity is taken away."),
+    ("stockout", "Stock-out", "There is no capacity for the attempt any more."),
+    ("internal", "Internal error", "The service fails the attempt."),
+)
+"""(the API's word, name, what is done) of each kind of drill (docs/drills.md)."""
+_OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
+"""The tone of each outcome that a resume report tells of a drill."""
+
+
+async def drills(visit: Visit) -> View:
+    """`/jobs/J/drills`: the form of a drill, the drills so far, and the report on what came of them."""
+    job = await describe(visit)
+    report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
+    is_over = job.state in FINAL
+    came_of_them = {
+        "findings": report.drills[::-1],
+        "names": {word: name for word, name, _ in _DRILLS},
+        "result": report.result,
+        "outcomes": _OUTCOMES,
+        "is_over": is_over,
+    }
+    values = {"is_over": is_over, "kinds": _DRILLS}
+    return tab_view(
+        visit, job, "drills", values, {"drills": Part("_job_drills.html", came_of_them)}
+    )
+
+
+async def order_drill(visit: Visit) -> Response:
+    """`POST /jobs/J/drills`: order a fault now or at a line. Raises Refused."""
+    target, form = visit.variables["job"], visit.form
+    body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
+    if form.get("when") == "line":
+        text = "Say at which line."
+        body["atLine"] = form.get("line", "")
+        if not body["atLine"]:
+            raise Refused(StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),))
+    await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
+    return redirect(job_path(target, "drills"))

@@ -1,0 +1,187 @@
+"""The list of jobs of both APIs, newest first, and the texts that show a job in a row."""
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from trainshed.wire.status import Refused
+from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
+from trainshed_console.rendering import clean, epoch
+from trainshed_console.visits import Part, View, Visit
+
+_PAGE: Final = 30
+"""Rows that are loaded at a time."""
+_MOST: Final = 300
+"""Maximum rows that are kept up to date, however far the list was scrolled."""
+_BEFORE: Final = 3
+"""Lines before a traceback that are shown with it."""
+_EXITED: Final = re.compile(r"The replica (\S+) exited with a non-zero status of (\d+)\..*")
+_LAST: Final = 20
+"""Last lines that are shown of a program without a traceback."""
+_SORTED: Final = 200
+"""Newest jobs that are sorted by another column than their age."""
+_COUNTED: Final = 1000
+"""Up to this number the API counts jobs in a state."""
+AGES: Final = {"1h": "The last hour", "1d": "The last day", "7d": "The last week", "30d": "30 days"}
+"""The spans of time by which jobs are chosen, with their names."""
+NARROWING: Final = ("user", "project", "label", "machine", "metric", "since", "search")
+"""Parameters of the address that narrow the list, besides the state."""
+FILTERS: Final = (
+    ("", "All"),
+    ("RUNNING", "Running"),
+    ("QUEUED,PREPARING", "Waiting"),
+    ("SUCCEEDED", "Succeeded"),
+    ("FAILED", "Failed"),
+    ("CANCELLED", "Cancelled"),
+)
+
+
+async def page(visit: Visit) -> View:
+    """`/` and `/jobs`: the jobs, narrowed and sorted as the address says. Further rows load on scrolling."""
+    token, order = visit.query("page"), visit.query("sort")
+    column = order.removeprefix("-") if order.removeprefix("-") in _COLUMNS else ""
+    narrowing = {name: visit.query(name) for name in NARROWING if visit.query(name)}
+    rows_shown = str(_SORTED if column else _PAGE if token else _shown(visit.query("rows")))
+    listed, fault = JobList(), ""
+    try:
+        listed = await visit.get(
+            JobList,
+            "jobs",
+            **narrowing
+            | {"project": visit.project, "search": visit.query("search")[:200]}
+            | {"since": since(visit)},
+            state=visit.query("state"),
+            glance="true",
+            trend="true",
+            counts="" if token or narrowing.keys() - {"project"} else "true",
+            limit=rows_shown,
+            pageToken=token,
+        )
+    except Refused as refused:
+        fault = next(
+            (wrong.description for wrong in refused.violations if wrong.field == "metric"), ""
+        )
+        if not fault:
+            raise
+    jobs: Sequence[JobSummary] = listed.jobs
+    if column:
+        jobs = ordered(jobs, _COLUMNS[column], descends=order.startswith("-"))
+    own = visit.principal.email
+    rows = {
+        f"job-{job.uid}": Part("_job_row.html", {"job": job, "own": own, **row(job)})
+        for job in jobs
+    }
+    further = "" if column else visit.next_page(listed.next_page_token)
+    is_filtered = bool(narrowing.keys() - {"project"} or visit.query("state"))
+    return View(
+        "Jobs",
+        "_job_rows.html" if token else "jobs.html",
+        {
+            "jobs": listed.jobs,
+            "filters": [(value, label, _counted(listed, value)) for value, label in FILTERS],
+            "narrowing": narrowing,
+            "fault": fault,
+            "ages": AGES,
+            "order": order if column else "",
+            "is_cut": bool(column and listed.next_page_token),
+            "is_filtered": is_filtered,
+            # Not `/`: a script's request accepts any type, and `/` answers those with the service's health
+            # (`api.rest`).
+            "following": further and f"/jobs?{further.partition('?')[2]}",
+            "is_empty": not listed.jobs and not is_filtered and not token,
+        },
+        parts=rows,
+        lists={"jobs": tuple(rows)},
+        whole=frozenset({"jobs"}) if column or not listed.next_page_token else frozenset[str](),
+        lives=not token,
+        place="jobs",
+        status=400 if fault else 200,
+    )
+
+
+def _shown(rows: str) -> int:
+    """Return how many rows the browser has loaded, within limits; the page's stream keeps them up to date."""
+    is_number = rows.isascii() and rows.isdecimal() and len(rows) < 5
+    return min(max(int(rows), _PAGE), _MOST) if is_number else _PAGE
+
+
+def since(visit: Visit) -> str:
+    """Return when the span of time that the address names began; "" if it names none."""
+    text = visit.query("since")
+    if text not in AGES:
+        return ""
+    unit = {"h": "hours", "d": "days"}[text[-1]]
+    at = datetime.fromtimestamp(visit.now // 10**9, UTC) - timedelta(**{unit: int(text[:-1])})
+    return at.isoformat()
+
+
+def _counted(listed: JobList, states: str) -> str:
+    """Return how many jobs are in one of these states, as text; "" = it was not counted."""
+    if listed.counts is UNSET or not states:
+        return ""
+    counts = [listed.counts.get(state, 0) for state in states.split(",")]
+    return f"{sum(counts):,}" + ("+" if max(counts) >= _COUNTED else "")
+
+
+def ordered(
+    jobs: Sequence[JobSummary], key: Callable[[JobSummary], Any], *, descends: bool
+) -> list[JobSummary]:
+    """Return the jobs sorted by a column; those that have nothing there come last."""
+    there = [job for job in jobs if key(job) not in (None, "")]
+    rest = [job for job in jobs if key(job) in (None, "")]
+    return sorted(there, key=key, reverse=descends) + rest
+
+
+def _value(job: JobSummary) -> float | None:
+    """Return the newest value that a job measured; None = none, or no number."""
+    last = job.trend.values[-1] if job.trend else None
+    return last if isinstance(last, float) else None
+
+
+def row(job: JobSummary) -> dict[str, object]:
+    """Return what a row shows besides the job's own fields."""
+    error = job.error.message if job.error else ""
+    return {
+        "title": clean(job.display_name or job.job_id),
+        "said": first_line(error),
+        "began": epoch(job.create_time),
+        "lasted": lasted(job),
+    }
+
+
+def lasted(job: JobSummary) -> float | None:
+    """Return the seconds from a job's start to its end; None if it has not ended, or never started."""
+    if not (job.end_time and job.start_time):
+        return None
+    return epoch(job.end_time) - epoch(job.start_time)
+
+
+_COLUMNS: Final[dict[str, Callable[[JobSummary], Any]]] = {
+    "state": lambda job: job.state,
+    "name": lambda job: (job.display_name or job.job_id).lower(),
+    "who": lambda job: job.user,
+    "machine": lambda job: (sum(job.accelerators.values()), sum(job.machines.values())),
+    "value": _value,
+    "age": lambda job: -epoch(job.create_time),
+    "took": lasted,
+}
+
+
+def telling(tail: str) -> str:
+    """Return those of a program's last lines that say why it ended: from a little before the first traceback,
+    or the very last lines if there is none."""
+    lines = tail.splitlines()
+    starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+    return "\n".join(lines[max(0, starts[0] - _BEFORE) :] if starts else lines[-_LAST:])
+
+
+def first_line(text: str) -> str:
+    """Return an error's most useful line, at most 300 characters: the exception of its first traceback, else
+    its first line; "" if it has none."""
+    after = text.partition("Traceback (most recent call last):")[2].splitlines()
+    raised = [line for line in after if line and not line[0].isspace()]
+    lines = raised or [line for line in text.splitlines() if line.strip()] or [""]
+    return _EXITED.sub(r"Exit status \2 of \1", lines[0].strip())[:300]

@@ -1,0 +1,389 @@
+"""Shows a search for parameters, of a tuning job or a study, as charts and a table; the page of a job's
+trials."""
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence, Set
+from statistics import fmean
+from typing import Any, Final
+
+from msgspec import UNSET, Struct, field
+
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial, Tuning
+from trainshed_console.pages.job import describe, tab_view
+from trainshed_console.rendering import fits_log, number_text, objective_data
+from trainshed_console.visits import Part, View, Visit
+
+HEIGHT: Final = 260.0
+"""Height of a chart, in its own units, as the next two."""
+_TOP: Final = 10.0
+_WIDTH: Final = 1000.0
+_MOST: Final = 400
+"""Maximum trials that are drawn and listed: the newest."""
+
+
+class Metric(Struct, frozen=True):
+    """A metric that trials measure."""
+
+    name: str
+    #: Whether larger is better; None = not known.
+    is_maximized: bool | None = None
+
+
+class Search(Struct, frozen=True):
+    """The trials of a search, ascending by number, and the metrics by which they are judged."""
+
+    trials: Sequence[Trial]
+    #: The first is the objective, whose value is `Trial.value`.
+    metrics: tuple[Metric, ...]
+    #: Numbers of the best trials. With several objectives: all that no other trial beats in all of them.
+    best: Set[int]
+    #: The trial whose curve is shown; None = none.
+    chosen: Trial | None = None
+    #: The column that the table is sorted by, "-" before it: downwards; "" = the best first.
+    order: str = ""
+    #: Names of trials by number; others are called "trial" and their number.
+    names: Mapping[int, str] = field(default_factory=dict[int, str])
+
+    @property
+    def objective(self) -> Metric:
+        return self.metrics[0]
+
+    def called(self, trial: Trial) -> str:
+        """Return a trial's name."""
+        return self.names.get(trial.number, f"trial {trial.number}")
+
+
+class Axis(Struct, frozen=True):
+    """One axis of a chart."""
+
+    name: str
+    #: Its horizontal position.
+    x: float
+    #: Texts of its ends.
+    low: str
+    high: str
+
+
+class Line(Struct, frozen=True):
+    """One trial in the parallel coordinates."""
+
+    number: int
+    #: `x,y x,y …`
+    points: str
+    is_best: bool
+    #: In which fifth of the objective it is, from 0 (lowest) to 4.
+    fifth: int
+    title: str
+
+
+class Dot(Struct, frozen=True):
+    """One trial in a chart of two quantities."""
+
+    x: float
+    y: float
+    number: int
+    #: No other one is better.
+    is_front: bool
+    was_stopped: bool
+    title: str
+
+
+class Front(Struct, frozen=True):
+    """The chart of two quantities. It has no dots if there is nothing to compare."""
+
+    dots: tuple[Dot, ...] = ()
+    #: The horizontal axis and the vertical one.
+    axes: tuple[Axis, ...] = ()
+
+
+def parts(search: Search) -> dict[str, Part]:
+    """Return the charts and the table, by the id of their element."""
+    shown = [trial for trial in search.trials if _finite(trial.value)][-_MOST:]
+    values = {trial.number: float(trial.value or 0.0) for trial in shown}
+    objective = objective_data(values, search.objective.name, search.objective.is_maximized)
+    axes, lines = parallel(shown, search)
+    plots = slices(shown, search)
+    names, first = parameters_of(search.trials), plots[0][0] if plots else ""
+    return {
+        "objective": Part("_trials_objective.html", {"data": objective}),
+        "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
+        "front": Part("_trials_front.html", {"front": front(shown, search)}),
+        "slices": Part("_trials_slices.html", {"slices": plots}),
+        "outlook": Part("_trials_outlook.html", {"names": names, "first": first}),
+        "curve": Part("_trials_curve.html", {"chosen": search.chosen, "curve": _curve(search)}),
+        "table": Part(
+            "_trials_table.html",
+            {
+                "search": search,
+                "trials": in_order(search)[:_MOST],
+                "names": names,
+                "has_jobs": any(trial.job for trial in search.trials),
+            },
+        ),
+    }
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _curve(search: Search) -> str:
+    chosen = search.chosen
+    if chosen is None or not chosen.curve:
+        return ""
+    steps, values = [step for step, _ in chosen.curve], [value for _, value in chosen.curve]
+    return json.dumps({"at": steps, "lines": [[search.objective.name, values]], "points": True})
+
+
+def in_order(search: Search) -> list[Trial]:
+    """Return the trials as the table shows them; those that have nothing in its column come last."""
+    kind, _, name = search.order.removeprefix("-").partition(":")
+    descends = search.order.startswith("-") if kind else bool(search.objective.is_maximized)
+
+    def key(trial: Trial) -> Any:
+        values: Mapping[str, Any] = trial.parameters if kind == "parameter" else trial.metrics
+        value = trial.number if kind == "trial" else values.get(name) if name else trial.value
+        return value if _finite(value) else None if value is None else str(value)
+
+    trials = [(key(trial), trial) for trial in search.trials]
+    there = [pair for pair in trials if pair[0] is not None]
+    are_numbers = not any(isinstance(value, str) for value, _ in there)
+    there.sort(key=lambda pair: pair[0] if are_numbers else str(pair[0]), reverse=descends)
+    return [trial for _, trial in there] + [trial for value, trial in trials if value is None]
+
+
+_FEWEST: Final = 10
+"""Measured trials from which on parameters are weighed."""
+_GROUPS: Final = 6
+
+
+def importance(shown: Sequence[Trial]) -> dict[str, float]:
+    """Return how much of the order of the objective each parameter explains, from 0 to 1, the most important
+    first: that one by itself, each next one of what is left. By itself a parameter would take the merit of
+    others, because a search tries the same values together. {} for fewer than ten trials, or if all are
+    alike."""
+    count = len(shown)
+    if count < _FEWEST or len({trial.value for trial in shown}) == 1:
+        return {}
+    places = sorted(range(count), key=lambda row: float(shown[row].value or 0.0))
+    left = [place - (count - 1) / 2 for place in sorted(range(count), key=places.__getitem__)]
+    total = sum(rank**2 for rank in left)
+    grouped = {
+        name: _groups([t.parameters.get(name) for t in shown]) for name in parameters_of(shown)
+    }
+    shares = {name: 0.0 for name, groups in grouped.items() if 1 < len(set(groups)) < count}
+    for _ in shares:
+        fits = {
+            name: _explained(left, grouped[name]) for name, share in shares.items() if not share
+        }
+        name = max(fits, key=lambda name: fits[name][0])
+        explained, means = fits[name]
+        if explained < total / 1000:
+            break
+        shares[name] = explained / total
+        left = [rank - mean for rank, mean in zip(left, means, strict=True)]
+    return dict(sorted(shares.items(), key=lambda share: -share[1]))
+
+
+def _explained(ranks: Sequence[float], groups: Sequence[object]) -> tuple[float, list[float]]:
+    """Return how much of the squares of ranks their groups explain more than chance makes groups do, and the
+    mean of the group of each."""
+    members: dict[object, list[float]] = {}
+    for rank, group in zip(ranks, groups, strict=True):
+        members.setdefault(group, []).append(rank)
+    middles = {group: fmean(of) for group, of in members.items()}
+    means = [middles[group] for group in groups]
+    between = sum(mean**2 for mean in means)
+    within = sum(rank**2 for rank in ranks) - between
+    return between - (len(members) - 1) * within / (len(ranks) - len(members)), means
+
+
+def _groups(values: Sequence[Any]) -> list[object]:
+    """Return the group that each value belongs to: itself, or one of at most six for numbers."""
+    if not all(map(_finite, values)):
+        return [str(value) for value in values]
+    ordered = sorted(values)
+    return [bisect_left(ordered, value) * _GROUPS // len(values) for value in values]
+
+
+_SLICES: Final = 12
+
+
+def slices(shown: Sequence[Trial], search: Search) -> list[tuple[str, float | None, Front]]:
+    """Return for each parameter its name, its importance (None = not known) and the objective over it; the
+    most important first."""
+    weights = importance(shown)
+    names = [*weights, *(name for name in parameters_of(shown) if name not in weights)]
+    objective = search.objective.name, [float(trial.value or 0.0) for trial in shown]
+    best = [trial.number in search.best for trial in shown]
+    if len(shown) < 2:
+        return []
+    drawn: list[tuple[str, float | None, Front]] = []
+    for name in names[:_SLICES]:
+        values = name, [trial.parameters.get(name) for trial in shown]
+        drawn.append((name, weights.get(name), _plot(shown, search, values, objective, best)))
+    return drawn
+
+
+def _plot(
+    trials: Sequence[Trial],
+    search: Search,
+    across: tuple[str, Sequence[Any]],
+    up: tuple[str, Sequence[float]],
+    front: Sequence[bool],
+) -> Front:
+    """Return a chart of trials by two quantities, each with its name. `front`: which of them are marked."""
+    (x_name, xs), (y_name, ys) = across, up
+    x_low, x_high, x_places = _scaled(xs)
+    y_low, y_high, y_places = _scaled(ys)
+    rows = zip(trials, xs, ys, x_places, y_places, front, strict=True)
+    dots = [
+        Dot(
+            round(40 + x * (_WIDTH - 80), 1),
+            round(_TOP + (1 - (y or 0)) * (HEIGHT - 2 * _TOP), 1),
+            trial.number,
+            is_front,
+            trial.stopped_early,
+            f"{search.called(trial)}: {x_name} {number_text(a)}, {y_name} {number_text(b)}",
+        )
+        for trial, a, b, x, y, is_front in rows
+        if x is not None
+    ]
+    return Front(
+        tuple(sorted(dots, key=lambda dot: dot.is_front)),
+        (Axis(x_name, 0, x_low, x_high), Axis(y_name, 0, y_low, y_high)),
+    )
+
+
+def parameters_of(trials: Sequence[Trial]) -> list[str]:
+    """Return the names of all parameters, in the order in which trials have them."""
+    return list(dict.fromkeys(name for trial in trials for name in trial.parameters))
+
+
+def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[Line]]:
+    """Return the axes and lines of the parallel coordinates: an axis for each parameter, then for each
+    metric, the objective last. Empty for fewer than two trials or axes."""
+    names = parameters_of(shown)
+    columns: list[tuple[str, list[Any]]] = [
+        (name, [trial.parameters.get(name) for trial in shown]) for name in names
+    ]
+    columns += [
+        (metric.name, [trial.metrics.get(metric.name) for trial in shown])
+        for metric in search.metrics[:0:-1]
+    ]
+    columns.append((search.objective.name, [trial.value for trial in shown]))
+    if len(shown) < 2 or len(columns) < 2:
+        return [], []
+    axes: list[Axis] = []
+    places: list[list[float | None]] = []
+    for position, (name, values) in enumerate(columns):
+        x = round(40 + position * (_WIDTH - 80) / (len(columns) - 1), 1)
+        low, high, scaled = _scaled(values)
+        axes.append(Axis(name, x, low, high))
+        places.append(scaled)
+    ordered = sorted(float(trial.value or 0.0) for trial in shown)
+    lines = [
+        Line(
+            trial.number,
+            " ".join(
+                f"{axis.x},{_TOP + (1 - place) * (HEIGHT - 2 * _TOP):.1f}"
+                for axis, scaled in zip(axes, places, strict=True)
+                if (place := scaled[row]) is not None
+            ),
+            trial.number in search.best,
+            min(4, bisect_left(ordered, float(trial.value or 0.0)) * 5 // len(ordered)),
+            f"{search.called(trial)}: {number_text(trial.value)}",
+        )
+        for row, trial in enumerate(shown)
+    ]
+    return axes, sorted(lines, key=lambda line: line.is_best)
+
+
+def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
+    """Return the texts of an axis's ends, and each value's place from 0 to 1; None for a value that is
+    missing. Values that are not all finite numbers are placed by name, in sorted order."""
+    numbers = [float(value) for value in values if _finite(value)]
+    if len(numbers) < sum(value is not None for value in values):
+        words = sorted({str(value) for value in values if value is not None})
+        size = max(1, len(words) - 1)
+        return (
+            words[0],
+            words[-1],
+            [None if value is None else words.index(str(value)) / size for value in values],
+        )
+    if not numbers:
+        return "", "", [None for _ in values]
+    low, high = min(numbers), max(numbers)
+    is_log = fits_log(low, high)
+
+    def place(value: float) -> float:
+        if high / 2 == low / 2:
+            return 0.5
+        if is_log:
+            return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+        # Halves, because the span of two doubles may be none.
+        return (value / 2 - low / 2) / (high / 2 - low / 2)
+
+    return (
+        _end_text(low),
+        _end_text(high),
+        [place(float(value)) if _finite(value) else None for value in values],
+    )
+
+
+def _end_text(value: float) -> str:
+    """Return a number as a short text, since there may be many axes."""
+    return number_text(value) if value.is_integer() else f"{value:.3g}"
+
+
+def front(shown: Sequence[Trial], search: Search) -> Front:
+    """Return the chart of the first two metrics, in which trials are marked that no other trial beats in
+    both. If it is not known whether more of the second metric is better, the opposite of the first one is
+    assumed: more accuracy, less of what it costs."""
+    if len(search.metrics) < 2:
+        return Front()
+    first, second = search.metrics[:2]
+    points = [
+        (trial, float(trial.value or 0.0), float(trial.metrics[second.name]))
+        for trial in shown
+        if _finite(trial.metrics.get(second.name))
+    ]
+    if len(points) < 2:
+        return Front()
+    across = 1 if first.is_maximized else -1
+    upwards = -across if second.is_maximized is None else 1 if second.is_maximized else -1
+
+    def beaten(a: float, b: float) -> bool:
+        return any(
+            across * x >= across * a and upwards * y >= upwards * b and (x, y) != (a, b)
+            for _, x, y in points
+        )
+
+    trials, xs, ys = zip(*points, strict=True)
+    marks = [not beaten(a, b) for a, b in zip(xs, ys, strict=True)]
+    return _plot(trials, search, (first.name, xs), (second.name, ys), marks)
+
+
+async def trials(visit: Visit) -> View:
+    """`/jobs/J/trials`: charts of the objective over the trials, of its parameters and of two metrics, and
+    the table of the trials. Raises Refused if the job is no tuning job."""
+    job = await describe(visit)
+    if job.tuning is UNSET or not job.tuning:
+        raise Refused(StatusCode.NOT_FOUND, f"{job.name} is no tuning job.")
+    search = _search(job, job.tuning, visit.query("trial"), visit.query("sort"))
+    return tab_view(visit, job, "trials", {}, parts(search))
+
+
+def _search(job: JobDescription, tuning: Tuning, chosen: str, order: str) -> Search:
+    trials = job.trials or ()
+    others = sorted({name for trial in trials for name in trial.metrics} - {tuning.metric})
+    return Search(
+        trials,
+        (Metric(tuning.metric, tuning.goal == "MAXIMIZE"), *(Metric(name) for name in others)),
+        frozenset({tuning.best} - {0}),
+        next((trial for trial in trials if str(trial.number) == chosen), None),
+        order,
+    )

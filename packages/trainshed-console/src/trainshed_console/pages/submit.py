@@ -1,0 +1,336 @@
+"""The pages that submit a job: a custom job by a form, and a job of any kind as the JSON of its API's create
+method. The API's own validator checks both as they are typed."""
+
+import json
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, cast
+
+from msgspec import Struct, field
+
+from trainshed.core.catalog.images import named_image, short_names
+from trainshed.core.copies import Run, Sweep, api_of, copy_of, custom_job, is_pipeline, tuning_job
+from trainshed.core.names import Api
+from trainshed.core.snippets import SnippetForm, snippet
+from trainshed.httpd.messages import Response
+from trainshed.wire.status import Refused
+from trainshed.wire.trainshed_v1.capacity import Explanation
+from trainshed.wire.trainshed_v1.jobs import Status
+from trainshed_console.pages.job import create_job, describe, explain_job
+from trainshed_console.visits import View, Visit, redirect
+
+MACHINES: Final = ("n1-standard-4", "n1-standard-8", "n1-standard-16", "n1-highmem-8")
+_SCRIPT: Final = """import time
+
+for epoch in range(1, 11):
+    print(f"Epoch {epoch}/10 loss {1 / epoch:.3f}", flush=True)
+    time.sleep(1)
+"""
+_OF_FIELDS: Final = (
+    ("display_name", "name"),
+    ("package_uris", "packages"),
+    ("python_module", "module"),
+    ("labels", "labels"),
+    ("machine_type", "machine"),
+    ("accelerator_count", "accelerators"),
+    ("accelerator_type", "accelerator"),
+    ("machine_spec", "machine"),
+    ("replica_count", "replicas"),
+    ("image_uri", "image"),
+    ("env", "env"),
+    ("metrics", "metric"),
+    ("parallel_trial_count", "parallel"),
+    ("trial_count", "trials"),
+    ("parameters", "tune"),
+    ("command", "program"),
+    ("args", "args"),
+    ("output", "output"),
+    ("timeout", "timeout"),
+    ("location", "region"),
+    ("project", "project"),
+)
+"""(part of a field's path in the API, the form's field for it): the first part that occurs decides."""
+
+
+class Draft(Struct):
+    """A job that is being written: its JSON, None if it cannot be read; and what is wrong with it."""
+
+    body: dict[str, Any] | None
+    #: Texts by field of the form; "" = about the whole.
+    faults: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def fault(self, name: str, text: str) -> None:
+        """Add a fault of a field."""
+        self.faults.setdefault(name, []).append(text)
+
+
+async def page(visit: Visit) -> View:
+    """`/submit`: a form with an example."""
+    return await _form(visit, default_form(visit))
+
+
+async def check(visit: Visit) -> View:
+    """`POST /submit/check`: what is wrong with the form; else what would run where, and the commands by
+    which other clients submit the job."""
+    return await _form(visit, visit.form, "_submit_result.html")
+
+
+async def create(visit: Visit) -> Response | View:
+    """`POST /submit`: create the job, or show beside the fields what is wrong."""
+    draft = draft_of(visit.form)
+    return await _create(visit, None if draft.faults else draft.body, _form)
+
+
+async def _create(
+    visit: Visit, body: dict[str, Any] | None, form: Callable[..., Awaitable[View]]
+) -> Response | View:
+    if body is None:
+        return await form(visit, visit.form, status=400)
+    try:
+        return redirect(await create_job(visit, body, *visit.place))
+    except Refused as refused:
+        return await form(visit, visit.form, status=refused.code.http, refused=refused)
+
+
+async def _form(
+    visit: Visit,
+    form: Mapping[str, str],
+    template: str = "submit.html",
+    *,
+    status: int = 200,
+    refused: Refused | None = None,
+) -> View:
+    """Return the page with the form. `refused`: the refusal of the create method, which checks more than the
+    explanation does."""
+    values = {
+        "form": {**default_form(visit), **form},
+        "frameworks": short_names(),
+        "machines": MACHINES,
+        "accelerators": (await visit.get(Status, "status")).accelerators,
+    }
+    return await _shown(visit, draft_of(form), template, values, status=status, refused=refused)
+
+
+async def json_page(visit: Visit) -> View:
+    """`/submit/json[?from=JOB]`: a copy of an existing job, or what the form describes."""
+    project, region = visit.place
+    if visit.query("from"):
+        job = await describe(visit, visit.query("from"))
+        api, place = Api(job.api), job.name.split("/")
+        body = copy_of(api, job.resource or {}, visit.now, job.uid)
+        project, region = place[1], place[3] if api is Api.VERTEX else region
+    else:
+        body = draft_of(visit.form or default_form(visit)).body
+    text = json.dumps(body, indent=2, ensure_ascii=False)
+    return await _json_form(visit, {"job": text, "project": project, "region": region})
+
+
+async def check_json(visit: Visit) -> View:
+    """`POST /submit/json/check`: what is wrong with the job; else what would run where, and the commands by
+    which other clients submit it."""
+    return await _json_form(visit, visit.form, "_submit_plan.html")
+
+
+async def create_of_json(visit: Visit) -> Response | View:
+    """`POST /submit/json`: create the job, or show what is wrong; the form's job is shown as JSON first."""
+    if "job" not in visit.form:
+        faults = draft_of(visit.form).faults
+        return await (_form(visit, visit.form, status=400) if faults else json_page(visit))
+    return await _create(visit, _read(visit.form.get("job", "")).body, _json_form)
+
+
+async def _json_form(
+    visit: Visit,
+    form: Mapping[str, str],
+    template: str = "submit_json.html",
+    *,
+    status: int = 200,
+    refused: Refused | None = None,
+) -> View:
+    project, region = visit.place
+    values = {"form": {"job": "", "project": project, "region": region, **form}}
+    draft = _read(form.get("job", ""))
+    return await _shown(visit, draft, template, values, status=status, refused=refused)
+
+
+async def _shown(
+    visit: Visit,
+    draft: Draft,
+    template: str,
+    values: Mapping[str, Any],
+    *,
+    status: int,
+    refused: Refused | None,
+) -> View:
+    """Return the page with its faults, or the plan of the job and what other clients type for it."""
+    own, form = visit.place, values["form"]
+    project, region = form["project"] or own[0], form["region"] or own[1]
+    plan: Explanation | None = None
+    if draft.body is not None and not draft.faults:
+        try:
+            plan = await explain_job(visit, draft.body, project, region)
+        except Refused as refusal:
+            refused = refusal
+    if refused is not None:
+        _note(draft, refused, has_fields="machines" in values)
+        plan = None
+    others: list[tuple[str, str]] = []  # (name, text) of the job for other clients.
+    if draft.body and plan and not is_pipeline(draft.body) and _is_canonical(draft.body):
+        api = api_of(draft.body)
+        names = {
+            "gcloud": SnippetForm.GCLOUD,
+            "Python": SnippetForm.PYTHON,
+            "JSON": SnippetForm.JSON,
+        }
+        others = [(n, snippet(form, api, project, region, draft.body)) for n, form in names.items()]
+    shown = {**values, "faults": draft.faults, "plan": plan, "others": others}
+    return View("New job", template, shown, place="submit", status=status)
+
+
+def _note(draft: Draft, refused: Refused, *, has_fields: bool) -> None:
+    """Add each violation of a refusal as a fault of the form's field that it is about."""
+    if not refused.violations:
+        draft.fault("", str(refused))
+    for violation in refused.violations:
+        path = "".join(f"_{c.lower()}" if c.isupper() else c for c in violation.field)
+        name = next((name for part, name in _OF_FIELDS if has_fields and part in path), "")
+        text = violation.description
+        draft.fault(name, text if name else f"{violation.field}: {text}".lstrip(": "))
+
+
+def _read(text: str) -> Draft:
+    """Return the job that a text of JSON is."""
+    draft = Draft(None)
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as wrong:
+        draft.fault("", f"Line {wrong.lineno}, column {wrong.colno} is no JSON: {wrong.msg}.")
+        return draft
+    except (ValueError, RecursionError) as wrong:
+        draft.fault("", f"It cannot be read as JSON: {wrong}.")
+        return draft
+    if isinstance(value, dict):
+        return Draft(cast(dict[str, Any], value))
+    draft.fault("", "A job is an object: it begins with { and ends with }.")
+    return draft
+
+
+def draft_of(form: Mapping[str, str]) -> Draft:
+    """Return the custom job, or the tuning job, that the form describes, with the form's faults."""
+    draft = Draft({})
+
+    def text(name: str) -> str:
+        return form.get(name, "").replace("\r\n", "\n").strip()
+
+    image = text("image")
+    if (framework := text("framework")) in short_names():
+        image = named_image(framework, gpu=bool(text("accelerator"))) or ""
+    machine: dict[str, Any] = {"machineType": text("machine")}
+    if text("accelerator"):
+        machine["acceleratorType"] = text("accelerator")
+        machine["acceleratorCount"] = _count(draft, "accelerators", text("accelerators"))
+    is_package, timeout = text("kind") == "package", text("timeout")
+    run = Run(
+        name=text("name"),
+        image=image,
+        machine=machine,
+        command=() if is_package else _command(draft, form),
+        packages=text("packages").split() if is_package else None,
+        module=text("module"),
+        args=_words(draft, "args", text("args")),
+        env=_pairs(draft, "env", text("env")),
+        replicas=_count(draft, "replicas", text("replicas")),
+        labels=_pairs(draft, "labels", text("labels")),
+        output=text("output"),
+        timeout=timeout and f"{timeout.removesuffix('s')}s",
+    )
+    draft.body = body = custom_job(run)
+    if text("runs") == "sweep":
+        trials, parallel = (_count(draft, name, text(name)) for name in ("trials", "parallel"))
+        is_maximized = text("goal") == "maximize"
+        sweep = Sweep(text("tune").split(), text("metric"), is_maximized, trials, parallel)
+        try:
+            draft.body = tuning_job(body, sweep)
+        except ValueError as wrong:
+            draft.fault("tune", str(wrong))
+    return draft
+
+
+def _command(draft: Draft, form: Mapping[str, str]) -> list[str]:
+    """Return the command of a script, of a file in a bucket, or as it was typed."""
+    match form.get("kind"):
+        case "command":
+            return _words(draft, "program", form.get("command", ""))
+        case "file":
+            bucket, slashes, name = form.get("file", "").strip().partition("gs://")
+            if bucket or not slashes:
+                draft.fault("program", "Name a file in a bucket: gs://BUCKET/task.py.")
+            return ["python3", "-u", f"/gcs/{name}"]
+        case _:
+            if not form.get("script", "").strip():
+                draft.fault("program", "Type a program.")
+            return ["python3", "-u", "-c", form.get("script", "").replace("\r\n", "\n")]
+
+
+def _count(draft: Draft, name: str, text: str) -> int:
+    """Parse a number of at least 1; "" = 1. Adds a fault and returns 1 if it is not one."""
+    if text in ("", "1"):
+        return 1
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < 1:
+        draft.fault(name, f"{text!r} is no whole number from 1 on.")
+        return 1
+    return int(text)
+
+
+def _words(draft: Draft, name: str, text: str) -> list[str]:
+    """Split a text into words as a shell does. Adds a fault and returns [] if that is impossible."""
+    try:
+        return shlex.split(text)
+    except ValueError as wrong:
+        draft.fault(name, f"It cannot be split into words: {wrong}.")
+        return []
+
+
+def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
+    """Parse lines `NAME=VALUE`. Adds a fault for each other line."""
+    names: dict[str, str] = {}
+    for line in filter(None, (part.strip() for part in text.splitlines())):
+        key, equals, value = line.partition("=")
+        if equals:
+            names[key.strip()] = value.strip()
+        else:
+            draft.fault(name, f"{line!r} has no =; write NAME=VALUE, one a line.")
+    return names
+
+
+def _is_canonical(value: Any) -> bool:
+    """Whether all names of a job's JSON are those that the service writes (`jobSpec`, not `job_spec`), which
+    are the only ones that snippets know."""
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        return all(
+            name == "labels" or ("_" not in name and _is_canonical(inner))
+            for name, inner in fields.items()
+        )
+    return not isinstance(value, list) or all(map(_is_canonical, cast(list[Any], value)))
+
+
+def default_form(visit: Visit) -> dict[str, str]:
+    """Return the form's fields before anything is typed."""
+    empty = "file command packages module args image accelerator env labels output timeout tune"
+    return dict.fromkeys(empty.split(), "") | {
+        "name": "first",
+        "runs": "once",
+        "metric": "loss",
+        "goal": "minimize",
+        "trials": "20",
+        "parallel": "4",
+        "kind": "script",
+        "script": _SCRIPT,
+        "framework": "scikit-learn",
+        "machine": MACHINES[0],
+        "replicas": "1",
+        "accelerators": "1",
+        "project": visit.place[0],
+        "region": visit.facts.region,
+    }

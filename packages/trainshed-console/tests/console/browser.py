@@ -1,0 +1,136 @@
+"""The console over a real store, and as much of a browser as HTTP knows: credentials, forms, where a request
+comes from."""
+
+import asyncio
+import json
+import re
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.contract.api.house import Answer, House, Lines
+from trainshed.access.issuers import Issuer
+from trainshed.access.tokens import digest_of
+from trainshed_console.application import ConsoleApplication
+from trainshed_console.sessions import Sessions
+from trainshed_console.visits import FIRST_SEGMENTS, Facts
+
+ADDRESS = "http://trainshed.example"
+HTML = ("accept", "text/html,*/*;q=0.8")
+
+
+class ConsoleHouse(House):
+    """A service without an engine, with its console."""
+
+    def __init__(self, directory: Path, *, issuers: Sequence[Issuer] = ()) -> None:
+        super().__init__(directory, issuers=issuers)
+        self.directory = directory
+        self.new_console()
+
+    def new_console(self, address: str = ADDRESS) -> None:
+        """As a service has one that begins."""
+        self.sessions = Sessions(
+            self.directory / "sessions.json", self.signing_in.authenticate, self.tokens, self.now
+        )
+        console = ConsoleApplication(
+            self.sessions,
+            self.caller(),
+            self.directory / "nobody-listens.sock",
+            signing_in=self.signing_in,
+            facts=Facts("0.0.1", "p1", "us-central1", "bucket", address),
+            now=self.now,
+            closing=self.services.closing,
+        )
+        mounts = dict.fromkeys(FIRST_SEGMENTS, console)
+        self.app = self.application(mounts)
+
+    def link(self) -> str:
+        """As `trainshed up` prints one for the owner."""
+        code = self.sessions.link_code(digest_of(self.token))
+        return Facts("", "", "", "", ADDRESS).login_link(code)
+
+    @asynccontextmanager
+    async def events(self, path: str, headers: list[tuple[str, str]]) -> AsyncGenerator["Events"]:
+        """An open event stream; leaving the context hangs up."""
+        events = Events()
+        scope = self._scope("GET", path, None, headers)
+        task = asyncio.create_task(self.app(scope, events.receive, events.send))
+        try:
+            yield events
+        finally:
+            events.hang_up()
+            await task
+
+
+class Events(Lines):
+    """The browser's end of an event stream."""
+
+    _text = b""
+
+    async def next(self, name: str = "") -> Any:
+        """The data of the next event of this name."""
+        while True:
+            while b"\n\n" in self._text:
+                event, _, self._text = self._text.partition(b"\n\n")
+                if event.startswith(f"event: {name}\n".encode()):
+                    return json.loads(event.partition(b"data: ")[2])
+            chunk = await asyncio.wait_for(self._arrived.get(), 60)
+            assert chunk is not None, "the stream has ended"
+            self._text += chunk
+
+
+class Browser:
+    """Keeps the credentials of a session and follows no redirect."""
+
+    def __init__(self, house: ConsoleHouse) -> None:
+        self._house = house
+        self.session = ""
+
+    @property
+    def credentials(self) -> list[tuple[str, str]]:
+        """The header that it sends."""
+        text = b64encode(f"session:{self.session}".encode()).decode()
+        return [("authorization", f"Basic {text}")] if self.session else []
+
+    async def sign_in(self, *more: tuple[str, str], **form: str) -> Answer:
+        """As the script of the page that signs in does."""
+        answer = await self.post("/login", ("accept", "application/json"), *more, **form)
+        if answer.status == 200:
+            self.session = answer.json.get("session", self.session)
+        return answer
+
+    async def open(self, link: str) -> Answer:
+        """As that script does with the code of a link."""
+        return await self.sign_in(code=link.partition("code=")[2])
+
+    async def get(self, path: str, *more: tuple[str, str]) -> Answer:
+        """A page."""
+        return await self._send("GET", path, b"", [HTML, *more])
+
+    async def post(self, path: str, *more: tuple[str, str], **form: str) -> Answer:
+        """A form of a page of the console."""
+        headers = [HTML, ("origin", ADDRESS), *more]
+        kept = {name: value for name, value in dict(headers).items() if value}
+        return await self._send("POST", path, urlencode(form).encode(), list(kept.items()))
+
+    async def _send(
+        self, method: str, path: str, body: bytes, headers: list[tuple[str, str]]
+    ) -> Answer:
+        sent = [*headers, *(pair for pair in self.credentials if pair[0] not in dict(headers))]
+        return await self._house.call(method, path, body, token=None, headers=sent)
+
+
+def curves_of(answer: Answer) -> list[Any]:
+    """What the page's charts draw."""
+    data = re.findall(r'data-curves="(.*?)"', answer.body.decode())
+    return [json.loads(unescape(text)) for text in data]
+
+
+def text_of(answer: Answer) -> str:
+    """What people read of a page: without tags, runs of white space as one."""
+    html = answer.body.decode()
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))

@@ -1,0 +1,82 @@
+"""An issuer that answers over HTTP, a console whose people it signs in, and what all of them do there."""
+
+import base64
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+import pytest
+
+from tests.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.api.house import LOCATION, START, Answer, House
+from tests.issuer import GCLOUD, ScriptedIssuer, issuing
+
+ANA = "ana@corp.example"
+NOW = START // 10**9
+JOBS = f"{LOCATION}/customJobs"
+JOB_SERVICE = "google.cloud.aiplatform.v1.JobService"
+WHO = "/trainshed/v1/whoami"
+
+
+@pytest.fixture
+def issuer() -> Iterator[ScriptedIssuer]:
+    with issuing(lambda: NOW) as issuer:
+        yield issuer
+
+
+@pytest.fixture
+async def house(tmp_path: Path, issuer: ScriptedIssuer) -> AsyncGenerator[ConsoleHouse]:
+    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(audiences=("gcloud", GCLOUD))])
+    yield house
+    house.close()
+
+
+async def sent(browser: Browser, **query: str) -> str:
+    """Where the browser is sent to sign in."""
+    answer = await browser.get(f"/login/with?{urlencode({'issuer': 'Corp', **query})}")
+    assert answer.status == 303, answer.body
+    return answer.headers["location"]
+
+
+def state_of(location: str) -> str:
+    return parse_qs(urlsplit(location).query)["state"][0]
+
+
+async def back(browser: Browser, state: str, code: str) -> Answer:
+    return await browser.get(f"/login/back?{urlencode({'state': state, 'code': code})}")
+
+
+async def signed_in(browser: Browser, issuer: ScriptedIssuer) -> Answer:
+    location = await sent(browser, next="/team", mark="m")
+    answer = await back(browser, state_of(location), issuer.signs_in(location))
+    assert answer.status == 303, text_of(answer)
+    link = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
+    return await browser.sign_in(code=link["code"], next=link["next"])
+
+
+async def exchanged(house: ConsoleHouse, token: str) -> Answer:
+    form = {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token": token,
+        "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+    }
+    headers = [("content-type", "application/x-www-form-urlencoded")]
+    return await house.call("POST", "/token", urlencode(form).encode(), token=None, headers=headers)
+
+
+async def give(house: House, member: str) -> None:
+    grant = {"role": "roles/aiplatform.viewer", "member": member, "project": "p1"}
+    await house.result("POST", "/trainshed/v1/access:change", grant)
+
+
+def in_base64(content: str | bytes) -> str:
+    content = content.encode() if isinstance(content, str) else content
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+async def refused(house: ConsoleHouse, token: str, why: str) -> None:
+    """A token of an issuer is neither exchanged nor taken."""
+    answer = await exchanged(house, token)
+    assert answer.status == 400 and why in answer.json["error_description"]
+    answer = await house.call("GET", WHO, token=token)
+    assert answer.status == 401 and why in answer.error["message"]

@@ -1,0 +1,282 @@
+"""Signing in by OpenID Connect (docs/team.md) in a browser, and a command line by it; and those who try to
+get in so who should not."""
+
+import hashlib
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from tests.console.browser import Browser, ConsoleHouse, text_of
+from tests.console.signing_in.conftest import (
+    ANA,
+    JOBS,
+    back,
+    give,
+    in_base64,
+    sent,
+    signed_in,
+    state_of,
+)
+from tests.contract.api.house import Answer
+from tests.issuer import ScriptedIssuer
+from trainshed.access.tokens import digest_of
+from trainshed.serve.signing_in import LIFETIME, SigningIn
+from trainshed_console import sessions
+
+
+async def test_a_person_signs_in_and_has_no_right_until_somebody_gives_one(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    browser = Browser(house)
+    assert "Sign in with Corp" in text_of(await browser.get("/login"))
+    assert (await signed_in(browser, issuer)).json["next"] == "/team"
+    page = text_of(await browser.get("/team"))
+    assert ANA in page and "You have no role yet" in page
+    assert (await browser.get("/jobs?project=p1")).status == 403
+    await give(house, f"user:{ANA}")
+    assert (await browser.get("/jobs?project=p1")).status == 200
+    [row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][1:]
+    assert (row["who"], row["method"], row["detail"]) == (
+        ANA,
+        "trainshed.v1.Tokens.SignIn",
+        {"by": "Corp"},
+    )
+
+
+async def test_the_code_is_worth_nothing_without_the_verifier(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    location = await sent(Browser(house))
+    code = issuer.signs_in(location)
+    begun = issuer.begun[code]
+    await back(Browser(house), begun["state"], code)
+    digest = hashlib.sha256(issuer.forms[-1]["code_verifier"].encode()).digest()
+    assert begun["code_challenge"] == in_base64(digest)
+    assert begun["code_challenge_method"] == "S256"
+
+
+async def test_who_is_led_to_the_end_of_another_s_sign_in_is_asked_first(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    """Else somebody could sign a browser in as themselves, and be given what its owner does then."""
+    thief, victim = Browser(house), Browser(house)
+    location = await sent(thief, mark="theirs")
+    answer = await back(victim, state_of(location), issuer.signs_in(location))
+    for site in ("cross-site", "none"):
+        page = await victim.get(answer.headers["location"], ("sec-fetch-site", site))
+        html = page.body.decode()
+        assert "data-now" not in html and 'data-mark="theirs"' in html
+    assert "If it was not you who asked for it, leave this page." in text_of(page)
+    assert victim.session == ""
+
+
+async def test_a_sign_in_leads_to_no_other_site(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    for elsewhere in ("https://evil.example/", "//evil.example/", "/\\evil.example"):
+        browser = Browser(house)
+        location = await sent(browser, next=elsewhere)
+        answer = await back(browser, state_of(location), issuer.signs_in(location))
+        query = parse_qs(urlsplit(answer.headers["location"]).query)
+        assert (await browser.sign_in(code=query["code"][0], next=query["next"][0])).json[
+            "next"
+        ] == "/overview"
+
+
+async def test_a_state_that_this_service_did_not_make_or_long_ago_is_refused(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    location = await sent(Browser(house))
+    code = issuer.signs_in(location)
+    other = SigningIn([issuer.settings()], house.keeper, b"another key", lambda: "", house.now)
+    forged = state_of(await other.begin("Corp", "/", ""))
+    for state in (forged, "", state_of(location)[:-2], f"{state_of(location)}x"):
+        assert (await back(Browser(house), state, code)).status == 401
+    house.clock += 601 * 10**9
+    assert "took too long" in text_of(await back(Browser(house), state_of(location), code))
+    assert issuer.forms == [], "the code was shown to nobody"
+
+
+async def test_an_id_token_of_another_sign_in_is_refused(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    mine, theirs = await sent(Browser(house)), await sent(Browser(house))
+    code = issuer.signs_in(mine)
+    issuer.begun[code]["nonce"] = parse_qs(urlsplit(theirs).query)["nonce"][0]
+    answer = await back(Browser(house), state_of(mine), code)
+    assert answer.status == 401 and "not the answer to this sign-in" in text_of(answer)
+
+
+async def test_a_code_is_shown_to_no_other_issuer(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    """To whom one sends browsers that it should have signed in itself, and which says so (RFC 9207)."""
+    location = await sent(Browser(house))
+    query = {"state": state_of(location), "code": issuer.signs_in(location)}
+    for sender, status in (("https://honest.example", 401), (issuer.address, 303)):
+        answer = await Browser(house).get(f"/login/back?{urlencode({**query, 'iss': sender})}")
+        assert (answer.status, len(issuer.forms)) == (status, int(status == 303))
+
+
+async def test_a_code_is_good_once_and_a_refusal_is_told(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    location = await sent(Browser(house))
+    code = issuer.signs_in(location)
+    assert (await back(Browser(house), state_of(location), code)).status == 303
+    assert "Corp refuses this sign-in" in text_of(
+        await back(Browser(house), state_of(location), code)
+    )
+    page = await Browser(house).get("/login/back?error=access_denied&error_description=<b>No</b>")
+    assert page.status == 401 and "<b>No</b>" not in page.body.decode()
+
+
+_KEYCLOAK = {
+    "auth_time": 1764000000,
+    "jti": "4d2c3b7e-7f0d-4b57-9d3c-2f3f1b3f2a10",
+    "typ": "ID",
+    "azp": "trainshed-console",
+    "sid": "a5b0c3f6-7e0d-4a57-8d3c-0f3f1b3f2a11",
+    "acr": "1",
+    "preferred_username": "ana",
+    "given_name": "Ana",
+    "groups": ["/ml-team", "/ml-team/vision"],
+}
+_DEX = {
+    "sub": "CgNhbmESBGxkYXA",
+    "name": "ana",
+    "groups": ["corp:ml-team", "a b", 7, "x" * 300],
+    "federated_claims": {"connector_id": "ldap", "user_id": "ana"},
+}
+
+
+@pytest.mark.parametrize(
+    ("claims", "group"), [(_KEYCLOAK, "/ml-team/vision"), (_DEX, "corp:ml-team")]
+)
+async def test_groups_give_roles_and_a_deleted_token_ends_the_session(
+    house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], group: str
+) -> None:
+    """By the claims that Keycloak and Dex add to those of the standard, as their documentation has them."""
+    await give(house, f"group:{group}")
+    issuer.claims |= claims
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    assert "roles/aiplatform.viewer" in text_of(await browser.get("/team"))
+    assert (await browser.get("/jobs?project=p1")).status == 200
+    await house.call("DELETE", f"/trainshed/v1/tokens/{ANA}")
+    assert (await browser.get("/jobs?project=p1")).status == 303
+
+
+async def test_what_is_not_in_the_id_token_is_asked_for_and_believed_of_its_person_alone(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    await give(house, "group:ml")
+    everything, some = {"sub": "7", "groups": ["ml"], **issuer.claims}, dict(issuer.claims)
+    for issuer.claims in ({}, some):
+        issuer.userinfo = dict(everything)
+        browser = Browser(house)
+        await signed_in(browser, issuer)
+        page = text_of(await browser.get("/team"))
+        assert ANA in page and "roles/aiplatform.viewer" in page
+    issuer.userinfo, issuer.claims = {**everything, "sub": "8"}, {}
+    location = await sent(Browser(house))
+    answer = await back(Browser(house), state_of(location), issuer.signs_in(location))
+    assert answer.status == 401
+
+
+VERIFIER = "v" * 64
+CHALLENGE = in_base64(hashlib.sha256(VERIFIER.encode()).digest())
+PAGE = f"/login/command-line?challenge={CHALLENGE}"
+
+
+async def offered(browser: Browser) -> str:
+    """The code that the page shows to a command line that began without a port."""
+    return (await browser.post(PAGE)).body.decode().partition("<code>")[2].partition("</code>")[0]
+
+
+async def redeemed(house: ConsoleHouse, code: str, verifier: str = VERIFIER) -> Answer:
+    form = urlencode({"code": code, "verifier": verifier}).encode()
+    headers = [("accept", "application/json")]
+    return await house.call("POST", "/login/token", form, token=None, headers=headers)
+
+
+async def test_a_code_gives_the_command_line_that_began_a_token_that_ends_with_the_sign_in(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    await give(house, "group:ml")
+    issuer.claims["groups"] = ["ml"]
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    house.clock += 3600 * 10**9
+    code = await offered(browser)
+    token = (await redeemed(house, code)).json["token"]
+    assert (await house.call("GET", JOBS, token=token)).status == 200
+    [row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][:1]
+    assert (row["who"], row["method"]) == (ANA, "trainshed.v1.Tokens.CreateOwn")
+    assert (await redeemed(house, code)).status == 401, "it is good once"
+    code = await offered(browser)
+    assert (await redeemed(house, code, "w" * 64)).status == 401
+    assert (await redeemed(house, code)).status == 401, "who guesses has spoiled it"
+    code = await offered(browser)
+    house.clock += 15 * 60 * 10**9
+    assert (await redeemed(house, code)).status == 401
+    house.clock += (LIFETIME - 3600 - 15 * 60) * 10**9
+    assert (await house.call("GET", JOBS, token=token)).status == 401
+
+
+async def test_a_page_of_others_signs_in_no_command_line(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    for site in ("cross-site", "same-site"):
+        origin = ("origin", "http://evil.example")
+        assert (await browser.post(PAGE, origin, ("sec-fetch-site", site))).status == 403
+    page = (await browser.get(PAGE)).body.decode()
+    assert "If it was not you who ran it" in page and "<code>trainshed login" in page
+    for query in ("", "?challenge=short", f"?challenge={CHALLENGE}&port=1%2F@evil.example"):
+        assert (await browser.get(f"/login/command-line{query}")).status == 400
+    stranger = await Browser(house).get(f"{PAGE}&port=99", ("accept", "text/html"))
+    assert stranger.headers["location"].startswith("/login?next=%2Flogin%2Fcommand-line")
+
+
+async def test_a_token_of_the_command_line_or_that_somebody_made_makes_no_others(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    """Who has stolen it would keep a copy when it is deleted. Those of command lines are few."""
+    made = await house.result("POST", "/trainshed/v1/tokens", {"email": "bo@corp.example"})
+    for token in (made["token"], house.token):
+        answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=token)
+        assert answer.status == 400 and "you have one already" in answer.error["message"]
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    tokens: list[str] = []
+    for _ in range(21):
+        house.clock += 10**9
+        tokens.append((await redeemed(house, await offered(browser))).json["token"])
+    answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=tokens[-1])
+    assert answer.status == 400
+    known = (await house.result("GET", f"/trainshed/v1/tokens?email={ANA}"))["tokens"]
+    assert len(known) == 21, "and that of the browser"
+    path = "/trainshed/v1/whoami"
+    states = [(await house.call("GET", path, token=token)).status for token in tokens]
+    assert states == [401] + [200] * 20
+
+
+async def test_nobody_drives_out_the_codes_and_sessions_of_others(
+    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_MOST", 4)
+    browser, guest = Browser(house), Browser(house)
+    await signed_in(browser, issuer)
+    code = await offered(browser)
+    token = (await redeemed(house, await offered(browser))).json["token"]
+    link = house.sessions.link_code(digest_of(token))
+    for _ in range(8):
+        house.sessions.offer(house.token, CHALLENGE)
+        house.sessions.link_code(digest_of(house.token))
+        await house.sessions.by_token(house.token)
+    assert (await redeemed(house, code)).status == 200
+    assert (await browser.get("/team")).status == 200
+    assert (await guest.sign_in(code=link)).status == 200

@@ -1,0 +1,136 @@
+"""ID tokens of machines, and the settings of issuers (docs/team.md)."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.console.browser import Browser, ConsoleHouse, text_of
+from tests.console.signing_in.conftest import ANA, JOBS, NOW, WHO, exchanged, refused, signed_in
+from tests.console.test_sessions import JOB
+from tests.issuer import ScriptedIssuer
+from trainshed.access.job_tokens import JobClaims
+from trainshed.serve.setting_types import IssuerTables, convert
+
+ROBOT = "nightly@p1.iam.gserviceaccount.com"
+MAIN = "repo:corp/vision:ref:refs/heads/main"
+_MACHINES = {
+    "github": {"sub": MAIN, "repository": "corp/vision", "event_name": "push"},
+    "gitlab": {"sub": "project_path:corp/vision:ref_type:tag:ref:v1.2", "user_email": ANA},
+    "kubernetes": {"sub": "system:serviceaccount:ml:trainer", "aud": ["https://ci.example"]},
+}
+_ACCOUNTS = {
+    MAIN: ROBOT,
+    "repo:corp/vision:ref:refs/tags/*": ROBOT,
+    "project_path:corp/vision:*": ROBOT,
+    "system:serviceaccount:ml:trainer": ROBOT,
+    # The longest that fits counts.
+    "repo:corp/*": "nobody@p1.iam.gserviceaccount.com",
+}
+
+
+@pytest.fixture
+async def plant(
+    tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[ConsoleHouse]:
+    """A service that an issuer without people tells of machines."""
+    published = {"issuer": issuer.address, "jwks_uri": f"{issuer.address}/keys"}
+    monkeypatch.setattr(issuer, "published", lambda: published)
+    audience = "https://ci.example"
+    issuer.claims = {"aud": audience}
+    table = issuer.settings(client_id="", audiences=(audience,), accounts=_ACCOUNTS)
+    house = ConsoleHouse(tmp_path, issuers=[table])
+    await house.result("POST", "/v1/projects/p1/serviceAccounts", {"accountId": "nightly"})
+    member, role = f"serviceAccount:{ROBOT}", "roles/aiplatform.user"
+    grant = {"role": role, "project": "p1", "member": member}
+    await house.result("POST", "/trainshed/v1/access:change", grant)
+    yield house
+    house.close()
+
+
+@pytest.mark.parametrize("claims", _MACHINES.values(), ids=_MACHINES)
+async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
+    plant: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any]
+) -> None:
+    """The claims as GitHub Actions, GitLab and Kubernetes document them; and the audit names the subject."""
+    token = issuer.id_token(now=NOW, **claims)
+    assert (await exchanged(plant, token)).json["access_token"] == token
+    assert (await plant.call("POST", JOBS, JOB, token=token)).status == 200
+    [row] = (await plant.result("GET", "/trainshed/v1/audit?project=p1"))["entries"][:1]
+    assert (row["who"], row["actingAs"]) == (claims["sub"], ROBOT)
+    browser, known = Browser(plant), plant.tokens.issuers
+    await browser.sign_in(token=token)
+    for marks, status in (([f"{issuer.address}#"], 303), (known, 200)):
+        plant.tokens.issuers = marks
+        assert (await browser.get("/team")).status == status, "it ends with its entry"
+    account = f"/v1/projects/p1/serviceAccounts/{ROBOT}"
+    await plant.call("POST", f"{account}:disable", {})
+    await refused(plant, token, "is disabled")
+    await plant.call("POST", f"{account}:enable", {})
+    assert (await plant.call("GET", WHO, token=token)).json["email"] == ROBOT
+    program, _ = plant.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", ROBOT))
+    path = f"/trainshed/v1/tokens/{ROBOT}"
+    assert (await plant.call("DELETE", path, token=program)).status == 404
+    await plant.result("DELETE", path)
+    await refused(plant, token, "were revoked after this one")
+    await plant.call("DELETE", account)
+    plant.clock += 61 * 10**9
+    await refused(plant, issuer.id_token(now=NOW + 61, **claims), "was deleted")
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"sub": "repo:corp/vision:pull_request"}, "nobody@p1.iam.gserviceaccount.com was deleted"),
+        ({"sub": "repo:evil/vision:ref:refs/heads/main"}, "no account for the subject"),
+        ({"sub": "repo:corp-evil/vision:ref:refs/heads/main"}, "no account for the subject"),
+        ({"sub": "project_path:corp/vision-evil:ref:v1"}, "no account for the subject"),
+        ({"sub": f"{MAIN}2"}, "nobody@p1.iam.gserviceaccount.com was deleted"),
+        ({"sub": ""}, "no account for the subject"),
+        ({"sub": None}, "not valid"),
+        ({"sub": [MAIN]}, "not valid"),
+        ({"sub": MAIN, "aud": "https://other.example"}, "not for a client"),
+        ({"sub": MAIN, "aud": []}, "not valid"),
+        ({"sub": "7", "email": ROBOT, "email_verified": True}, "no address of a person"),
+    ],
+)
+async def test_no_other_subject_speaks_for_an_account(
+    plant: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
+) -> None:
+    await refused(plant, issuer.id_token(now=NOW, **claims), why)
+
+
+async def test_in_a_browser_there_are_people_alone(
+    plant: ConsoleHouse, tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = Browser(plant)
+    assert "Corp" not in text_of(await stranger.get("/login"))
+    assert "no such issuer" in text_of(await stranger.get("/login/with?issuer=Corp"))
+    monkeypatch.undo()
+    issuer.claims = {"email": ANA, "email_verified": True}
+    table = issuer.settings(accounts={"7": ROBOT})
+    house = ConsoleHouse(tmp_path / "other", issuers=[table])
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    assert ANA in text_of(await browser.get("/team"))
+    house.close()
+
+
+def test_a_table_names_everything_that_is_wrong_with_it() -> None:
+    good: dict[str, Any] = {"name": "Corp", "issuer": "https://sso.corp.example", "client_id": "x"}
+    assert convert("oidc", IssuerTables, [good])[0].groups_claim == "groups"
+    bad = [
+        {**good, "issuer": "http://sso.corp.example", "name": "", "domains": ["Corp"]},
+        {**good, "more": 1},
+        {"name": "CI", "issuer": "https://ci.example"},
+    ]
+    for subject in ("", "*", "repo:*", "repo:corp*", "repo:corp/x:*:main", "repo:/*"):
+        bad.append({**good, "accounts": {subject: ROBOT}})
+    bad.append({**good, "accounts": {"repo:corp/x:*": ANA}})
+    with pytest.raises(ValueError, match="oidc") as wrong:
+        convert("oidc", IssuerTables, [*bad, good, good])
+    faults = str(wrong.value)
+    words = ("oidc[0].name", "oidc[0].issuer", "oidc[0].domains", "oidc[1]", "oidc[2].client_id")
+    for word in (*words, "two tables", *(f"oidc[{number}].accounts: " for number in range(3, 10))):
+        assert word in faults

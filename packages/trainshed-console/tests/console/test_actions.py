@@ -1,0 +1,142 @@
+"""What buttons and forms of the console do: what the API does, and its refusals."""
+
+import pytest
+
+from tests.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
+from tests.console.test_pages import CUSTOM_JOBS, submit
+from tests.contract.api.house import START
+from trainshed.core.capacity import QuotaKey
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillOrdered
+from trainshed.core.lifecycle.records import DrillKind
+from trainshed.core.names import JobUid, ReplicaId
+
+ML = {
+    "jobId": "first",
+    "trainingInput": {
+        "scaleTier": "BASIC",
+        "region": "us-central1",
+        "masterConfig": {"imageUri": "gcr.io/p1/train"},
+    },
+}
+
+
+async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    answer = await browser.post(f"/jobs/{uid}/cancel")
+    assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
+    assert house.woken[-1] == int(uid)
+
+
+async def test_a_job_that_failed_is_tried_again_as_it_was(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Of either API; not one that runs."""
+    await house.call("POST", "/v1/projects/p1/jobs", ML)
+    result = (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"]
+    uids = [await submit(house, labels={"team": "vision"}), result[0]["uid"]]
+    for uid in uids:
+        assert (await browser.post(f"/jobs/{uid}/retry")).status == 400, "it is not over"
+        first = await house.result("GET", f"/trainshed/v1/jobs/{uid}")
+        await house.happen(first["name"], CancelRequested(CancelCause.USER, START))
+        assert "Retry" in text_of(await browser.get(f"/jobs/{uid}"))
+        answer = await browser.post(f"/jobs/{uid}/retry")
+        assert answer.status == 303, text_of(answer)
+        again = answer.headers["location"].rpartition("/")[2]
+        assert again != uid
+        second = await house.result("GET", f"/trainshed/v1/jobs/{again}")
+        for part in ("displayName", "labels", "jobSpec", "trainingInput"):
+            assert second["resource"].get(part) == first["resource"].get(part)
+
+
+async def test_marked_jobs_are_cancelled_retried_and_deleted_together(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Of what cannot be done it is said why, and the rest is done."""
+    uids = [await submit(house, displayName=f"n{n}") for n in range(2)]
+    form = {"job": " ".join(uids), "query": "state=QUEUED&x=\r\n"}
+    answer = await browser.post("/marked/cancel", **form)
+    assert (answer.status, answer.headers["location"]) == (303, "/?state=QUEUED&x=%0D%0A")
+    first = await house.result("GET", f"/trainshed/v1/jobs/{uids[0]}")
+    await house.happen(first["name"], CancelRequested(CancelCause.USER, START))
+    for action in ("retry", "delete"):
+        answer = await browser.post(f"/marked/{action}", **form)
+        assert answer.status == 400
+        assert "done with 1 of 2 jobs" in text_of(answer) and uids[1] in text_of(answer)
+    assert (await house.call("GET", f"/trainshed/v1/jobs/{uids[0]}")).status == 404
+    assert "n0" in text_of(await browser.get("/"))
+    assert (await browser.post("/marked/sell", **form)).status == 404
+
+
+async def test_a_form_of_too_many_fields_is_refused(house: ConsoleHouse, browser: Browser) -> None:
+    headers = [("origin", ADDRESS), *browser.credentials, ("accept", "text/html")]
+    form = "&".join(f"f{n}=1" for n in range(600)).encode()
+    answer = await house.call("POST", "/submit/check", form, token=None, headers=headers)
+    assert "at most 500 fields" in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("value", "at_line"),
+    [
+        ({"when": "now", "line": "left over", "step": "7"}, ""),
+        ({"when": "line", "line": "saved  checkpoint"}, "saved  checkpoint"),
+    ],
+)
+async def test_a_drill_is_ordered(
+    house: ConsoleHouse, browser: Browser, value: dict[str, str], at_line: str
+) -> None:
+    uid = await submit(house)
+    path = f"/jobs/{uid}/drills"
+    answer = await browser.post(path, kind="kill", replica="workerpool0-0", **value)
+    assert (answer.status, answer.headers["location"]) == (303, path)
+    live = await house.store.ledger.load(JobUid(int(uid)))
+    assert live is not None
+    (event,) = [intent.event for intent in live.intents]
+    assert isinstance(event, DrillOrdered)
+    drill = event.drill
+    assert drill.kind is DrillKind.KILL
+    assert drill.replica == ReplicaId(0, 0)
+    assert drill.at_line == at_line
+
+
+async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Browser) -> None:
+    path = f"/jobs/{await submit(house)}/drills"
+    evil = ("http://evil.example/x", f"{ADDRESS}//evil.example", "javascript:alert(1)", "http://[")
+    for elsewhere in evil:
+        answer = await browser.post(path, ("referer", elsewhere), kind="nonsense")
+        assert answer.status == 400
+        assert "evil" not in answer.body.decode()
+        assert "javascript:" not in answer.body.decode()
+
+
+async def test_a_quota_is_set_and_cleared(house: ConsoleHouse, browser: Browser) -> None:
+    form = {"project": "p2", "region": "us-central1", "metric": "cpus_n1_e2"}
+    answer = await browser.post("/quotas", limit="16", **form)
+    assert (answer.status, answer.headers["location"]) == (303, "/queue?project=p2")
+    key = QuotaKey("p2", "us-central1", "cpus_n1_e2")
+    assert dict(await house.store.reader.quotas())[key] == 16
+    await browser.post("/quotas", limit="unlimited", **form)
+    assert (await browser.post("/quotas", limit="lots", **form)).status == 400
+    assert (await browser.post("/quotas", limit="nan", **form)).status == 400
+    assert (await browser.post("/quotas", limit="unlimited", **form)).status == 303
+    assert key not in dict(await house.store.reader.quotas())
+    page = await browser.get("/queue?project=p2")
+    assert 'name="metric"' in page.body.decode()
+
+
+async def test_a_node_is_drained_and_takes_work_again(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    assert (await browser.post("/nodes/node-1/drain", reason="new disk")).status == 303
+    (drain,) = await house.store.reader.drained_nodes()
+    assert (drain.node, drain.reason) == ("node-1", "new disk")
+    assert (await browser.post("/nodes/node-1/undrain")).status == 303
+    assert await house.store.reader.drained_nodes() == ()
+    assert house.capacity.readmitted == ["node-1"]
+    assert (await browser.post("/nodes/nowhere/drain")).status == 404
+
+
+async def test_who_may_not_is_told_so(house: ConsoleHouse, guest: Browser) -> None:
+    uid = await submit(house)
+    for action in ("cancel", "delete", "retry"):
+        assert "done with 0 of 1" in text_of(await guest.post(f"/marked/{action}", job=uid))
+    assert (await house.call("GET", CUSTOM_JOBS)).status == 200

@@ -1,0 +1,190 @@
+"""Studies, datasets and models, each with what belongs to it."""
+
+import json
+from typing import Any
+
+from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
+from tests.contract.api import test_datasets
+from tests.contract.api.house import LOCATION, START
+from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
+from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import ModelName
+from trainshed.core.pipelines import ModelVersion
+
+SPEC = {
+    "metrics": [
+        {"metricId": "loss", "goal": "MINIMIZE"},
+        {"metricId": "seconds", "goal": "MINIMIZE"},
+    ],
+    "parameters": [
+        {
+            "parameterId": "rate",
+            "doubleValueSpec": {"minValue": 0.001, "maxValue": 1},
+            "scaleType": "UNIT_LOG_SCALE",
+        },
+        {"parameterId": "kind", "categoricalValueSpec": {"values": ["sgd", "adam"]}},
+    ],
+}
+
+
+async def made(house: ConsoleHouse, path: str, body: object) -> Any:
+    return await house.result("POST", path, body)
+
+
+async def test_a_study_has_a_page_with_its_trials(house: ConsoleHouse, browser: Browser) -> None:
+    study = await made(house, f"{LOCATION}/studies", {"displayName": "fast", "studySpec": SPEC})
+    for rate, loss, seconds in ((0.01, 0.5, 9), (0.1, 0.25, 8), (0.2, 0.125, 20)):
+        parameters = [
+            {"parameterId": "rate", "value": rate},
+            {"parameterId": "kind", "value": "adam"},
+        ]
+        trial = await made(house, f"/v1/{study['name']}/trials", {"parameters": parameters})
+        final = {
+            "stepCount": "3",
+            "metrics": [
+                {"metricId": "loss", "value": loss},
+                {"metricId": "seconds", "value": seconds},
+            ],
+        }
+        await made(house, f"/v1/{trial['name']}:complete", {"finalMeasurement": final})
+    listed = (await browser.get("/studies?project=p1")).body.decode()
+    path = f"/studies/{study['name'].rpartition('/')[2]}?project=p1"
+    assert f'href="{path}"' in listed
+    page = await browser.get(f"{path}&trial=2")
+    text = text_of(page)
+    assert "minimize loss, minimize seconds" in text
+    assert "0.001 to 1, log" in text
+    assert "loss against seconds" in text
+    assert "Trial 2, step by step" in text
+    drawn = (await browser.get(path.replace("?", "/outlook?") + "&parameter=rate")).json
+    assert (drawn["metric"], drawn["isMaximized"], drawn["best"]) == ("loss", False, 3)
+    assert [value for _, value in drawn["points"]] == [0.5, 0.25, 0.125]
+    assert drawn["axes"][0]["isLog"] and len(drawn["expected"]) > 50
+    refused = await browser.get(path.replace("?", "/outlook?") + "&parameter=nothing")
+    assert refused.status == 400 and "kind, rate" in text_of(refused)
+    assert text.count("Succeeded best") == 2, "the first is beaten in both"
+    assert (await browser.get("/studies/1?project=p1")).status == 404
+    assert (await browser.get(f"{path.replace('p1', 'p2')}")).status == 404
+
+
+async def test_a_dataset_shows_its_files_and_labels(house: ConsoleHouse, browser: Browser) -> None:
+    body = {
+        "displayName": "flowers",
+        "metadataSchemaUri": "gs://google-cloud-aiplatform/schema/dataset/metadata/tabular_1.0.0.yaml",
+        "metadata": {"inputConfig": {"gcsSource": {"uri": ["gs://bucket/data/a.csv"]}}},
+        "labels": {"team": "vision"},
+    }
+    await made(house, f"{LOCATION}/datasets", body)
+    (result,) = (await house.result("GET", f"{LOCATION}/datasets"))["datasets"]
+    path = f"/datasets/{result['name'].rpartition('/')[2]}?project=p1"
+    assert f'href="{path}"' in (await browser.get("/datasets?project=p1")).body.decode()
+    page = await browser.get(path)
+    assert 'href="/buckets/bucket?prefix=data%2F"' in page.body.decode()
+    for text in ("flowers", "Tabular", "team=vision", "gs://bucket/data/a.csv", "No pipeline"):
+        assert text in text_of(page)
+
+
+async def test_a_model_leads_to_what_made_it(house: ConsoleHouse, browser: Browser) -> None:
+    body = {"model": {"displayName": "classifier", "artifactUri": "gs://bucket/out/model"}}
+    model = await made(house, f"{LOCATION}/models:upload", body)
+    name = model["response"]["model"]
+    listed = (await browser.get("/models?project=p1")).body.decode()
+    path = f"/models/{name.rpartition('/')[2]}?project=p1"
+    assert f'href="{path}"' in listed
+    evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5, "classes": ["a"]}}
+    await made(house, f"/v1/{name}/evaluations:import", {"modelEvaluation": evaluation})
+    page = await browser.get(path)
+    assert "Version 1" in text_of(page)
+    assert "auPrc 0.5" in text_of(page)
+    assert 'href="/buckets/bucket?prefix=out%2Fmodel%2F"' in page.body.decode()
+
+
+async def test_a_model_of_a_pipeline_leads_to_its_job_and_its_data(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    dataset = (await test_datasets.made(house)).rpartition("/")[2]
+    data = {"datasetId": dataset, "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"}}
+    body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
+    name = (view := await made(house, f"{LOCATION}/trainingPipelines", body))["name"]
+    version = ModelVersion(
+        name=ModelName("p1", "us-central1", "m1"),
+        version=1,
+        display_name="model",
+        public_json=json.dumps(MODEL),
+        artifact_uri="gs://bucket/out/model",
+        created=START,
+        updated=START,
+        aliases=("default",),
+        pipeline=name,
+    )
+    await house.become(name, {"model": version}, state=JobState.SUCCEEDED)
+    page = (await browser.get("/models/m1?project=p1")).body.decode()
+    job = view["trainingTaskMetadata"]["backingCustomJob"].rpartition("/")[2]
+    for path in (f"/datasets/{dataset}?project=p1", f"/jobs/{view['name'].rpartition('/')[2]}"):
+        assert f'href="{path}"' in page
+    assert f'href="/jobs/{job}"' in page
+
+
+async def run_made(house: ConsoleHouse, run: str, **metadata: Any) -> None:
+    """As the SDK makes one, of the experiment `exp`."""
+    house.clock += 10**9
+    body = {"displayName": run, "schemaTitle": "system.ExperimentRun", "metadata": metadata}
+    await made(house, f"{CONTEXTS}?contextId=exp-{run}", body)
+    children = {"childContexts": [f"{STORE}/contexts/exp-{run}"]}
+    await made(house, f"{CONTEXTS}/exp:addContextChildren", children)
+
+
+async def curve_made(house: ConsoleHouse, run: str, name: str, *values: float) -> None:
+    """As the SDK makes one, in a tensorboard of its own."""
+    board = await made(house, f"{LOCATION}/tensorboards", {"displayName": "b"})
+    experiments = f"/v1/{board['response']['name']}/experiments"
+    await made(house, f"{experiments}?tensorboardExperimentId=exp", {})
+    at = f"{experiments}/exp/runs/{run}"
+    body = {"displayName": run}
+    await made(house, f"{experiments}/exp/runs?tensorboardRunId={run}", body)
+    artifact = {"metadata": {"resourceName": at.removeprefix("/v1/")}}
+    await made(house, f"{ARTIFACTS}?artifactId=exp-{run}-tb-run", artifact)
+    series = await made(house, f"{at}/timeSeries", {"displayName": name, "valueType": "SCALAR"})
+    points = [{"step": step, "scalar": {"value": value}} for step, value in enumerate(values)]
+    data = {
+        "tensorboardTimeSeriesId": series["name"].rpartition("/")[2],
+        "valueType": "SCALAR",
+        "values": points,
+    }
+    await made(house, f"{at}:write", {"timeSeriesData": [data]})
+
+
+async def test_runs_of_an_experiment_are_compared(house: ConsoleHouse, browser: Browser) -> None:
+    await store_made(house)
+    experiment = {"displayName": "exp", "schemaTitle": "system.Experiment"}
+    await made(house, f"{CONTEXTS}?contextId=exp", experiment)
+    board = experiment | {"metadata": {"tensorboard_link": "x"}}
+    await made(house, f"{CONTEXTS}?contextId=board", board)
+    for run, rate, accuracy in (("r1", 0.1, 0.5), ("r2", 0.2, 0.9), ("r3", 0.3, 0.7)):
+        await run_made(
+            house,
+            run,
+            _params={"batch": 64, "rate": rate, "kind": "sgd", "dims": [1, 2]},
+            _metrics={"accuracy": accuracy},
+        )
+    await curve_made(house, "r1", "loss", 2, 0.25)
+    await curve_made(house, "r2", "loss", 1)
+    path = "/experiments/exp?project=p1"
+    listed = (await browser.get("/experiments?project=p1")).body.decode()
+    assert f'href="{path}"' in listed
+    assert "experiments/board" not in listed
+    assert (await browser.get(path.replace("/exp?", "/board?"))).status == 404
+    page = await browser.get(path)
+    text = text_of(page)
+    assert "[1, 2]" in text
+    lines = [["r1", [2, 0.25]], ["r2", [1, None]]]
+    assert curves_of(page) == [{"at": [0, 1], "lines": lines, "label": "Step"}]
+    assert all(name in text for name in ("r1", "r2", "r3"))
+    assert text.index("rate") < text.index("batch"), "what differs comes first"
+    assert "r2: 0.9" in page.body.decode(), "a line is called as its run"
+    chosen = text_of(await browser.get(f"{path}&run=r1&run=r3"))
+    assert "Runs compared" in chosen
+    assert "r2" not in chosen
+    await run_made(house, "odd", _params="no object", _metrics=[1], _state=7)
+    assert "odd" in text_of(await browser.get(path)), "clients may write anything"

@@ -1,0 +1,71 @@
+"""Jobs beside each other: what differs, what they measured, and walls between projects."""
+
+import csv
+import io
+import json
+import re
+from typing import Any
+
+from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
+from tests.console.test_pages import EVIL, submit
+from tests.console.test_sessions import JOB
+from tests.contract.api.house import SECOND, START
+
+
+async def trained(house: ConsoleHouse, name: str, args: list[str], *losses: str) -> str:
+    """The uid of a job that runs with these arguments and has printed these losses, an epoch each."""
+    spec: Any = json.loads(json.dumps(JOB["jobSpec"]))
+    container = spec["workerPoolSpecs"][0]["containerSpec"]
+    container |= {"args": args, "env": [{"name": "SEED", "value": "=1+1"}]}
+    uid = await submit(house, displayName=name, jobSpec=spec)
+    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    lines = [(START + n, f"epoch {n} loss: {loss}") for n, loss in enumerate(losses, 1)]
+    house.write_log(int(uid), "workerpool0-0", *lines)
+    return uid
+
+
+async def test_jobs_are_compared_by_what_differs(house: ConsoleHouse, browser: Browser) -> None:
+    args = ["in.csv", "--epochs", "9", "--shift", "-0.5", "model.depth=3", "--fast"]
+    first = await trained(house, "first", [*args, "--rate=0.1"], "0.9", "0.5")
+    second = await trained(house, "first", [*args, "--rate=0.2"], "0.8", "nan")
+    house.clock += 3600 * SECOND
+    query = f"job={first}&job={second}&job={first}"
+    page = await browser.get(f"/compare?{query}")
+    text = text_of(page)
+    assert "2 jobs compared" in text
+    assert f"first {first}" in text, "names that are equal are told apart"
+    after = text[text.index("Parameters") :]
+    assert after.index("rate 0.1 0.2") < after.index("epochs 9 9")
+    assert "fast on on" in after and "model.depth 3 3" in after and "shift -0.5 -0.5" in after
+    assert "loss 0.5 NaN" in after
+    assert re.search(r"code ([0-9a-f]{12}) \1 ", after), "the same code, whatever its arguments"
+    assert "CPU-hours 4.00 4.00" in after
+    drawn = curves_of(page)[0]
+    assert drawn["at"] == [1, 2]
+    assert [values for _, values in drawn["lines"]] == [[0.9, 0.5], [0.8, None]]
+    answer = await browser.get(f"/compare/table.csv?{query}")
+    first, second = csv.DictReader(io.StringIO(answer.body.decode()))
+    assert (first["rate"], second["rate"], second["loss"], first["shift"]) == (
+        "0.1",
+        "0.2",
+        "NaN",
+        "-0.5",
+    )
+    assert first["$SEED"] == "'=1+1", "no formula of a program for tables"
+
+
+async def test_two_to_twenty_jobs_that_one_may_see_are_compared(
+    house: ConsoleHouse, guest: Browser, browser: Browser
+) -> None:
+    uids = [await submit(house, displayName=EVIL[:100]) for _ in range(21)]
+    assert (await browser.get(f"/compare?job={uids[0]}")).status == 400
+    for path in ("/compare", "/compare/table.csv"):
+        assert (await browser.get(f"{path}?job={'&job='.join(uids)}")).status == 400
+    page = await browser.get(f"/compare?job={'&job='.join(uids[:20])}")
+    assert page.status == 200 and b"<script>alert" not in page.body
+    theirs = (
+        await house.call("POST", "/v1/projects/p2/locations/us-central1/customJobs", JOB)
+    ).json
+    mixed = f"job={uids[0]}&job={theirs['name'].rpartition('/')[2]}"
+    for path in ("/compare", "/compare/table.csv"):
+        assert (await guest.get(f"{path}?{mixed}")).status == 403, path

@@ -1,0 +1,114 @@
+"""The overview: what runs, waits and has failed, who holds what; nothing of other projects."""
+
+import json
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.console.browser import Browser, ConsoleHouse, text_of
+from tests.console.test_pages import CUSTOM_JOBS, submit
+from tests.console.test_sessions import JOB
+from tests.contract.api.house import SECOND
+from tests.contract.api.rooms import node
+from tests.contract.api.test_api_usage import PRIMARY, begun, look, write
+from tests.unit.jobs import exited
+from trainshed.core.capacity import NodeCondition, Waiting, WaitReason
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaExited
+from trainshed.core.names import JobUid, ReplicaId
+
+HERE = "projects/p1/locations/us-central1/customJobs"
+
+
+async def started(house: ConsoleHouse, name: str) -> Job:
+    """The full name of a job that runs with two GPUs."""
+    spec: Any = json.loads(json.dumps(JOB["jobSpec"]))
+    devices = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}
+    spec["workerPoolSpecs"][0]["machineSpec"] = {"machineType": "n1-standard-4", **devices}
+    return await house.run(f"{HERE}/{await submit(house, displayName=name, jobSpec=spec)}")
+
+
+async def holding(house: ConsoleHouse) -> Job:
+    """A job that runs with two GPUs, and holds them."""
+    job = await started(house, "trains")
+    house.capacity.held = (job,)
+    return job
+
+
+async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: Browser) -> None:
+    assert "No job runs. Submit the first one" in text_of(await browser.get("/overview"))
+    await holding(house)
+    waits = [await submit(house, displayName=f"waits-{n}") for n in range(2)]
+    for place, uid in enumerate(reversed(waits), 1):
+        why = Waiting(WaitReason.CAPACITY, "no node is free", "trains must end")
+        house.capacity.reasons[JobUid(int(uid))] = why
+        house.capacity.positions[JobUid(int(uid))] = place
+    hot = replace(
+        node("node-3"), condition=NodeCondition.QUARANTINED, cause="its GPU is <b>lost</b>"
+    )
+    house.capacity.known = (*house.capacity.known, hot)
+    house.clock += 3600 * SECOND
+    page = text_of(await browser.get("/overview"))
+    assert "Nodes quarantined 1 node-3 its GPU is &lt;b&gt;lost&lt;/b&gt;" in page
+    assert "1 running 2 waiting 0 failed in a day" in page
+    assert page.index("waits-1") < page.index("waits-0"), "what starts next comes first"
+    assert "No node is free Trains must end" in page
+    assert "GPUs by person owner@trainshed.local 2" in page
+    assert "GPU-hours of the week" in page and "2.0 , 0.0 used" in page
+    assert "Nodes ready 2" in page and "Version 0.0.1" in page
+
+
+async def test_nodes_show_what_is_held_and_what_is_used(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Of what nothing was measured, nothing is said."""
+    full = str((await started(house, "trains")).name)
+    gone = full.replace("1000", "999")
+    gpu: list[float | None] = [4 << 30, 16 << 30, 5 << 30, 61]
+    looks = look(1, 0.5, 900, [0.5, *gpu]), look(2, 2.0, 3 << 10, [1.0, *gpu])
+    write(house, PRIMARY, begun("GPU-a"), *looks)
+    house.capacity.known = (
+        node("node-1", f"{full} {PRIMARY}"),
+        node("node-2", f"{gone} {PRIMARY}"),
+    )
+    page = text_of(await browser.get("/nodes"))
+    assert "2 of 8 held, 1.5 used" in page and "4.0 GiB of 32.0 GiB held, 3.0 GiB used" in page
+    assert page.count("used") == 2 and "GPU 50 % busy, 4.0 GiB, 61 °C" in page
+
+
+async def test_nodes_show_how_much_of_them_was_held_on_each_of_the_last_days(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Of what was never held, nothing is drawn."""
+    job = await holding(house)
+    (replica,) = job.replicas
+    house.capacity.held = (replace(job, replicas=(replace(replica, node="node-1"),)),)
+    house.clock += 3600 * SECOND
+    page = (await browser.get("/nodes")).body.decode()
+    assert page.count("<figure") == 1
+    # Two GPUs for an hour, where there is one for 24.
+    assert ": 8 % held" in page
+
+
+async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:
+    for number in range(2):
+        job = await started(house, f"<b>broken-{number}")
+        await house.happen(str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exited(1)))
+    page = await browser.get("/overview")
+    assert "2 failed in a day" in text_of(page)
+    assert "2 User code failed" in text_of(page), text_of(page)
+    assert b"<b>broken" not in page.body
+    house.clock += 2 * 86_400 * SECOND
+    assert "0 failed in a day" in text_of(await browser.get("/overview"))
+
+
+async def test_nothing_of_other_projects_is_shown_or_counted(
+    house: ConsoleHouse, guest: Browser
+) -> None:
+    await started(house, "secret-name")
+    await house.call("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "of p2"})
+    for path in ("/overview", "/overview?project=p2", "/overview?project=-"):
+        page = text_of(await guest.get(path))
+        assert "0 running 1 waiting" in page and "of p2" in page
+        for theirs in ("secret-name", "Nodes ready", "GPUs by person"):
+            assert theirs not in page

@@ -1,0 +1,356 @@
+"""What pages say of jobs, and that nothing of what programs print is taken for HTML."""
+
+import asyncio
+import gzip
+import json
+import re
+from html import unescape
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
+from tests.console.test_sessions import JOB
+from tests.console.test_submit import fault
+from tests.contract.api.house import SECOND, START
+from tests.contract.api.test_curves import logged
+from trainshed.core.lifecycle.events import JobAdmitted, ReplicaLost, ReplicaStarted
+from trainshed.core.names import JobUid, ReplicaId
+
+CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
+EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+async def submit(house: ConsoleHouse, **changes: object) -> str:
+    """The uid of a new job."""
+    return (await house.result("POST", CUSTOM_JOBS, {**JOB, **changes}))["name"].rpartition("/")[2]
+
+
+async def test_without_jobs_the_list_says_how_to_submit_one(browser: Browser) -> None:
+    page = await browser.get("/")
+    assert "No jobs yet" in text_of(page)
+    for name in ("gcloud ai custom-jobs create --region=us-central1", "aiplatform"):
+        assert name in text_of(page)
+
+
+async def test_a_mistyped_address_leads_back_to_the_pages(browser: Browser) -> None:
+    for path in ("/job/17", "/overviews", "/v1/nothing"):
+        page = await browser.get(path)
+        assert (page.status, b'href="/queue"' in page.body) == (404, True), path
+    assert (await browser.get("/healthz")).json["status"] == "ok"
+    assert (await browser.get(CUSTOM_JOBS)).error["status"] == "UNAUTHENTICATED"
+
+
+async def test_the_list_is_newest_first_filtered_and_searched(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    for number in range(3):
+        await submit(house, displayName=f"train-{number}", labels={"team": f"team{number}"})
+    page = text_of(await browser.get("/"))
+    assert page.index("train-2") < page.index("train-1") < page.index("train-0")
+    assert "Queued" in page
+    assert "train-1" not in text_of(await browser.get("/?search=train-2"))
+    assert "train-1" in text_of(await browser.get("/?search=TEAM=team1"))
+    assert "No job matches" in text_of(await browser.get("/?state=FAILED"))
+    assert "train-0" in text_of(await browser.get("/?state=QUEUED,PREPARING"))
+    assert (await browser.get("/?state=NONSENSE")).status == 400
+
+
+async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
+    house: ConsoleHouse, guest: Browser, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is narrowed is not counted; other projects' jobs are neither counted nor shown."""
+    big = json.loads(json.dumps(JOB["jobSpec"]))
+    machine = {"machineType": "n1-highmem-8", "acceleratorType": "NVIDIA_TESLA_T4"}
+    big["workerPoolSpecs"][0]["machineSpec"] = {**machine, "acceleratorCount": 2}
+    await submit(house, displayName="big", jobSpec=big, labels={"team": "vision"})
+    house.clock += 7200 * SECOND
+    await submit(house, displayName="zoo", labels={"team": "visionary"})
+    await submit(house, displayName="aardvark")
+    elsewhere = CUSTOM_JOBS.replace("p1", "p2")
+    await house.call("POST", elsewhere, {**JOB, "displayName": "of p2"})
+
+    async def names(query: str) -> list[str]:
+        body = (await browser.get(f"/?project=p1&{query}")).body.decode()
+        return re.findall(r'<a href="/jobs/\d+" title="(.*?) ', body)
+
+    assert "Waiting 3 " in text_of(await browser.get("/?project=p1"))
+    assert "Waiting 4 " in text_of(await browser.get("/"))
+    seen = text_of(await guest.get("/"))
+    assert "Waiting 1 " in seen and "zoo" not in seen
+    assert "zoo" not in text_of(await guest.get("/?label=team&sort=name"))
+    assert await names("label=team%3Dvision") == await names("machine=T4") == ["big"]
+    assert await names("label=team") == ["zoo", "big"]
+    assert await names("since=1h") == ["aardvark", "zoo"]
+    assert await names("sort=name") == ["aardvark", "big", "zoo"]
+    assert await names("sort=-machine") == ["big", "aardvark", "zoo"]
+    mistyped = await browser.get("/?project=p1&metric=loss%3Cone")
+    assert mistyped.status == 400 and "No job matches" in text_of(mistyped)
+    assert "&#39;loss&lt;one&#39; is no bound" in fault(mistyped.body.decode(), "metric")
+    assert await names("sort=nonsense&since=nonsense") == ["aardvark", "zoo", "big"]
+    monkeypatch.setattr("trainshed_console.pages.jobs._SORTED", 2)
+    assert await names("sort=name") == ["aardvark", "zoo"]
+    assert "Sorted among the newest 2." in text_of(await browser.get("/?project=p1&sort=name"))
+    monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._MOST_COUNTED", 2)
+    monkeypatch.setattr("trainshed_console.pages.jobs._COUNTED", 2)
+    assert "Waiting 2+ " in text_of(await browser.get("/?project=p1"))
+    assert "label: team" in text_of(await browser.get("/?label=team"))
+    assert "Waiting 3" not in text_of(await browser.get("/?label=team"))
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [(("0.5", "0.25"), "0.25 loss"), (("0.5", "nan"), "NaN loss"), (("-1e308", "1e308"), "1e+308")],
+)
+async def test_a_row_shows_what_the_job_measures(
+    house: ConsoleHouse, browser: Browser, printed: tuple[str, str], shown: str
+) -> None:
+    uid = await submit(house)
+    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    lines = [(START + n, f"epoch {n} loss: {value}") for n, value in enumerate(printed)]
+    house.write_log(int(uid), "workerpool0-0", *lines)
+    page = await browser.get("/?sort=value")
+    assert shown in text_of(page)
+    line = re.findall(r'<polyline points="(.*?)"', page.body.decode())
+    assert line in ([""], ["0.0,1.0 100.0,19.0"], ["0.0,19.0 100.0,1.0"])
+
+
+async def test_the_list_goes_on_page_by_page(house: ConsoleHouse, browser: Browser) -> None:
+    for number in range(60):
+        await submit(house, displayName=f"n{number:02}")
+    first = (await browser.get("/")).body.decode()
+    assert first.count("data-row") - 1 == 30
+    following = re.search(r'hx-get="([^"]+)"', first)
+    assert following is not None
+    rest = (await browser.get(following[1].replace("&amp;", "&"))).body.decode()
+    assert rest.count("data-row") == 30
+    assert "<html" not in rest
+    assert "hx-get" not in rest
+
+
+async def test_nothing_that_a_program_or_a_client_wrote_is_html(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    uid = await submit(house, displayName=EVIL[:120], labels={})
+    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
+    await house.happen(name, JobAdmitted(()))
+    printed = "\x1b[31mred\x1b[0m \u202eabc"
+    house.write_log(int(uid), "workerpool0-0", (START, EVIL), (START + SECOND, printed))
+    house.clock += 10 * SECOND
+    for path in (
+        "/",
+        f"/jobs/{uid}",
+        f"/jobs/{uid}/spec",
+        f"/jobs/{uid}/logs",
+        f"/jobs/{uid}/usage",
+    ):
+        page = await browser.get(path)
+        assert page.status == 200, page.body
+        assert b"<script>alert" not in page.body
+        assert b"<img src=x" not in page.body
+    text = text_of(await browser.get(f"/jobs/{uid}"))
+    assert "red \ufffdabc" in text
+    lines = (await browser.get(f"/jobs/{uid}/lines?limit=10")).json["lines"]
+    assert [line[3] for line in lines] == [EVIL, "red \ufffdabc"]
+
+
+async def test_the_page_of_a_job_begins_with_what_it_measures(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    uid = await submit(house)
+    primary = ReplicaId(0, 0)
+    lost, again = ReplicaLost(1, primary, 1, ""), ReplicaStarted(1, primary, 2, START + SECOND)
+    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
+    await house.run(name)
+    house.clock += SECOND
+    await house.happen(name, lost, again)
+    lines = [f"epoch {n}/9 lr 0.1 loss: {1 / n} - val_loss: {2 / n}" for n in (1, 2)]
+    at = enumerate(lines)
+    house.write_log(int(uid), "workerpool0-0", *((START + n * SECOND, line) for n, line in at))
+    page = await browser.get(f"/jobs/{uid}")
+    both = [["train", [1, 0.5]], ["validation", [2, 1]]]
+    assert curves_of(page) == [
+        {"at": [1, 2], "lines": both, "label": "Epoch", "marks": [2]},
+        {"at": [1, 2], "lines": [["train", [0.1, 0.1]]], "label": "Epoch", "marks": [2]},
+    ]
+    assert "loss train 0.5 , 0.5 to 1 validation 1 , 1 to 2" in text_of(page)
+    by_time = await browser.get(f"/jobs/{uid}?axis=time")
+    assert '"label": "Time", "marks": [1.0]' in unescape(by_time.body.decode())
+
+
+async def test_what_replicas_print_is_one_line_with_a_band_or_a_line_for_each(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    spec: Any = JOB["jobSpec"]
+    (pool,) = spec["workerPoolSpecs"]
+    uid = await submit(house, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
+    name, worker = f"projects/p1/locations/us-central1/customJobs/{uid}", ReplicaId(1, 0)
+    await house.run(name)
+    house.clock += 3 * SECOND
+    started = ReplicaStarted(1, worker, 2, house.clock)
+    await house.happen(name, ReplicaLost(1, worker, 1, ""), started)
+    for place, task in enumerate(("0-0", "1-0", "1-1")):
+        lines = [(START + n * SECOND, f"step {n}/4 loss: {n + place}") for n in (1, 2, 3, 4)]
+        house.write_log(int(uid), f"workerpool{task}", *lines)
+
+    async def drawn(query: str) -> Any:
+        (curves,) = curves_of(await browser.get(f"/jobs/{uid}{query}"))
+        return curves
+
+    folded = await drawn("")
+    assert folded["lines"] == [
+        ["train", [2, 3, 4, 5]],
+        ["train, lowest", [1, 2, 3, 4], "edge"],
+        ["train, highest", [3, 4, 5, 6], "edge"],
+    ]
+    assert folded["marks"] == [3], "a worker was started again when the primary was there"
+    names = ["train", "train workerpool1-0", "train workerpool1-1"]
+    assert [name for name, _ in (await drawn("?replicas=apart"))["lines"]] == names
+
+
+async def test_a_chart_names_no_more_lines_than_it_draws(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Event files may have hundreds of runs."""
+    uid = await submit(house)
+    for number in range(12):
+        await logged(house, f"r{number:02}", "loss", 0.5, 0.4)
+    page = await browser.get(f"/jobs/{uid}")
+    assert len(re.findall(r'<span class="soft small">r\d\d ', page.body.decode())) == 8
+
+
+async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+    house.write_log(
+        int(uid), "workerpool0-0", *((START + n * SECOND, f"line {n}") for n in range(100))
+    )
+    house.clock = START + 1_000 * SECOND
+
+    async def texts(query: str) -> tuple[list[str], dict[str, str]]:
+        answer = (await browser.get(f"/jobs/{uid}/lines?{query}")).json
+        return [line[3] for line in answer["lines"]], answer
+
+    last, page = await texts("limit=10")
+    assert last == [f"line {n}" for n in range(90, 100)]
+    before, earlier = await texts(f"limit=80&before={page['earlier']}")
+    assert before == [f"line {n}" for n in range(10, 90)]
+    begin, whole = await texts(f"limit=80&before={earlier['earlier']}")
+    assert begin == [f"line {n}" for n in range(10)]
+    assert whole["earlier"] == ""
+    on, _ = await texts(f"limit=5&after={whole['later']}")
+    assert on == [f"line {n}" for n in range(10, 15)]
+    result, _ = await texts("search=LINE+7")
+    assert result == ["line 7", *(f"line {n}" for n in range(70, 80))]
+    assert (await browser.get(f"/jobs/{uid}/lines?before=nonsense")).status == 400
+    assert (await browser.get(f"/jobs/{uid}/lines?severity=LOUD")).status == 400
+    assert await texts("severity=ERROR") == ([], {**page, "lines": [], "earlier": "", "later": ""})
+    house.write_log(int(uid), "workerpool0-0", (START + 100 * SECOND, "bad"), stream="e")
+    assert (await texts("severity=ERROR"))[0] == ["bad"]
+    text = (await browser.get(f"/jobs/{uid}/log.txt")).body.decode()
+    assert len(text.splitlines()) == 101
+
+
+async def test_a_page_that_is_not_there_keeps_the_navigation(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    page = await browser.get("/jobs/77")
+    assert page.status == 404 and b'<nav aria-label="Main">' in page.body
+    stranger = await Browser(house).get("/assets/none.js")
+    assert stranger.status == 404 and b"<nav" not in stranger.body
+
+
+async def test_files_are_kept_by_browsers_and_packed(browser: Browser) -> None:
+    page = (await browser.get("/")).body.decode()
+    addresses = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page)
+    assert len(addresses) > 4
+    for address in addresses:
+        plain = await browser.get(address)
+        packed = await browser.get(address, ("accept-encoding", "gzip, br"))
+        assert "immutable" in plain.headers["cache-control"]
+        assert gzip.decompress(packed.body) == plain.body
+    assert (await browser.get("/assets/../../access/tokens.py")).status == 404
+
+
+async def test_a_page_is_kept_up_to_date(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house, displayName="watched")
+    headers = browser.credentials
+    async with house.events(f"/events/jobs/{uid}", headers) as events:
+        first = await events.next("parts")
+        assert "Queued" in first["parts"]["head"]
+        await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+        second = await events.next("parts")
+        assert "Preparing" in second["parts"]["head"]
+        assert "tail" not in second["parts"], "only what changed is sent"
+    async with house.events("/events/jobs", headers) as events:
+        listed = await events.next("parts")
+        assert listed["lists"]["jobs"] == [f"job-{uid}"]
+        other = await submit(house, displayName="newer")
+        house.notices.publish(JobUid(int(other)))
+        more = await events.next("parts")
+        assert more["lists"]["jobs"] == [f"job-{other}", f"job-{uid}"]
+        assert list(more["parts"]) == [f"job-{other}"]
+
+
+async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
+    await house.happen(name, JobAdmitted(()))
+    house.write_log(int(uid), "workerpool0-0", (START, "one"), (START + 1, "two"))
+    path, replica = f"/jobs/{uid}/lines/new", "workerpool0-0/1"
+
+    async def texts(after: int) -> list[str]:
+        answer = await browser.get(f"{path}?after={replica}/{after}")
+        return [line[3] for line in answer.json["lines"]]
+
+    assert await texts(0) == ["two"]
+    coming = asyncio.ensure_future(texts(1))
+    await asyncio.sleep(0)
+    house.write_log(int(uid), "workerpool0-0", (START + 2, "three"))
+    assert await coming == ["three"]
+    house.write_log(
+        int(uid), "workerpool0-0", *((START + 3 + n, f"flood {n}") for n in range(5_000))
+    )
+    assert await texts(2) == [f"flood {n}" for n in range(4_600, 5_000)]
+    odd = f"x/{'9' * 5000}/1,x"
+    assert (await browser.get(f"{path}?after={odd}")).status == 400
+
+
+async def test_a_stream_ends_with_its_session(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    async with house.events("/events/jobs", browser.credentials) as events:
+        await events.next("parts")
+        await browser.post("/logout")
+        house.notices.publish(JobUid(int(uid)))
+        assert "signed out" in (await events.next("gone"))["message"]
+
+
+async def test_what_was_submitted_stands_beside_what_ran(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    uid = await submit(house)
+    before = text_of(await browser.get(f"/jobs/{uid}/spec"))
+    assert "As submitted" in before
+    assert "workerpool0-0 has not started" in before
+    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+    directory = house.log_root / uid / "1" / "workerpool0-0"
+    directory.mkdir(parents=True)
+    entry = {"incarnation": 1, "at": START, "argv": ["true", EVIL], "names": [EVIL, "RANK"]}
+    entry |= {"values": {"RANK": "0", "CLUSTER_SPEC": json.dumps({"cluster": {EVIL: [EVIL]}})}}
+    (directory / "launches.jsonl").write_text(json.dumps(entry) + "\n")
+    page = await browser.get(f"/jobs/{uid}/spec")
+    assert "Environment: 2 variables" in text_of(page)
+    assert "Started attempt 1, start 1" in text_of(page)
+    assert EVIL.encode() not in page.body
+    assert b"<script>alert" not in page.body
+
+
+async def test_what_is_refused_is_no_html_either(house: ConsoleHouse, browser: Browser) -> None:
+    for path in ("/queue", "/models", "/studies/7", "/nothing", "/buckets/b"):
+        page = await browser.get(f"{path}?{urlencode({'project': EVIL, 'search': EVIL})}")
+        assert b"<script>alert" not in page.body, path
+        assert b"<img src=x" not in page.body, path
+    page = await browser.get(f"/jobs/{quote(EVIL, safe='')}")
+    assert page.status == 400
+    assert b"<script>alert" not in page.body

@@ -1,0 +1,327 @@
+"""Who gets in, by what, for how long, and what nobody gets (docs/adr/0070)."""
+
+import json
+import re
+from html import unescape
+from urllib.parse import parse_qsl
+
+import pytest
+from msgspec.structs import replace
+
+from tests.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
+from tests.contract.api.shelling import PlayedShells, connected
+from tests.people import known
+from tests.unit.specs_requests import container, custom_job
+from trainshed.access import strangers
+from trainshed.access.book import AccessBook
+from trainshed.api.calls.links import Links
+from trainshed.httpd.connections import HOLD
+from trainshed_console.routes import ACTIONS
+from trainshed_console.sessions import LIFETIME, LINK_LIFETIME
+
+JOB = custom_job(container(command=["true"])) | {"displayName": "first"}
+
+
+async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> None:
+    stranger = Browser(house)
+    for path in ("/", "/jobs", "/jobs/1", "/jobs/1/logs"):
+        answer = await stranger.get(path)
+        assert answer.status == 303
+        assert answer.headers["location"].startswith("/login?next=")
+    for path in ("/events/jobs", "/jobs/1/lines", "/jobs/1/lines/new", "/events/jobs/1/logs"):
+        answer = await stranger.get(path, ("accept", "application/json"))
+        assert answer.status in (303, 401)
+    assert (await stranger.post("/jobs/1/cancel")).status == 401
+
+
+async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) -> None:
+    browser = Browser(house)
+    refused = await browser.sign_in(token="nonsense")
+    assert refused.status == 401
+    assert "not known here" in refused.error["message"]
+    assert "nonsense" not in refused.body.decode()
+    welcome = await browser.sign_in(token=f" {house.token}\n")
+    assert welcome.json == {"session": browser.session, "next": "/overview"}
+    assert "no-store" in welcome.headers["cache-control"]
+    assert (await browser.get("/")).status == 200
+
+
+async def test_who_signs_in_has_a_session_that_nobody_knew_before(house: ConsoleHouse) -> None:
+    """Whoever had the browser sign in with a session of theirs does not look over its shoulder."""
+    browser, other = Browser(house), Browser(house)
+    await browser.sign_in(token=known(house.tokens, "eve@corp.example"))
+    other.session = browser.session
+    assert (await other.get("/")).status == 200
+    await browser.sign_in(token=house.token)
+    assert (await other.get("/")).status == 303
+    assert (await browser.get("/")).status == 200
+
+
+async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHouse) -> None:
+    """A shell, a page and TensorBoard, by the console's links; the shell of another one goes on."""
+    shells, links = PlayedShells(), Links(b"key", ADDRESS, house.now, "localhost")
+    shells.answer = b"HTTP/1.1 200 OK\r\n\r\nevent: here\ndata: 1\n\n"
+    house.services = replace(house.services, shells=shells, allows_shells=True, links=links)
+    house.new_console()
+    output = {"outputUriPrefix": "gs://bucket/job"}
+    job = custom_job(enableWebAccess=True, baseOutputDirectory=output)
+    job["labels"] = {"trainshed-ports": "page"}
+    made = await house.result("POST", "/v1/projects/p1/locations/us-central1/customJobs", job)
+    await house.run(made["name"])
+    house.viewers.written.add("gs://bucket/job/logs")
+    token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    tickets: list[str] = []
+    for browser in (other := Browser(house), first := Browser(house)):
+        await browser.sign_in(token=token)
+        html = unescape((await browser.get("/jobs/1000")).body.decode())
+        fragments = re.findall(r'/(?:shell|tensorboard)/#([^"]+)', html)
+        shell_link, board_link = (dict(parse_qsl(fragment)) for fragment in fragments)
+        ticket = await house.result("POST", "/shell/ticket", shell_link, token=None)
+        tickets.append(ticket["token"])
+    opened = await house.call("POST", "/tensorboard/open", board_link, token=None)
+    board = f"/tensorboard/{json.loads(opened.body.splitlines()[-1])['path']}"
+    led = (await first.get("/jobs/1000/ports/page")).headers["location"]
+    host, way = ("host", led.split("/")[2]), led.split("/", 3)[3]
+    let_in = await house.call("GET", f"/{way}", token=None, headers=[host])
+    page = [host, ("cookie", let_in.headers["set-cookie"].partition(";")[0])]
+    async with (
+        connected(house.app) as theirs,
+        connected(house.app) as shell,
+        house.events("/", page) as stream,
+    ):
+        for socket, ticket in zip((theirs, shell), tickets, strict=True):
+            socket.say(token=ticket)
+            assert "title" in await socket.next()
+        assert await stream.next("here") == 1
+        assert (await house.call("GET", board, token=None)).status == 200
+        assert (await first.post("/logout")).status == 303
+        assert "signed out" in (await shell.next())["error"]
+        with pytest.raises(AssertionError, match="the stream has ended"):
+            await stream.next("here")
+        theirs.type(b"ls")
+        assert await theirs.next() == b"ls"
+    house.new_console()
+    for path, sent in (("/", page), (board, page[:0])):
+        assert (await house.call("GET", path, token=None, headers=sent)).status == 403
+    assert (await other.get("/")).status == 200, "a service that begins anew knows who is signed in"
+
+
+async def test_a_connection_counts_as_its_visitor_s(house: ConsoleHouse) -> None:
+    """Issue: the streams of one visitor shut everybody out."""
+    browser, holders = Browser(house), set[str]()
+    await browser.sign_in(token=known(house.tokens, "eve@corp.example"))
+    HOLD.set(holders.add)
+    await browser.get("/")
+    assert holders == {"eve@corp.example"}
+
+
+async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:
+    """Browsers would send it to all ports of the host, and show it to the programs behind them."""
+    for path in ("/", "/login", house.link().removeprefix(ADDRESS)):
+        assert "set-cookie" not in (await browser.get(path)).headers
+    assert "set-cookie" not in (await browser.sign_in(token=house.token)).headers
+    value, browser.session = browser.session, ""
+    for cookie in (f"trainshed_session={value}", f"session={value}"):
+        assert (await browser.get("/", ("cookie", cookie))).status == 303
+
+
+async def test_only_the_page_that_signs_in_has_a_browser_asked_for_credentials(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """A page of others could answer with a session of its own. No other challenge may make browsers show a
+    window that asks for a password."""
+    stranger, mark = Browser(house), ("x-trainshed-sign-in", "1")
+    request = await stranger.get("/signed-in", mark)
+    assert (request.status, request.headers["www-authenticate"]) == (401, 'Basic realm="Trainshed"')
+    for path in ("/signed-in", "/", "/jobs/1/lines", "/trainshed/v1/status"):
+        answer = await stranger.get(path, ("accept", "application/json"))
+        assert not answer.headers.get("www-authenticate", "").startswith("Basic"), path
+    assert (await browser.get("/signed-in", mark)).status == 204
+
+
+@pytest.mark.parametrize(
+    "text", ["Basic", "Basic x", "Basic \xff", "Basic Og==", "Digest x", "basic /w=="]
+)
+async def test_credentials_that_are_none_are_nobody_s(house: ConsoleHouse, text: str) -> None:
+    answer = await Browser(house).get("/", ("authorization", text))
+    assert answer.headers["location"].startswith("/login")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ("/jobs/7?x=1", "/jobs/7?x=1"),
+        ("//evil.example", "/overview"),
+        ("https://evil.example", "/overview"),
+        ("/\\evil.example", "/overview"),
+        ("/x\r\nset-cookie: a=b", "/x%0D%0Aset-cookie:%20a=b"),
+    ],
+)
+async def test_after_a_login_one_stays_here(house: ConsoleHouse, wanted: str, words: str) -> None:
+    assert (await Browser(house).sign_in(token=house.token, next=wanted)).json["next"] == words
+
+
+async def test_a_link_is_good_once_and_not_for_long(house: ConsoleHouse) -> None:
+    link = house.link()
+    first = Browser(house)
+    assert (await first.get(link.removeprefix(ADDRESS))).status == 200
+    assert (await first.get("/")).status == 303, "looking at the page signs nobody in"
+    assert (await first.open(link)).status == 200
+    session = first.session
+    assert (await first.get("/")).status == 200
+    again = await Browser(house).open(link)
+    assert again.status == 401
+    assert "used already" in again.error["message"]
+    assert (await first.open(link)).json == {"next": "/overview"}, "who is signed in stays so"
+    assert first.session == session
+    late = house.link()
+    house.clock += LINK_LIFETIME
+    assert (await Browser(house).open(late)).status == 401
+
+
+async def test_a_link_that_a_page_of_others_has_led_to_asks_first(house: ConsoleHouse) -> None:
+    """Its code may be somebody else's, whose jobs one would then look at and start."""
+    link = house.link().removeprefix(ADDRESS)
+    for site, at_once in (("none", True), ("cross-site", False), ("same-site", False), ("", False)):
+        page = (await Browser(house).get(link, ("sec-fetch-site", site))).body.decode()
+        assert ("data-now" in page) is at_once, site
+    page = (await Browser(house).get("/login", ("sec-fetch-site", "none"))).body.decode()
+    assert "data-now" not in page
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST", "trainshed.localhost"])
+async def test_a_name_of_two_addresses_leads_to_the_one_that_the_service_has(
+    house: ConsoleHouse, name: str
+) -> None:
+    """A program that listens on the other address would be this console for browsers."""
+    house.new_console("http://127.0.0.1:8080")
+    browser = Browser(house)
+    here = (("host", "127.0.0.1:8080"), ("origin", "http://127.0.0.1:8080"))
+    assert (await browser.sign_in(*here, token=house.token)).status == 200
+    host = ("host", f"{name}:9000")
+    answer = await browser.get("/jobs/7?x=%2F", host)
+    assert answer.headers["location"] == "http://127.0.0.1:9000/jobs/7?x=%2F"
+    own = ("origin", f"http://{name.lower()}:9000")
+    assert (await browser.post("/logout", host, own)).status == 403
+    assert (await browser.get("/", ("host", "127.0.0.1:9000"))).status == 200, "a tunnel's port"
+    house.new_console("https://localhost:8080")
+    assert (await browser.get("/", host)).status == 200
+
+
+async def test_no_answer_of_the_port_signs_a_browser_out(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Browsers forget credentials at a 401, so that any page could sign their owner out by a link."""
+    for path in ("/trainshed/v1/status", "/v1/projects/p1/locations/us-central1/customJobs"):
+        answer = await browser.get(path)
+        assert answer.status == 403
+        assert answer.error["status"] == "UNAUTHENTICATED"
+        assert (await Browser(house).get(path)).status == 401
+
+
+async def test_a_session_lets_nobody_guess_tokens_untold(
+    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "_DELAY", 0.0)
+    assert {(await browser.sign_in(token="guessed")).status for _ in range(31)} == {403}
+    audit = await house.result("GET", "/trainshed/v1/audit?project=-")
+    assert audit["entries"][0]["method"] == "trainshed.v1.Tokens.Refused"
+
+
+async def test_the_command_gets_a_link_for_its_token(house: ConsoleHouse) -> None:
+    answer = await house.call("POST", "/login/link", {})
+    assert (await Browser(house).open(answer.json["uri"])).status == 200
+    assert (await house.call("POST", "/login/link", {}, token="nonsense")).status == 401
+    assert (await house.call("POST", "/login/link", {}, token=None)).status == 403
+
+
+async def test_a_session_ends_with_its_time_or_its_token(house: ConsoleHouse) -> None:
+    browser, other = Browser(house), Browser(house)
+    await browser.sign_in(token=house.token)
+    house.clock += LIFETIME
+    assert (await browser.get("/")).status == 303
+    await other.sign_in(token=known(house.tokens, "somebody@example.com"))
+    assert (await other.get("/")).status == 200
+    house.tokens.replace(AccessBook())
+    assert (await other.get("/")).status == 303
+
+
+async def test_who_signs_out_everywhere_is_signed_out_by_every_token(house: ConsoleHouse) -> None:
+    """Of one browser, the sign-out page says what stays."""
+    here, there, other = Browser(house), Browser(house), Browser(house)
+    await here.sign_in(token=known(house.tokens, "ana@corp.example"))
+    await there.sign_in(token=known(house.tokens, "ana@corp.example"))
+    await other.sign_in(token=known(house.tokens, "bo@corp.example"))
+    answer = await here.post("/logout")
+    assert answer.headers["location"] == "/login?out=here"
+    assert "trainshed login --forget" in text_of(await here.get("/login?out=here"))
+    assert (await there.get("/")).status == 200
+    assert (await there.post("/logout", out="everywhere")).status == 303
+    assert [token.email for token in house.tokens.book.tokens.values()] == ["bo@corp.example"]
+    assert (await other.get("/")).status == 200
+    owners = [Browser(house), Browser(house)]
+    for owner in owners:
+        await owner.sign_in(token=house.token)
+    assert (await owners[0].post("/logout", out="everywhere")).status == 303
+    assert (await owners[1].get("/")).status == 303
+
+
+async def test_the_file_holds_no_session_and_no_token(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    file = house.directory / "sessions.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    text = file.read_text()
+    assert house.token not in text
+    assert browser.session not in text
+    assert len(json.loads(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "",
+        "null",
+        "http://evil.example",
+        "http://trainshed.example.evil.example",
+        "http://127.0.0.1",
+    ],
+)
+async def test_pages_of_others_change_nothing(browser: Browser, origin: str) -> None:
+    paths = (re.sub(r"{\w+}", "1", path) for _, path in ACTIONS)
+    forms = ["/logout", "/login", "/login/link", *paths]
+    assert "/quotas" in forms
+    for path in forms:
+        answer = await browser.post(path, ("origin", origin))
+        assert answer.status == 403, path
+    assert (await browser.get("/")).status == 200, "still signed in"
+
+
+async def test_a_page_without_tls_changes_nothing_where_tls_is_spoken(house: ConsoleHouse) -> None:
+    """Whoever is on the way to the browser can write such a page."""
+    house.new_console("https://trainshed.example")
+    browser = Browser(house)
+    await browser.sign_in(("origin", "https://trainshed.example"), token=house.token)
+    for scheme, status in (("http", 403), ("ftp", 403), ("https", 303)):
+        origin = ("origin", f"{scheme}://trainshed.example")
+        assert (await browser.post("/logout", origin)).status == status, scheme
+
+
+async def test_nothing_is_changed_by_looking(browser: Browser) -> None:
+    for _, path in ACTIONS:
+        answer = await browser.get(re.sub(r"{\w+}", "1", path))
+        assert answer.status in (200, 404), path
+
+
+async def test_every_answer_is_guarded(house: ConsoleHouse, browser: Browser) -> None:
+    made = await house.result("POST", "/v1/projects/p1/locations/us-central1/customJobs", JOB)
+    uid = made["name"].rpartition("/")[2]
+    paths = ["/", "/login", f"/jobs/{uid}", f"/jobs/{uid}/lines", "/jobs/1/nothing", "/assets/x.js"]
+    for path in paths:
+        answer = await browser.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "no-store" in answer.headers.get("cache-control", "no-store")
