@@ -14,7 +14,7 @@ from tests.engines.process_cluster import NODES, ProcessCluster, end
 from tests.soaks import KILLS
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import Engine
+from trainshed.engines.port import Engine, ProgramRules
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.remote import agent_process
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed
@@ -28,7 +28,7 @@ LEASE = 4.0
 
 def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
     """`more`: options, the names of the `nodes`. Unless they say otherwise, what is down is lost."""
-    own = Path(sys.prefix), Path(sys.base_prefix)
+    own = sys.prefix, sys.base_prefix
     names = more.pop("nodes", NODES)
     nodes = str(directory / "nodes")
     options = RemoteOptions(
@@ -37,7 +37,7 @@ def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
         listening=Listening("127.0.0.1", port),
         lease=float(more.pop("lease", LEASE)),
         down_is_lost=bool(more.pop("down_is_lost", True)),
-        agent=partial(AgentDocument, directory=nodes, visible=tuple(map(str, own))),
+        agent=partial(AgentDocument, directory=nodes, rules=ProgramRules(visible=own)),
         command=lambda _: AgentCommand((sys.executable, "-m", AGENT)),
         **more,
     )
@@ -46,7 +46,7 @@ def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
         ProcessCluster(directory / "cluster", names),
         FileStreams(directory / "logs"),
         options,
-        LocalEngine(directory / "here", Options(read_only=own)),
+        LocalEngine(directory / "here", Options(read_only=tuple(map(Path, own)))),
     )
 
 

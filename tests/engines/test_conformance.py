@@ -19,10 +19,9 @@ from tests.sim.engine.world import SECOND, Times, World
 from tests.soaks import KILLS, KILLS_OF_LOCAL
 from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
-from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import Engine
+from trainshed.engines.port import Engine, ProgramRules
 from trainshed.replica.protocol import LEVEL_SESSION
 
 _MOMENT = SECOND // 20
@@ -95,9 +94,8 @@ class LocalLab(Lab):
         self._data = data
         # The interpreter that tests run may lie where only its owner can go.
         own = (Path(sys.prefix), Path(sys.base_prefix))
-        self._options = Options(
-            level=level, nodes=2, lease=3.0, read_only=own, keeping=Keeping(HOUR)
-        )
+        rules = ProgramRules(level, autopsy_ttl=HOUR)
+        self._options = Options(rules=rules, nodes=2, lease=3.0, read_only=own)
 
     def engine(self) -> Engine:
         return self.elsewhere()()

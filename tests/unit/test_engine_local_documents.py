@@ -10,7 +10,7 @@ from trainshed.core.launch import LaunchPlan, Limits, Software
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.documents import hosts_text, launch_document
 from trainshed.engines.launch.where import HostFacts, SharedPaths, Where, intercepted
-from trainshed.engines.port import ServiceAccess, Slot
+from trainshed.engines.port import ProgramRules, ServiceAccess, Slot
 from trainshed.replica import protocol
 from trainshed.replica.system import roots
 
@@ -194,5 +194,5 @@ def test_no_program_gets_more_processes_than_its_share_of_the_machine() -> None:
         (32768, HOST, 32768),
         (0, half, 0),
     ):
-        shared = replace(GROUND, processes=setting)
+        shared = replace(GROUND, rules=ProgramRules(max_processes=setting))
         assert document(host=host, shared=shared).limits.pids_limit == wanted

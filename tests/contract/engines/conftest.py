@@ -5,12 +5,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.e2e.processes import new_mark
 from trainshed.core.launch import LaunchPlan
@@ -31,6 +32,7 @@ from trainshed.engines.port import (
     MetricsWritten,
     NodeChanged,
     NodesChosen,
+    ProgramRules,
     ReplicaReport,
     Slot,
     SlotRequest,
@@ -49,13 +51,13 @@ class House:
 
     def __init__(self, data: Path, level: str | None) -> None:
         self.data = data
-        self.level = level
+        self.rules = ProgramRules(level)
         # The interpreter that tests run may lie where only its owner can go.
         self.options: dict[str, Any] = {"read_only": (Path(sys.prefix), Path(sys.base_prefix))}
         self.events: list[EngineEvent] = []
         self._changed = asyncio.Event()
         self._gangs: dict[JobUid, tuple[Slot, ...]] = {}
-        self.engine = LocalEngine(data, Options(level=level, **self.options))
+        self.engine = LocalEngine(data, Options(rules=self.rules, **self.options))
         self._reader: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -72,13 +74,14 @@ class House:
         if self._reader is not None:
             await self._reader
 
-    async def restart(self, **options: Any) -> None:
+    async def restart(self, *, rules: Mapping[str, Any] | None = None, **options: Any) -> None:
         """As if the service had been restarted: a new engine on the same data, nothing heard yet. `options`:
-        what it is built with from now on."""
+        what it is built with from now on, with those `rules`."""
         await self.close()
         self.events.clear()
         self.options |= options
-        self.engine = LocalEngine(self.data, Options(level=self.level, **self.options))
+        self.rules = replace(self.rules, **(rules or {}))
+        self.engine = LocalEngine(self.data, Options(rules=self.rules, **self.options))
         await self.open()
 
     async def until(self, true: Callable[[], bool]) -> None:

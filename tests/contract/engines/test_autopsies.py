@@ -9,7 +9,7 @@ from tests.contract.engines.test_terminals import shown
 from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest
-from trainshed.engines.local.autopsies import Keeping
+from trainshed.engines.local import autopsies
 
 HOUR = 3600 * 10**9
 
@@ -23,10 +23,10 @@ class Time:
         return self.now
 
 
-async def keeping(house: House, limit: int = 1 << 30) -> Time:
+async def keeping(house: House) -> Time:
     """Have the engine keep what fails, for an hour."""
     time = Time()
-    await house.restart(keeping=Keeping(HOUR, limit), now=time)
+    await house.restart(rules={"autopsy_ttl": HOUR}, now=time)
     return time
 
 
@@ -117,8 +117,11 @@ async def test_they_are_found_again_and_go_in_time(house: House) -> None:
         await look(house, uid)
 
 
-async def test_the_oldest_goes_first_when_it_is_too_much(house: House) -> None:
-    time = await keeping(house, limit=6 << 20)
+async def test_the_oldest_goes_first_when_it_is_too_much(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autopsies, "MOST_BYTES", 6 << 20)
+    time = await keeping(house)
     # Bytes that no file system leaves out.
     fill = "head -c 4000000 /dev/urandom >big; exit 1"
     first = await failed(house, fill)

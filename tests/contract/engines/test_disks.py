@@ -32,7 +32,7 @@ async def test_a_full_disk_is_noted(house: House) -> None:
 
 
 async def test_a_replica_can_be_held_to_its_disk(house: House) -> None:
-    await house.restart(disk_enforced=True)
+    await house.restart(rules={"enforce_disk": True})
     uid = await house.run(PYTHON, "-c", _FILLS, limits=Limits(disk=_LIMIT))
     assert (await house.exit(uid)).exit.out_of_disk
     assert EXCEEDED in noted(house, uid)

@@ -140,7 +140,7 @@ async def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: House) ->
         pytest.skip("without namespaces files are as their bits say")
     shown = house.data.parent
     (shown / "lent").write_text("of use")
-    await house.restart(hidden=(shown.parent, house.data), visible=(shown,))
+    await house.restart(hidden=(shown.parent, house.data), rules={"visible": (str(shown),)})
     secret = house.data / "trainshed.db"
     secret.write_text("a secret")
     program = (
@@ -163,7 +163,7 @@ async def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
         pytest.skip("no images can be shown at this level")
     image, shown = image_root(tmp_path / "root"), house.data.parent
     (shown / "lent").write_text("of use")
-    await house.restart(hidden=(shown.parent, house.data), visible=(shown,))
+    await house.restart(hidden=(shown.parent, house.data), rules={"visible": (str(shown),)})
     secret = house.data / "trainshed.db"
     secret.write_text("a secret")
     program = f"cat {shown}/lent; echo; ls {house.data}; cat {secret} 2>/dev/null || echo hidden"
@@ -246,7 +246,7 @@ async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> N
             Path(lent, "certificates").mkdir()
             read_only = (*house.options["read_only"], Path(lent, "certificates"))
             hidden = (house.data, Path(cache))
-            await house.restart(hidden=hidden, visible=(Path(lent),), read_only=read_only)
+            await house.restart(hidden=hidden, rules={"visible": (lent,)}, read_only=read_only)
             program = (
                 "import os\n"
                 f"print(os.listdir({lent!r}), os.path.exists({cache!r}))\n"
@@ -263,7 +263,7 @@ async def test_what_is_shown_of_dev_cannot_be_written_to(house: House) -> None:
         pytest.skip("without namespaces files are as their bits say")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as shown:
         Path(shown).chmod(0o777)
-        await house.restart(visible=(Path(shown),))
+        await house.restart(rules={"visible": (shown,)})
         uid = await house.python(f"open('{shown}/new', 'w')")
         assert (await house.exit(uid)).exit.exit_code == 1
         assert "Read-only file system" in str(house.texts(uid)[-1])

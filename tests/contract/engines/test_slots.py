@@ -135,7 +135,7 @@ async def test_a_copy_of_live_slots_kills_nobody(
     ids = house.shim(uid)
     shim, since = ids["shim"], ids["shim_since"]
     copy(house.data, tmp_path / "copy")
-    twin = House(tmp_path / "copy", house.level)
+    twin = House(tmp_path / "copy", house.rules.isolation)
     await twin.open()
     if started_twice:
         await twin.restart()

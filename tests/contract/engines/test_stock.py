@@ -15,6 +15,7 @@ from tests.isolation import needs_mounts
 from tests.waiting import until
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import POOL
+from trainshed.engines.port import ProgramRules
 from trainshed.replica import protocol
 
 
@@ -90,7 +91,7 @@ async def test_disks_that_are_mounted_while_shims_wait_are_shown(
     subprocess.run(["mount", "--bind", common_place, common_place], check=True)
     try:
         subprocess.run(["mount", "--make-shared", common_place], check=True)
-        await house.restart(visible=(common_place,))
+        await house.restart(rules={"visible": (str(common_place),)})
         await stocked(house)
         subprocess.run(["mount", "-t", "tmpfs", "none", disk], check=True)
         (disk / "file").touch()
@@ -127,7 +128,7 @@ async def test_a_machine_of_its_own_names_a_gang_in_its_hosts_file(
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1\tlocalhost\n10.1.0.7\tme.service me\n")
     begun = file.read_text()
-    house.level = protocol.LEVEL_SESSION
+    house.rules = ProgramRules(protocol.LEVEL_SESSION)
     await house.restart(hosts_file=file)
     assert house.engine.capabilities().stable_hostname
     uid = house.job()

@@ -12,8 +12,8 @@ import pytest
 from tests.engines.conformance.lab import Lab, LabWithNodes
 from tests.slurm.nodes import Machines
 from trainshed.core.secrets import SecretRef
-from trainshed.engines.port import Engine, ServiceAccess
-from trainshed.engines.registry import EngineContext, ProgramRules
+from trainshed.engines.port import Engine, ProgramRules, ServiceAccess
+from trainshed.engines.registry import EngineContext
 from trainshed_cluster.slurm import cluster
 from trainshed_cluster.slurm.build import new_engine
 
@@ -65,7 +65,7 @@ def settle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slurm_engine(directory: Path, settings: dict[str, Any]) -> Engine:
-    rules = ProgramRules(visible=(Path(sys.prefix), Path(sys.base_prefix)))
+    rules = ProgramRules(visible=(sys.prefix, sys.base_prefix))
     return new_engine(context_of(directory, {"shared": True, **settings}, rules))
 
 

@@ -18,7 +18,6 @@ from tests.contract.engines.warm.running import (
 )
 from tests.contract.engines.warm.runtimes import ToyRuntime
 from tests.soaks import SOAKS
-from trainshed.engines.local.autopsies import Keeping
 
 
 async def test_a_warm_program_is_seen_as_a_cold_one_is(house: House, runtime: ToyRuntime) -> None:
@@ -76,7 +75,7 @@ async def test_what_was_random_is_random_in_each_program(house: House, runtime: 
 async def test_what_a_program_that_began_warm_left_can_be_looked_at(
     house: House, runtime: ToyRuntime
 ) -> None:
-    await house.restart(warm_idle=60.0, keeping=Keeping(HOUR, 1 << 30))
+    await house.restart(warm_idle=60.0, rules={"autopsy_ttl": HOUR})
     await preloaded(house, runtime)
     uid = await start(house, runtime, "coded", warm=runtime.warm())
     assert await how_it_began(house, uid) == WARM

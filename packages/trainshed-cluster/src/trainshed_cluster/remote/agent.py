@@ -407,7 +407,7 @@ class Agent:
 
     async def _look_round(self) -> None:
         while True:
-            await asyncio.sleep(max(_MIRROR_EVERY, self._document.usage_every or 0))
+            await asyncio.sleep(_MIRROR_EVERY)
             for replica in self._known.replicas():
                 self._untold.add(replica, None)
 

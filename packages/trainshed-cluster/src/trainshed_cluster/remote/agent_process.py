@@ -264,11 +264,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         hidden=tuple(
             path for path in map(Path, document.hidden) if not document.user or is_open(path)
         ),
-        visible=tuple(Path(path) for path in document.visible),
-        level=document.level,
-        processes=document.processes,
-        usage_every=document.usage_every,
-        disk_enforced=document.disk_enforced,
+        rules=document.rules,
         # The same choice as of an earlier agent here, because peers were told its addresses.
         places=document.credential.name.rpartition("/")[0],
     )

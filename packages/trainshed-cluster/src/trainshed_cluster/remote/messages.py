@@ -22,7 +22,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRequest
 from trainshed.core.units import Nanos
 from trainshed.engines.launch.documents import Revealed
-from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
+from trainshed.engines.port import Capabilities, Fault, ProgramRules, Slot, SlotRequest
 from trainshed_cluster.remote.channel import LONGEST
 from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.credentials import Credential
@@ -51,18 +51,9 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     #: Seconds without contact to the service after which it ends its programs and itself (`lease`).
     lease: float
-    #: Sandbox level that is demanded; None = the strongest that works there.
-    level: str | None = None
-    #: How many processes a replica may have; None = any number.
-    processes: int | None = None
-    #: Seconds between two measurements of what a replica uses; None = use is not measured.
-    usage_every: float | None = None
-    #: A replica whose files take more than its disk is ended.
-    disk_enforced: bool = False
+    rules: ProgramRules = ProgramRules()
     #: Directories that programs must not see.
     hidden: tuple[str, ...] = ()
-    #: Paths that programs may read even inside hidden ones.
-    visible: tuple[str, ...] = ()
     #: The service's cache directory, where the node does not see it; None = it does.
     cache: str | None = None
     #: PEM with the key and chain that endpoints show for Google's hosts; None = those are not served.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.capacity import MachineWanted, Route
 from trainshed.core.catalog.machines import accelerator_types, machine_types
@@ -20,7 +21,7 @@ from trainshed.core.runtime import Image
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import SecretSource
-from trainshed.engines.registry import USAGE_EVERY, EngineContext, Finding, findings
+from trainshed.engines.registry import EngineContext, Finding, findings
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.gang import PAUSES
 from trainshed_cluster.remote.messages import AgentDocument
@@ -124,10 +125,7 @@ def doors(context: EngineContext) -> dict[str, Path]:
 def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
     """Make the local engine for what runs on the service's own machine. `directory`: its data."""
     here = Options(
-        hidden=context.hidden,
-        visible=context.rules.visible,
-        level=context.rules.isolation,
-        now=context.now,
+        hidden=context.hidden, rules=replace(context.rules, autopsy_ttl=0), now=context.now
     )
     return LocalEngine(directory, here)
 
@@ -135,14 +133,11 @@ def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
 def told_to_agents(context: EngineContext) -> dict[str, Any]:
     """Return the fields of an `AgentDocument` that follow from the service's settings. The files of
     certificates are read now: a service makes and renews them before its engine is built, and never later."""
-    rules, access = context.rules, context.access
+    access = context.access
     return {
-        "level": rules.isolation,
-        "processes": rules.max_processes,
-        "usage_every": USAGE_EVERY,
-        "disk_enforced": rules.enforce_disk,
+        # What fails on a node goes with its agent's files.
+        "rules": replace(context.rules, autopsy_ttl=0),
         "hidden": tuple(map(str, context.hidden)),
-        "visible": tuple(map(str, rules.visible)),
         "interception": _text(access.certificate),
         "trust": _text(access.trust),
         "doors": tuple(doors(context)),

@@ -259,6 +259,21 @@ NO_ACCESS = ServiceAccess()
 """Programs reach neither."""
 
 
+class ProgramRules(Struct, frozen=True):
+    """The operator's rules for all programs, whatever the engine (docs/settings.md)."""
+
+    #: The sandbox level that is demanded; None = the strongest that works.
+    isolation: str | None = None
+    #: How many processes a replica may have; None = any number.
+    max_processes: int | None = None
+    #: A replica whose files take more than its disk is ended.
+    enforce_disk: bool = False
+    #: Paths that programs may read even inside directories that are hidden from them.
+    visible: tuple[str, ...] = ()
+    #: Nanoseconds for which the files of failed replicas are kept; 0 = they are not.
+    autopsy_ttl: int = 0
+
+
 class SecretSource(Protocol):
     """Resolves the secrets that launch plans refer to by marks (`core.secrets`), just before a start. An
     engine passes the values to the program and to nothing that is stored or shown."""

@@ -14,11 +14,11 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct, convert
 
-from trainshed.engines.port import Engine, SecretSource, ServiceAccess
+from trainshed.engines.port import Engine, ProgramRules, SecretSource, ServiceAccess
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -26,25 +26,6 @@ if TYPE_CHECKING:
 ENGINES, DOCTORS = "trainshed.engines", "trainshed.doctors"
 _LOCAL = "trainshed.engines.local.engine:new_engine"
 _OF_CLUSTERS = ("kubernetes", "slurm")
-
-
-USAGE_EVERY: Final = 10.0
-"""Seconds between two measurements of what a replica uses."""
-
-
-class ProgramRules(Struct, frozen=True):
-    """The operator's rules for all programs, whatever the engine (docs/settings.md)."""
-
-    #: The sandbox level that is demanded; None = the strongest that works.
-    isolation: str | None = None
-    #: How many processes a replica may have; None = any number.
-    max_processes: int | None = None
-    #: A replica whose files take more than its disk is ended.
-    enforce_disk: bool = False
-    #: Paths that programs may read even inside directories that are hidden from them.
-    visible: tuple[Path, ...] = ()
-    #: Nanoseconds for which the files of failed replicas are kept; 0 = they are not.
-    autopsy_ttl: int = 0
 
 
 class EngineContext(Struct, frozen=True):

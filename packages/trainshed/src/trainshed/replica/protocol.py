@@ -173,9 +173,8 @@ class Observation(NamedTuple):
     logs: "str"
     #: Texts that never get into the log.
     masked: "Sequence[str]" = ()
-    #: Seconds between two measurements of what the replica uses, its disk included; None = it is not
-    #: measured.
-    usage_every: "float | None" = None
+    #: Seconds between two measurements of what the replica uses, its disk included.
+    usage_every: "float" = 10.0
     #: Uuids of its GPUs.
     gpus: "Sequence[str]" = ()
     #: Record the measurements that the program reports (`metrics`).

@@ -35,8 +35,15 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import Prices
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import find_devices
-from trainshed.engines.port import BringsImages, Engine, LogWriter, ServiceAccess, TakesMemory
-from trainshed.engines.registry import EngineContext, ProgramRules, factory
+from trainshed.engines.port import (
+    BringsImages,
+    Engine,
+    LogWriter,
+    ProgramRules,
+    ServiceAccess,
+    TakesMemory,
+)
+from trainshed.engines.registry import EngineContext, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
@@ -303,7 +310,7 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
             settings.isolation or None,
             settings.max_processes or None,
             settings.enforce_disk,
-            tuple(Path(path) for path in settings.visible_paths.split(":") if path),
+            tuple(filter(None, settings.visible_paths.split(":"))),
             autopsy_ttl=round(settings.autopsy_ttl * 3600e9),
         ),
         cache=settings.cache,

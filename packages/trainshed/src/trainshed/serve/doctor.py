@@ -150,15 +150,13 @@ async def _engine(settings: Settings) -> list[Finding]:
     """Return what the local engine finds out when it starts, tried on the file system of its slots."""
     from trainshed.engines.local.engine import LocalEngine
     from trainshed.engines.local.options import Options
-    from trainshed.engines.port import LevelUnavailable
+    from trainshed.engines.port import LevelUnavailable, ProgramRules
 
     place = _nearest(settings.data)
     beside = None if _refusal(place) else place
     with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=beside) as name:
-        engine = LocalEngine(
-            Path(name),
-            Options(level=settings.isolation or None, processes=settings.max_processes or None),
-        )
+        rules = ProgramRules(settings.isolation or None, settings.max_processes or None)
+        engine = LocalEngine(Path(name), Options(rules=rules))
         try:
             await engine.start()
             node = (await engine.capacity())[0]

@@ -118,7 +118,7 @@ def launch_document(
 def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.Isolation:
     slot, host, shared = where.slot, where.host, where.shared
     software, image = plan.software, plan.software.image
-    mounts = [(str(path), str(path), True) for path in shared.visible]
+    mounts = [(path, path, True) for path in shared.rules.visible]
     if plan.reduction.packages and image is not None and image.directory:
         mounts.append((plan.reduction.packages, REDUCTION_PACKAGES, True))
     mounts += edits.mounts
@@ -145,9 +145,9 @@ def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.
     return protocol.Limits(
         memory_limit=_memory(plan, host),
         cpu_weight=plan.limits.cpu_weight,
-        pids_limit=cgroups.bounded(shared.processes, host.processes),
+        pids_limit=cgroups.bounded(shared.rules.max_processes, host.processes),
         disk_limit=plan.limits.disk,
-        disk_enforced=shared.disk_enforced,
+        disk_enforced=shared.rules.enforce_disk,
         stall_after=plan.limits.stall_after / 1e9 if plan.limits.stall_after else None,
         bases=host.bases,
         cgroup_name=f"trainshed-{host.identity}-{plan.job_uid}-{plan.attempt}-{plan.replica}",

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from trainshed.core.catalog import regions
 from trainshed.engines.launch.devices import NO_DRIVER, Device, Driver
-from trainshed.engines.port import NO_ACCESS, ServiceAccess, Slot
+from trainshed.engines.port import NO_ACCESS, ProgramRules, ServiceAccess, Slot
 from trainshed.replica import protocol
 
 PROGRAM_PORT = 2222
@@ -71,17 +71,12 @@ class SharedPaths(Struct, frozen=True):
     hidden: tuple[Path, ...] = ()
     #: Paths that they may only read, visible even inside hidden ones.
     read_only: tuple[Path, ...] = ()
-    #: Further such paths, chosen by the operator.
-    visible: tuple[Path, ...] = ()
     access: ServiceAccess = NO_ACCESS
     #: The service's own environment.
     ambient: Mapping[str, str] | None = None
-    #: How many processes a replica may have; None = any number.
-    processes: int | None = None
-    #: Seconds between two looks at what a replica uses; None = nobody looks.
-    usage_every: float | None = None
-    #: A replica whose files take more than its disk is ended.
-    disk_enforced: bool = False
+    rules: ProgramRules = ProgramRules()
+    #: Seconds between two looks at what a replica uses.
+    usage_every: float = 10.0
     #: Ports of the service, which programs can bind on their own address alone, also while it is away.
     kept_ports: tuple[int, ...] = ()
 

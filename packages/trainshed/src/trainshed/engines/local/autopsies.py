@@ -21,7 +21,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.redaction import redacted, without
@@ -46,6 +45,8 @@ PLAN = "plan.json"
 kept was kept when this was changed last."""
 _NO_SUCH = "nothing is kept of it; `trainshed jobs describe JOB` says what is"
 _GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
+MOST_BYTES = 10 << 30
+"""Kept in all; the oldest go first."""
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
@@ -55,31 +56,22 @@ _OF_ITS_TIME = (
 """What of a launch document is of no use, or nobody's business, when its program is gone."""
 
 
-class Keeping(Struct, frozen=True):
-    """How long and how much is kept. `ttl`: ns, 0 = nothing is kept; `limit`: bytes in all."""
-
-    ttl: int = 0
-    limit: int = 10 << 30
-
-
-NOTHING = Keeping()
-
-
 class Autopsies:
-    """Keeps the autopsies of one engine, and opens shells in them. `swept`: called when something was put
-    into the trash. `now`: the clock, in nanoseconds since the epoch."""
+    """Keeps the autopsies of one engine, and opens shells in them. `ttl`: nanoseconds for which they are
+    kept; 0 = none are. `swept`: called when something was put into the trash. `now`: the clock, in
+    nanoseconds since the epoch."""
 
     def __init__(
         self,
         layout: Layout,
-        keeping: Keeping,
+        ttl: int,
         now: Callable[[], int],
         swept: Callable[[], None],
         spawner: Spawner,
     ) -> None:
         self._root = layout.autopsies
         self._trash = layout.trash
-        self._keeping = keeping
+        self._ttl = ttl
         self._now = now
         self._swept = swept
         self._spawner = spawner
@@ -103,13 +95,13 @@ class Autopsies:
     async def note(self, started: Mapping[Path, protocol.Message]) -> None:
         """Write down how programs were started, by slot, in case they fail; a service that is killed before
         has no autopsies of them. Secrets are left out, while this process still knows which they are."""
-        if self._keeping.ttl:
+        if self._ttl:
             await asyncio.to_thread(_note, started)
 
     def keep(self, job_uid: JobUid, attempt: int, failed: Mapping[ReplicaId, Path]) -> None:
         """Keep the slots of an attempt's replicas that failed; the others are about to be deleted. Nothing of
         the attempt lives any more."""
-        if not self._keeping.ttl or not failed:
+        if not self._ttl or not failed:
             return
         for replica, slot in failed.items():
             if (slot / PLAN).exists():
@@ -205,7 +197,7 @@ class Autopsies:
                     yield key, directory
 
     def _take_up(self, key: Key, directory: Path) -> None:
-        self._kept[key] = _autopsy(key, directory, self._keeping.ttl)
+        self._kept[key] = _autopsy(key, directory, self._ttl)
         what = f"job {key[0]}: weighing what {key[2]} left"
         self._tasks.begin(self._weigh(key, directory), what)
 
@@ -227,7 +219,7 @@ class Autopsies:
         ours = [(key, autopsy) for key, autopsy in ours if key not in self._open]
         total = sum(max(0, autopsy.size) for autopsy in self._kept.values())
         for key, autopsy in ours:
-            if autopsy.expires <= now or total > self._keeping.limit:
+            if autopsy.expires <= now or total > MOST_BYTES:
                 total -= max(0, autopsy.size)
                 self._discard(key)
         if self._timer is not None:

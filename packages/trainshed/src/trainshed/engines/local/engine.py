@@ -17,7 +17,7 @@ from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.engines.launch.documents import Revealed, hosts_text, launch_document, revealed
 from trainshed.engines.launch.where import BuildPlace, Where, intercepted
 from trainshed.engines.local import machine
-from trainshed.engines.local.autopsies import Autopsies, Keeping
+from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.gangs import Gang, Gangs
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout, written_down
@@ -35,7 +35,7 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.engines.registry import USAGE_EVERY, EngineContext
+from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import Crew, in_turns, joined
 from trainshed.replica import protocol
@@ -67,7 +67,7 @@ class LocalEngine:
         self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
         self._sweeper = Sweeper(self._layout.trash)
         self._autopsies = Autopsies(
-            self._layout, options.keeping, options.now, self._sweeper.later, self._spawner
+            self._layout, options.rules.autopsy_ttl, options.now, self._sweeper.later, self._spawner
         )
         #: None = the engine is closed.
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
@@ -88,8 +88,8 @@ class LocalEngine:
 
     def build_place(self) -> BuildPlace:
         """See `engines.launch.where.HasBuildPlace`."""
-        hidden, visible = self._options.hidden, self._options.visible
-        return BuildPlace(self._probe.host, tuple(map(str, hidden)), tuple(map(str, visible)))
+        options = self._options
+        return BuildPlace(self._probe.host, tuple(map(str, options.hidden)), options.rules.visible)
 
     # --- the port ---
 
@@ -99,7 +99,7 @@ class LocalEngine:
 
     def capabilities(self) -> Capabilities:
         """Known after `start`."""
-        return replace(self._probe.capabilities(), autopsies=self._options.keeping.ttl > 0)
+        return replace(self._probe.capabilities(), autopsies=self._options.rules.autopsy_ttl > 0)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
@@ -354,20 +354,15 @@ class LocalEngine:
 def new_engine(context: EngineContext) -> LocalEngine:
     """Build the engine. The service has checked the settings (`serve.settings`): all of them are set, by
     their names in docs/settings.md."""
-    table, rules = context.settings, context.rules
+    table = context.settings
     options = Options(
         access=context.access,
         hidden=context.hidden,
-        keeping=Keeping(rules.autopsy_ttl),
         now=context.now,
         nodes=table["nodes"],
         secrets=context.secrets,
-        level=rules.isolation,
-        visible=rules.visible,
-        processes=rules.max_processes,
+        rules=context.rules,
         kept_ports=context.kept_ports,
-        usage_every=USAGE_EVERY,
-        disk_enforced=rules.enforce_disk,
         warm_idle=_WARM_IDLE,
         declared=machine.Declared(
             table["node_cpus"], round(table["node_memory"] * 2**30), table["node_accelerators"]

@@ -93,7 +93,7 @@ class HostProbe:
 
     async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
         """Return the strongest level that works, or the one that is demanded."""
-        demanded = self._options.level
+        demanded = self._options.rules.isolation
         if demanded is not None and demanded not in levels.LEVELS:
             raise LevelUnavailable(
                 f"there is no isolation {demanded!r}; there are {', '.join(levels.LEVELS)}"

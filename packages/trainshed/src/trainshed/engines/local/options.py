@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.where import SharedPaths
 from trainshed.engines.local import machine
-from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import SecretSource
 
@@ -24,8 +23,6 @@ class Options(SharedPaths, frozen=True):
     address: str | None = None
     #: The machine's hosts file, where one gang has the machine to itself; None = others use it as well.
     hosts_file: Path | None = None
-    #: The sandbox level that is demanded, a `protocol.LEVEL_*`; None = the strongest that works here.
-    level: str | None = None
     #: Resolves the secrets that plans refer to; None = plans may refer to none.
     secrets: SecretSource | None = None
     #: Number of virtual nodes that the machine is divided into.
@@ -38,23 +35,22 @@ class Options(SharedPaths, frozen=True):
     lease: float = 30.0
     #: Seconds without a program after which a preloader ends; None = there are no preloaders.
     warm_idle: float | None = None
-    #: How long the files of failed replicas are kept.
-    keeping: Keeping = NOTHING
     #: The clock, in nanoseconds since the epoch.
     now: Callable[[], int] = time.time_ns
 
     def on_this_machine(self, layout: Layout) -> "Options":
         """Return them with absolute paths, and with what this machine and the service's environment add."""
-        lent = (path for path in map(Path, environs.places(os.environ)) if path.exists())
+        lent = (path for path in environs.places(os.environ) if Path(path).exists())
+        visible = {*map(str, _resolved(map(Path, self.rules.visible))), *lent}
         private = (layout.slots, layout.logs, layout.autopsies, *machine.private_places())
         return replace(
             self,
             hidden=(*private, *_resolved(self.hidden)),
             read_only=_resolved(self.read_only),
-            visible=tuple(sorted({*_resolved(self.visible), *lent})),
+            rules=replace(self.rules, visible=tuple(sorted(visible))),
             ambient=dict(os.environ),
         )
 
 
-def _resolved(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+def _resolved(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(path.resolve() for path in paths)

@@ -57,15 +57,13 @@ class Usage:
         shim: int,
         events: loop.Loop,
         *,
-        every: float,
         disk: Callable[[], int] = lambda: 0,
     ) -> None:
         """Opens no file. `directories`: of its control groups. `shim`: the process id below which its
-        processes are. `every`: seconds between two measurements. `disk`: returns how many bytes its files
-        take (`Disk.used`)."""
+        processes are. `disk`: returns how many bytes its files take (`Disk.used`)."""
         self._file: growing_files.Appender | None = None
         self._plan = plan
-        self._every = every
+        self._every = plan.observation.usage_every
         self._directories = directories
         self._shim = shim
         self._events = events

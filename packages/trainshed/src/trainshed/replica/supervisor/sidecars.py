@@ -25,8 +25,6 @@ from trainshed.replica.system import cgroups, loop
 if TYPE_CHECKING:
     from trainshed.replica.supervisor.shim import Shim
 
-_LOOK_EVERY = 10.0
-"""Seconds between two measurements of the disk if the replica's other use is not measured."""
 _TAKEN_FOR_A_BUCKET = os.path.join(protocol.FILES, program.WORK, "gs:")
 """The directory that `os.makedirs("gs://…")` makes in a program's working directory, without an error."""
 WRITTEN_HERE = "storage_written_here"
@@ -39,7 +37,7 @@ _WRITTEN_HERE_TEXT = (
 
 
 class Sidecars:
-    """The helpers of one incarnation; each exists only if the plan asks for it.
+    """The helpers of one incarnation; some exist only if the plan asks for them.
 
     `retries`: retries writes that found a full disk. `mask`: texts that must not
     be written. Raises OSError if the endpoint's port is taken.
@@ -91,35 +89,24 @@ class Sidecars:
             self._reduction = reduction_reports.Reduction(
                 plan, events, say=shim.say, notes=notes, mask=mask
             )
-        self._disk: disk.Disk | None = None
-        self._usage: usage.Usage | None = None
-        if observation.usage_every or plan.limits.disk_enforced:
-            self._disk = disk.Disk(
-                protocol.FILES,
-                limit=plan.limits.disk_limit,
-                every=observation.usage_every or _LOOK_EVERY,
-                events=events,
-                note=notes.add,
-                end=shim.end_for_disk if plan.limits.disk_enforced else None,
-            )
-        if observation.usage_every:
-            self._usage = usage.Usage(
-                plan,
-                groups.directories(),
-                process,
-                events,
-                every=observation.usage_every,
-                disk=lambda: self._disk.used if self._disk is not None else 0,
-            )
+        self._disk = disk.Disk(
+            protocol.FILES,
+            limit=plan.limits.disk_limit,
+            every=observation.usage_every,
+            events=events,
+            note=notes.add,
+            end=shim.end_for_disk if plan.limits.disk_enforced else None,
+        )
+        self._usage = usage.Usage(
+            plan, groups.directories(), process, events, disk=lambda: self._disk.used
+        )
 
     def program_started(self, at: int) -> None:
         """Start the helpers that watch the program, which runs since `at` (ns since the epoch)."""
         self.memory.program_started()
         note_launch(self._plan, at, self._mask)
-        if self._usage is not None:
-            self._usage.begin(at)
-        if self._disk is not None:
-            self._disk.begin()
+        self._usage.begin(at)
+        self._disk.begin()
         if self._metrics is not None:
             self._metrics.begin(at)
         if self._reduction is not None:
@@ -171,19 +158,16 @@ class Sidecars:
 
     def program_ends(self) -> None:
         """Measure the program's use for the last time, and end all helpers."""
-        if self._disk is not None:
-            self._disk.end()
+        self._disk.end()
         if os.path.isdir(_TAKEN_FOR_A_BUCKET):
             self._notes.add(WRITTEN_HERE, notes.WARNING, _WRITTEN_HERE_TEXT)
-        if self._usage is not None:
-            self._usage.stop()
+        self._usage.stop()
         self.end_relay()
 
     def program_ended(self, used: Any) -> None:
         """Record what the replica `used` (`resource.getrusage`), now that all of it is reaped. The control
         groups may be removed after that."""
-        if self._usage is not None:
-            self._usage.seal(used)
+        self._usage.seal(used)
         for calls in self._calls:
             self._loop.drop(calls.fileno())
             calls.close()
