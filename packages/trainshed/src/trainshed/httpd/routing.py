@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 T = TypeVar("T")
-_PART: Final = re.compile(r"([^{]*)(?:\{([^}=]+)(?:=([^}]*))?\})?")
+_PART: Final = re.compile(r"([^{]*)(?:\{([^{}=]+)(?:=([^{}]*))?\})?")
 """What stands before a variable, its name, and its pattern."""
 ANY: Final = ""
 """Stands in place of an HTTP method: the route takes any method, and its handler refuses those it lacks."""
