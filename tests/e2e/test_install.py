@@ -118,12 +118,12 @@ def test_the_service_without_its_console_runs_a_job(wheels: Path, tmp_path: Path
     def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
         return execute(place / "trainshed", *words, cwd=tmp_path, env=environ)
 
-    begun = trainshed("up", "--detach", "--port=0", f"--ready-file={tmp_path / 'ready'}")
+    begun = trainshed("up", "--detach", "--port=0")
     assert begun.returncode == 0, begun.stderr
     try:
         done = trainshed("run", f"--image={SKLEARN}", "--watch", "task.py")
         assert done.returncode == 0 and "without pages" in done.stdout, done.stderr
-        rest = json.loads((tmp_path / "ready").read_text())["rest"]
+        rest = json.loads((tmp_path / "data/service.json").read_text())["rest"]
         page = Request(f"{rest}/jobs", headers={"Accept": "text/html"})
         with pytest.raises(HTTPError) as refused:
             urlopen(page)
