@@ -39,9 +39,9 @@ class Size(Struct, frozen=True):
 CEILINGS: Final = {
     "modules": 635,
     "modules that one machine needs": 499,
-    "lines": 111_168,
-    "lines that one machine needs": 86_201,
-    "lines of code": 77_763,
+    "lines": 110_990,
+    "lines that one machine needs": 86_040,
+    "lines of code": 77_630,
     "lines of code on the way of a start": 8_790,
     "lines of tests": 93_690,
     "settings of the service": 48,

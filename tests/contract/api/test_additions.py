@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import HOSTS, LOCATION, House
+from tests.unit.specs_requests import custom_job
 from trainshed.api.additions import (
     ADDITIONS,
     Addition,
@@ -23,12 +24,14 @@ from trainshed.api.calls.call import Call
 from trainshed.api.inside import InsideCaller
 from trainshed.api.registry import BUILT_IN
 from trainshed.api.rest import ApiApplication
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire import pool
 
 SERVICE = "google.cloud.aiplatform.v1.MetadataService"
 STORE = f"{LOCATION}/metadataStores/default"
 HTML = [("accept", "text/html")]
+BOARD = f"{LOCATION.removeprefix('/v1/')}/tensorboards/1"
 
 
 async def store(call: Call, request: Any) -> Any:
@@ -114,6 +117,30 @@ def test_an_addition_that_cannot_be_used_is_named(
     with pytest.raises(AdditionUnusable) as refused:
         begin(house, tmp_path)
     assert words in str(refused.value)
+
+
+async def test_a_job_without_tracking_runs_and_names_nothing_that_tracking_has(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    house.serve(tracking=None)
+    begin(house, tmp_path)
+    body = custom_job()
+    job = (await house.result("POST", f"{LOCATION}/customJobs", body))["name"]
+    described = f"/trainshed/v1/jobs/{job.rpartition('/')[2]}"
+    assert "tensorboardUri" not in await house.result("GET", described)
+    link = await house.call("POST", f"{described}:tensorboard", {})
+    assert (link.status, link.error["status"]) == (400, "UNIMPLEMENTED")
+    assert "pip install 'trainshed[tracking]'" in link.error["message"]
+    names = {"experiment": "e", "experimentRun": "r", "tensorboard": BOARD}
+    body["jobSpec"] |= names | {"baseOutputDirectory": {"outputUriPrefix": "gs://bucket/out"}}
+    refused = await house.call("POST", f"{LOCATION}/customJobs", body)
+    assert {"job_spec.experiment", "job_spec.experiment_run", "job_spec.tensorboard"} == {
+        violation["field"] for violation in refused.error["details"][0]["fieldViolations"]
+    }
+    assert refused.error["message"].count("pip install 'trainshed[tracking]'") == 3
+    await house.happen(job, CancelRequested(CancelCause.USER, house.clock))
+    await house.result("DELETE", f"/v1/{job}")
 
 
 async def test_what_no_addition_serves_says_what_to_install(

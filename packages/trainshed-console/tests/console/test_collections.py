@@ -8,6 +8,7 @@ from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START
 from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
+from trainshed.api.registry import BUILT_IN
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines import ModelVersion
@@ -153,6 +154,17 @@ async def curve_made(house: ConsoleHouse, run: str, name: str, *values: float) -
         "values": points,
     }
     await made(house, f"{at}:write", {"timeSeriesData": [data]})
+
+
+async def test_experiments_say_what_to_install_where_nothing_keeps_them(
+    house: ConsoleHouse,
+) -> None:
+    house.registry = BUILT_IN
+    house.new_console()
+    browser = Browser(house)
+    await browser.sign_in(token=house.token)
+    for path in ("/experiments", "/experiments/exp?project=p1"):
+        assert "trainshed[tracking]" in text_of(await browser.get(path))
 
 
 async def test_runs_of_an_experiment_are_compared(house: ConsoleHouse, browser: Browser) -> None:
