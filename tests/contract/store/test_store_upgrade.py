@@ -1,5 +1,6 @@
 """What releases from 0.2.0 on stored is opened by today's code (`dumps/README.md`)."""
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -32,6 +33,28 @@ async def test_all_that_a_release_stored_is_there_and_life_goes_on(
     await store.ledger.commit(epoch, step(live, JobState.SUCCEEDED, "ended"))
     await store.intake.create_job(make_job(99), [])
     store.close()
+
+
+@pytest.mark.parametrize("release", DUMPS)
+def test_a_database_that_was_upgraded_has_the_tables_of_a_new_one(
+    tmp_path: Path, release: str
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for place in (old, new):
+        place.mkdir()
+    with closing(sqlite3.connect(old / DATABASE_FILE)) as connection:
+        connection.executescript(DUMPS[release])
+    for place in (old, new):
+        open_database(place).close()
+    assert tables(old) == tables(new)
+
+
+def tables(place: Path) -> list[tuple[str, list[str]]]:
+    with closing(sqlite3.connect(place / DATABASE_FILE)) as connection:
+        rows = connection.execute(
+            "SELECT name, sql FROM sqlite_schema WHERE sql <> '' ORDER BY name"
+        )
+        return [(name, re.sub("--.*", "", sql).split()) for name, sql in rows]
 
 
 def of_before(connection: sqlite3.Connection) -> None:

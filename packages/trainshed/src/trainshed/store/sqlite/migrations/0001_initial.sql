@@ -248,6 +248,7 @@ CREATE TABLE secrets (
     name       TEXT NOT NULL,
     version    INTEGER NOT NULL,
     created    INTEGER NOT NULL,
+    used       INTEGER NOT NULL,
     sealed     BLOB NOT NULL,
     PRIMARY KEY (project_id, name, version)
 ) STRICT;

@@ -14,3 +14,7 @@ DROP TABLE models;
 
 -- Holds the lists of a project, in the order of their pages.
 CREATE INDEX works_of_projects ON works (project_id, api, uid) WHERE parent_uid = 0;
+
+-- Nobody reads when a program was last given a secret; records that cannot be read stay in their tables.
+ALTER TABLE secrets DROP COLUMN used;
+DROP TABLE set_aside;
