@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import trainshed
 import trainshed_console
+import trainshed_tracking
 from tests.soaks import SOAKS
 from trainshed.core.patterns import MAX_LENGTH, PatternError, compile_regex, compile_wildcard
 
@@ -98,7 +99,7 @@ _SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY
 def modules() -> Iterator[ModuleType]:
     members = (
         module
-        for package in (trainshed, trainshed_console)
+        for package in (trainshed, trainshed_console, trainshed_tracking)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     )
     for module in members:

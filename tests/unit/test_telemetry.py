@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from trainshed.telemetry.lines import JsonLines, TextLines, about, configure, logged, request_id
+from trainshed.telemetry.lines import (
+    OURS,
+    JsonLines,
+    TextLines,
+    about,
+    configure,
+    logged,
+    request_id,
+)
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger("trainshed.test")
@@ -32,12 +40,12 @@ class Written:
 @pytest.fixture
 def levels() -> Iterator[None]:
     """Leaves the loggers as they were."""
-    root, own = logging.getLogger(), logging.getLogger("trainshed")
-    kept = root.level, own.level, root.handlers[:]
+    root, loggers = logging.getLogger(), [logging.getLogger(name) for name in ("", *OURS)]
+    handlers, kept = root.handlers[:], [logger.level for logger in loggers]
     yield
-    root.handlers[:] = kept[2]
-    root.setLevel(kept[0])
-    own.setLevel(kept[1])
+    root.handlers[:] = handlers
+    for logger, level in zip(loggers, kept, strict=True):
+        logger.setLevel(level)
 
 
 def written(formatter: logging.Formatter, tell: Any) -> list[str]:
@@ -96,11 +104,11 @@ def test_the_level_holds_for_our_own_lines_and_libraries_say_no_less(
     monkeypatch.setattr(sys, "stderr", stream)
     configure("json", level, str)
     for name in ("debug", "info", "warning", "error"):
-        for logger in ("trainshed.a", "library"):
+        for logger in ("trainshed.a", "trainshed_tracking.a", "library"):
             logging.getLogger(logger).log(logging.getLevelNamesMapping()[name.upper()], "x")
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     first = {line["logger"]: line["level"] for line in reversed(lines)}
-    assert first == {"trainshed.a": own, "library": others}
+    assert first == {"trainshed.a": own, "trainshed_tracking.a": own, "library": others}
 
 
 def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[bytes, bytes], str]:

@@ -51,6 +51,10 @@ def about(
     return _About(log, fields)
 
 
+OURS: Final = ("trainshed", "trainshed_cluster", "trainshed_console", "trainshed_tracking")
+"""The distributions whose lines are the service's own."""
+
+
 def configure(kind: LogFormat, level: LogLevel, printable: Callable[[str], str]) -> None:
     """Write the log of this process to standard error. `printable`: removes from a line what a terminal would
     take for commands."""
@@ -59,7 +63,8 @@ def configure(kind: LogFormat, level: LogLevel, printable: Callable[[str], str])
     least = logging.getLevelNamesMapping()[level.upper()]
     # An operator of this service does not need what libraries log below the level of a warning.
     logging.basicConfig(level=max(least, logging.WARNING), handlers=[handler])
-    logging.getLogger("trainshed").setLevel(least)
+    for distribution in OURS:
+        logging.getLogger(distribution).setLevel(least)
 
 
 class TextLines(logging.Formatter):
