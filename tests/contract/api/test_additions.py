@@ -155,6 +155,8 @@ async def test_what_no_addition_serves_says_what_to_install(
         page = await house.call("GET", path, headers=HTML)
         assert (page.status, page.headers["content-type"]) == (404, "text/plain; charset=utf-8")
         assert "pip install 'trainshed[console]'" in page.body.decode()
+    agents = await house.call("POST", "/mcp", {})
+    assert (agents.status, "trainshed[console]" in agents.body.decode()) == (404, True)
     signing_in = await house.call("POST", "/login/link", {})
     assert "pip install 'trainshed[console]'" in signing_in.error["message"]
     assert (await house.result("GET", "/"))["status"] == "ok", "whoever asks for no page"

@@ -1,11 +1,12 @@
-"""The console as an addition to the service: which applications answer its paths, and how a browser gets
-in."""
+"""The console as an addition to the service: which applications answer its paths, those of agents among them,
+and how a browser gets in."""
 
 from trainshed.access.principals import Shown
 from trainshed.api.additions import Addition, AdditionContext, Mounts
 from trainshed.api.inside import InsideCaller
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed_console.application import ConsoleApplication
+from trainshed_console.mcp.protocol import McpSurface
 from trainshed_console.sessions import Sessions
 from trainshed_console.visits import FIRST_SEGMENTS, Facts
 
@@ -34,7 +35,8 @@ def new_addition(context: AdditionContext) -> Addition:
             now=context.now,
             closing=context.closing,
         )
-        return dict.fromkeys(FIRST_SEGMENTS, console)
+        agents = McpSurface(settings, context.authenticate, api)
+        return {**dict.fromkeys(FIRST_SEGMENTS, console), "mcp": agents}
 
     def link(shown: Shown) -> str:
         return facts.login_link(sessions.link_code(shown))

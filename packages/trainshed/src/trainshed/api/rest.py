@@ -73,7 +73,8 @@ _PAGE_OF_LOG: Final = "google.logging.v2.ListLogEntriesResponse"
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, above which it is rendered in a thread: some 0.1 s."""
 _NO_CONSOLE: Final = (
-    "This service has no web pages, because its console is not installed. Where the service is, run "
+    "This service has no web pages, and no tools for agents, because its console is not installed. Where the "
+    "service is, run "
     f"{installing('console')} and start it again."
 )
 _VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
@@ -158,8 +159,8 @@ class ApiApplication:
         is_browser = any(n == b"accept" and b"text/html" in v for n, v in scope["headers"])
         if is_browser and first not in self._mounts and not self._is_served(scope):
             first = ""  # The console's page of what is not there leads on.
-        if is_browser and not first:
-            return self._mounts.get("", _without_console)
+        if (is_browser and not first) or first == "mcp":
+            return self._mounts.get(first, _without_console)
         return self._mounts.get(first, self._own) if first else self._own
 
     async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:

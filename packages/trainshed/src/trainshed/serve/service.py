@@ -19,7 +19,6 @@ from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import Authenticate
 from trainshed.api.grpc import GrpcServer, Identity
 from trainshed.api.inside import InsideCaller
-from trainshed.api.mcp.protocol import McpSurface
 from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
@@ -125,7 +124,6 @@ class Service:
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
         services, registry = self._app.services, self._app.registry
         caller = InsideCaller(services, registry)
-        mounts["mcp"] = McpSurface(services, authenticate, caller)
         for addition in self._app.additions.values():
             mounts = {**addition.mounts(caller), **mounts}
         application = ApiApplication(

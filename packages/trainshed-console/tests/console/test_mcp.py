@@ -17,10 +17,10 @@ from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
-from trainshed.api.mcp.protocol import MOST, McpSurface
-from trainshed.api.mcp.tools import BY_NAME, TOOLS
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
+from trainshed_console.mcp.protocol import MOST, McpSurface
+from trainshed_console.mcp.tools import BY_NAME, TOOLS
 
 VERSION = "2026-07-28"
 OTHERS = LOCATION.replace("p1", "p2")
@@ -43,7 +43,7 @@ NEEDS: dict[str, set[str]] = {
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house = House(tmp_path)
-    surface = McpSurface(house.services, house.signing_in.authenticate, house.caller())
+    surface = McpSurface(house.services.settings, house.signing_in.authenticate, house.caller())
     house.app = house.application({"mcp": surface})
     yield house
     house.close()

@@ -10,14 +10,14 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from trainshed.api.calls.http import MAX_BODY, error_answer, read_aside
-from trainshed.api.calls.services import Authenticate, Services
+from trainshed.api.calls.services import ApiSettings, Authenticate
 from trainshed.api.inside import InsideCaller
-from trainshed.api.mcp.tools import BY_NAME, TOOLS, Arguments, Inside
 from trainshed.api.trainshed_v1.call import read
 from trainshed.core.errors import InvalidRequest
 from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import Refused, WireError
+from trainshed_console.mcp.tools import BY_NAME, TOOLS, Arguments, Inside
 
 VERSION: Final = "2026-07-28"
 MOST: Final = 6_000
@@ -44,9 +44,9 @@ class McpSurface:
     """Answers requests at `/mcp`, as an ASGI application."""
 
     def __init__(
-        self, services: Services, authenticate: Authenticate, caller: InsideCaller
+        self, settings: ApiSettings, authenticate: Authenticate, caller: InsideCaller
     ) -> None:
-        self._services = services
+        self._settings = settings
         self._authenticate = authenticate
         self._caller = caller
         self._submitting = asyncio.Lock()
@@ -72,7 +72,7 @@ class McpSurface:
         identity, method, params = message["id"], message["method"], message.get("params", {})
         if fault := _mismatch(call, method, params):
             return _failed(identity, fault)
-        settings = self._services.settings
+        settings = self._settings
         match method:
             case "server/discover":
                 result: dict[str, Any] = {
