@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.wire import decode, json, pool
+from trainshed.wire import json, pool
 from trainshed.wire.status import MOST_TOLD, WireError
 
 JOB = "google.cloud.aiplatform.v1.CustomJob"
@@ -21,7 +21,7 @@ JOB = "google.cloud.aiplatform.v1.CustomJob"
 )
 def test_too_many_values_are_refused_unread(text: bytes) -> None:
     with pytest.raises(WireError, match="more than 50000 values"):
-        decode.check_count(text)
+        json.check_count(text)
 
 
 @pytest.mark.parametrize(
@@ -36,18 +36,18 @@ def test_too_many_values_are_refused_unread(text: bytes) -> None:
     ids=["within-a-text", "escaped", "unfinished", "unfinished-escape", "fewer"],
 )
 def test_what_stands_in_a_text_is_one_value(text: bytes) -> None:
-    decode.check_count(text)
+    json.check_count(text)
 
 
 def test_a_list_or_map_has_an_end() -> None:
-    labels = {f"l{n}": "x" for n in range(decode.MAX_ENTRIES + 1)}
+    labels = {f"l{n}": "x" for n in range(json.MAX_ENTRIES + 1)}
     with pytest.raises(WireError, match="at most 10000") as refused:
         json.from_public(JOB, {"labels": labels})
     assert [violation.field for violation in refused.value.violations] == ["labels"]
 
 
 def test_a_message_has_the_same_bounds() -> None:
-    many = pool.message_class(JOB)(labels={f"l{n}": "x" for n in range(decode.MAX_ENTRIES + 1)})
+    many = pool.message_class(JOB)(labels={f"l{n}": "x" for n in range(json.MAX_ENTRIES + 1)})
     with pytest.raises(WireError, match="'labels', 10001 entries"):
         json.check_received(many)
     deep: Any = pool.message_class("google.protobuf.Value")()

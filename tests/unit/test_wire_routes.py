@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from trainshed.wire import pool, routes
-from trainshed.wire.binding import bind
 from trainshed.wire.json import to_public
 from trainshed.wire.routes import Route
 from trainshed.wire.status import WireError
@@ -52,7 +51,7 @@ def test_every_route_is_found_by_its_own_template() -> None:
 def bound(verb: str, path: str, query: list[tuple[str, str]], body: bytes = b"") -> Any:
     match = routes.match(verb, path)
     assert match is not None
-    return bind(match[0], match[1], query, body)
+    return routes.bind(match[0], match[1], query, body)
 
 
 def test_bind_puts_path_query_and_body_together() -> None:

@@ -18,7 +18,6 @@ from trainshed.access.issuers import Issuer
 from trainshed.api.grpc import DETAILS, GrpcServer
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
-from trainshed.wire.binding import bind
 from trainshed.wire.status import StatusCode, Violation, WireError, error_body
 
 grpc: Any = importlib.import_module("grpc")
@@ -91,7 +90,7 @@ class GrpcHouse(House):
         else:
             data = b"" if body is None else wire_json.encode_text(body)
         try:
-            bound = bind(route, variables, parse_qsl(query, keep_blank_values=True), data)
+            bound = routes.bind(route, variables, parse_qsl(query, keep_blank_values=True), data)
         except WireError as wrong:
             pytest.skip(f"only JSON can say this, no message: {wrong}")
         rpc_path = route.rpc.path

@@ -20,7 +20,6 @@ from trainshed.api.trainshed_v1 import transport
 from trainshed.core.errors import NotFound
 from trainshed.store.notices import Notices
 from trainshed.wire import routes
-from trainshed.wire.binding import bind
 from trainshed.wire.json import to_public
 from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.record import Record
@@ -68,7 +67,9 @@ class InsideCaller:
             if (matched := routes.match(verb, plain)) is None:
                 raise NotFound(f"There is no method {verb} {plain}.")
             route, variables = matched
-            read = partial(bind, route, variables, parse_qsl(query, keep_blank_values=True), body)
+            read = partial(
+                routes.bind, route, variables, parse_qsl(query, keep_blank_values=True), body
+            )
             call = Call(principal, self._services, route.rpc.full_name)
             message = await self._registry.answered(call, Version.V1, len(body), read)
             return await asyncio.to_thread(to_public, message)

@@ -59,7 +59,6 @@ from trainshed.httpd.routing import ANY, Router, Template
 from trainshed.telemetry.lines import METHOD, logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
-from trainshed.wire.binding import bind, wants_numbers
 from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
 
@@ -202,10 +201,13 @@ class ApiApplication:
         query = request.parameters
         if is_form:
             query = [*query, *parse_qsl(body.decode("latin-1"), keep_blank_values=True)]
-        read, version = partial(bind, route, variables, query, body), _version(request.raw_path)
+        read, version = (
+            partial(routes.bind, route, variables, query, body),
+            _version(request.raw_path),
+        )
         call = Call(principal, self._services, route.rpc.full_name)
         answer = await self._registry.answered(call, version, len(body), read)
-        render = partial(_rendered, answer, wants_numbers(query))
+        render = partial(_rendered, answer, routes.wants_numbers(query))
         # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
         large = answer.ByteSize() > _LARGE
         return json_answer(await asyncio.to_thread(render) if large else render())

@@ -1,7 +1,9 @@
-"""Lists RPCs and REST routes as the descriptor sets define them (a list made by `tools/http_rules.py`).
+"""Which RPC a REST request calls, and the message that its line, query and body make: the rules of
+google.api.http transcoding, with the RPCs as the descriptor sets define them (a list made by
+`tools/http_rules.py`). Over gRPC the message comes ready; see `json.check_received`.
 
-It owns which RPC a request line means; `httpd.routing` finds it. It knows no handler and no server. The sets
-themselves are not read for it, because that takes much longer, and starts of the service would wait.
+The module knows no handler and no server. The sets themselves are not read to find a route, because that
+takes much longer, and starts of the service would wait.
 
 It also knows the methods that the public APIs have, whether or not they are served here (a list made by
 `tools/known_methods.py`), which is read with the first request that no method serves.
@@ -9,17 +11,20 @@ It also knows the methods that the public APIs have, whether or not they are ser
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
+from google.protobuf.message import Message
 from msgspec import Struct
 
 from trainshed.httpd.routing import Router, Template
-from trainshed.wire import pool
-from trainshed.wire.pool import read_data
+from trainshed.wire import plans, pool
+from trainshed.wire.json import Walk, decode_text
+from trainshed.wire.plans import Plan, Shape
+from trainshed.wire.status import Violation, WireError
 
 _ADDED: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = tomllib.loads(
     Path(__file__).with_name("added_paths.toml").read_text("utf-8")
@@ -27,6 +32,26 @@ _ADDED: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = tomllib.loads
 MIXED_IN: Final = frozenset(rpc.rpartition(".")[0] for rpc, *_ in _ADDED["aiplatform_v1"])
 """Services whose own annotations name paths that this service does not have, and which every REST client of
 Vertex calls below /ui/ before it tries /v1/."""
+# Parameters of the protocol, not of a method; spellings with a `$` prefix are equal.
+_SYSTEM: Final = frozenset(
+    {
+        "access_token",
+        "alt",
+        "callback",
+        "fields",
+        "key",
+        "oauth_token",
+        "prettyPrint",
+        "pp",
+        "quotaUser",
+        "trace",
+        "upload_protocol",
+        "uploadType",
+        "userProject",
+        # Chooses between two public error forms; there is one here.
+        ".xgafv",
+    }
+)
 
 
 class Rpc(Struct, frozen=True, array_like=True):
@@ -101,6 +126,104 @@ def match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
     return _router().match(verb, path)
 
 
+def bind(
+    route: Route, variables: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes
+) -> Message:
+    """Build the route's request message. Raises WireError with every violation of body and query.
+
+    `variables` are those of `match`, `query` the decoded pairs in their order. Output-only fields of the body
+    are ignored; path variables win over the same field in the body. A body sent to a route without one is
+    not read.
+    """
+    message = pool.message_class(route.rpc.request)()
+    plan = plans.plan_for(message)
+    walk = Walk(keep_output_only=False)
+    violations: list[Violation] = []
+    if route.body:
+        raw = decode_text(body)
+        walk.message(plan, raw if route.body == "*" else {route.body: raw}, message, "")
+    own = [pair for pair in query if pair[0].removeprefix("$") not in _SYSTEM]
+    parameters = _tree(plan, own, route.body, violations)
+    if parameters:
+        walk.message(plan, parameters, message, "")
+    for name, text in variables.items():
+        _set_variable(message, name, text)
+    if violations or walk.violations:
+        raise WireError((*walk.violations, *violations), message, undecided=tuple(walk.undecided))
+    return message
+
+
+def wants_numbers(query: Iterable[tuple[str, str]]) -> bool:
+    """Whether a client wants enums as numbers (`$alt=json;enum-encoding=int`). All other system parameters
+    are ignored: an answer is always whole and compact."""
+    alts = [text for key, text in query if key.removeprefix("$") == "alt"]
+    return bool(alts) and "enum-encoding=int" in alts[-1]
+
+
+def _tree(
+    plan: Plan, query: list[tuple[str, str]], body: str, violations: list[Violation]
+) -> dict[str, Any]:
+    """Return the equivalent JSON object of dotted parameters. Those that name fields of the body are
+    violations."""
+    root: dict[str, Any] = {}
+    for key, text in query:
+        node, at = root, plan
+        names = key.split(".")
+        for depth, name in enumerate(names):
+            field = at.by_key.get(name)
+            last = depth == len(names) - 1
+            if (
+                field is None
+                or body == "*"
+                or (depth == 0 and field.name == body)
+                or field.shape is Shape.MAP
+                or (not last and field.shape is Shape.LIST)
+                or last is _is_plain_message(field)
+            ):
+                reason = (
+                    f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
+                    f"Field '{name}' could not be found in request message."
+                )
+                violations.append(Violation(key, reason))
+                break
+            if not last:
+                node = cast(dict[str, Any], node.setdefault(field.name, {}))
+                at = field.value.plan
+            else:
+                value: str | bool = text
+                if _is_bool(field):  # A query has no types; other texts are converted by the walk.
+                    value = {"true": True, "false": False}.get(text.lower(), text)
+                if field.shape is Shape.LIST:
+                    node.setdefault(field.name, []).append(value)
+                else:
+                    node[field.name] = value
+    return root
+
+
+def _is_plain_message(field: plans.Field) -> bool:
+    return field.value.message is not None and not field.value.plan.is_special
+
+
+def _is_bool(field: plans.Field) -> bool:
+    value = field.value
+    if value.message is not None and value.plan.is_wrapper:
+        value = value.plan.by_key["value"].value
+    return value.is_bool
+
+
+def _set_variable(message: Message, name: str, text: str) -> None:
+    *parents, last = name.split(".")
+    target: Any = message
+    for parent in parents:
+        target = getattr(target, parent)
+    try:
+        setattr(target, last, text)
+    except ValueError:
+        raise WireError(
+            (Violation(name, f"Invalid value at '{name}' (TYPE_STRING), the path is not UTF-8"),)
+        ) from None
+
+
 class KnownMethod(Struct, frozen=True):
     """A method that a public API has."""
 
@@ -140,7 +263,7 @@ def _methods() -> _Methods:
     router = Router[KnownMethod]()
     paths: dict[str, str] = {}
     of_services: dict[str, str] = {}
-    for name, verb, path in json.loads(read_data("known_methods.json.gz")):
+    for name, verb, path in json.loads(pool.read_data("known_methods.json.gz")):
         paths.setdefault(name, path)
         if verb:
             router.add(verb, Template.parse(path), KnownMethod(name, path))

@@ -70,7 +70,7 @@ async def sent_object(request: Request, most: int) -> dict[str, Any]:
 async def read_aside(size: int, work: Callable[[], T]) -> T:
     """Call `work`, which reads a request of `size` bytes, and return its result. Large requests are read in a
     thread, one at a time, so that other requests go on meanwhile. Their contents are limited beforehand
-    (`wire.decode`), because the interpreter's lock lets other threads in between two steps, not within one.
+    (`wire.json`), because the interpreter's lock lets other threads in between two steps, not within one.
     `work` blocks, and must use nothing that belongs to the event loop."""
     if size < LARGE:
         return work()

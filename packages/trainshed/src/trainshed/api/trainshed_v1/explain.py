@@ -23,7 +23,6 @@ from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
 from trainshed.core.tuning.records import TuningSpec
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
-from trainshed.wire.binding import bind
 from trainshed.wire.status import WireError
 from trainshed.wire.trainshed_v1 import capacity as records
 
@@ -73,7 +72,7 @@ async def _read(
     route, variables = matched
     create_call = Call(call.principal, call.services, route.rpc.full_name)
     try:
-        request = bind(route, variables, (), wire_json.encode_text(body))
+        request = routes.bind(route, variables, (), wire_json.encode_text(body))
     except WireError as refused:
         raise completed(refused, _CHECKS[create_call.method], create_call) from None
     refuse_more(call.principal, call.services.access.book, list(texts_of(body)))
