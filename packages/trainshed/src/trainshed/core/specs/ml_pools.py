@@ -19,14 +19,7 @@ from trainshed.core.job import Accelerators, Disk, Machine, Program
 from trainshed.core.names import Api
 from trainshed.core.requests import Section
 from trainshed.core.runtime import RuntimeCatalog, RuntimeRefusal
-from trainshed.core.specs import machines, reducers, syntax
-from trainshed.core.specs.entry_points import (
-    UNKNOWN_RUNTIME,
-    names_package,
-    needs_command,
-    read_package,
-    read_runtime,
-)
+from trainshed.core.specs import syntax, worker_pool
 
 
 class Role(Struct, frozen=True):
@@ -64,7 +57,7 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
     pools = predefined_tiers().get(tier)
     if pools is None:
         known = ", ".join((*predefined_tiers(), CUSTOM_TIER))
-        hint = f" {machines.NO_TPU}" if "TPU" in tier else ""
+        hint = f" {worker_pool.NO_TPU}" if "TPU" in tier else ""
         training.fault("scaleTier", f"{tier!r} is not a scale tier here; choose {known}.{hint}")
         return ()
     _refuse_explicit(training, tier)
@@ -72,8 +65,10 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
     for pool in pools:
         role, kind = ROLES[pool.position], pool.accelerator_type
         devices = Accelerators(kind, pool.accelerator_count) if kind else None
-        machine = machines.resolve(machine_types()[pool.machine_type], devices)
-        disk = machines.read_disk(training.section(role.config_field).section("diskConfig"), Api.ML)
+        machine = worker_pool.machine_of(machine_types()[pool.machine_type], devices)
+        disk = worker_pool.read_disk(
+            training.section(role.config_field).section("diskConfig"), Api.ML
+        )
         hardware.append(Hardware(role, pool.count, machine, disk))
     return tuple(hardware)
 
@@ -105,13 +100,13 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
                     f"{training.at(role.count_field)} is {how_many}, so its type is needed.",
                 )
             continue
-        machine = machines.read_type(training, role.type_field, Api.ML)
+        machine = worker_pool.read_machine_type(training, role.type_field, Api.ML)
         if machine is None or not count:
             continue
         config = training.section(role.config_field)
         devices = _accelerators(config, machine)
-        disk = machines.read_disk(config.section("diskConfig"), Api.ML)
-        hardware.append(Hardware(role, count, machines.resolve(machine, devices), disk))
+        disk = worker_pool.read_disk(config.section("diskConfig"), Api.ML)
+        hardware.append(Hardware(role, count, worker_pool.machine_of(machine, devices), disk))
     return tuple(hardware)
 
 
@@ -119,9 +114,9 @@ def _count(training: Section, role: Role) -> int:
     if not role.count_field:
         return 1
     count = training.integer(role.count_field)
-    if not 0 <= count <= machines.MAX_REPLICAS:
+    if not 0 <= count <= worker_pool.MAX_REPLICAS:
         training.fault(
-            role.count_field, f"The count must be 0 to {machines.MAX_REPLICAS}, not {count}."
+            role.count_field, f"The count must be 0 to {worker_pool.MAX_REPLICAS}, not {count}."
         )
         return 1
     return count
@@ -136,7 +131,7 @@ def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
             "type such as n1-standard-8 to choose them.",
         )
         return None
-    return machines.read_accelerators(section, ("type", "count"), machine, Api.ML)
+    return worker_pool.read_accelerators(section, ("type", "count"), machine, Api.ML)
 
 
 _OF_CONTAINERS: Mapping[str, str] = dict.fromkeys(
@@ -165,7 +160,7 @@ def read_programs(
 def _package(training: Section, runtimes: RuntimeCatalog) -> Program:
     """Read the package job that every role runs, on the runtime version or on the default runtime."""
     version, python = training.text("runtimeVersion"), training.text("pythonVersion")
-    runtime = UNKNOWN_RUNTIME
+    runtime = worker_pool.UNKNOWN_RUNTIME
     if fault := images.pair_fault(version, python):
         known = version in images.runtime_versions() or not version
         training.fault("pythonVersion" if known else "runtimeVersion", fault)
@@ -206,8 +201,8 @@ def _containers(
 def _container(
     training: Section, config: Section, image: str, role: Role, runtimes: RuntimeCatalog
 ) -> Program:
-    elsewhere = reducers.ELSEWHERE if role.position != PS_POOL else ""
-    runtime = read_runtime(config, "imageUri", image, runtimes, elsewhere)
+    elsewhere = worker_pool.REDUCERS_ELSEWHERE if role.position != PS_POOL else ""
+    runtime = worker_pool.read_runtime(config, "imageUri", image, runtimes, elsewhere)
     if elsewhere and images.is_reduction_server(image):
         return Program(runtime, image)
     command = syntax.read_arguments(config, "containerCommand")
@@ -216,14 +211,16 @@ def _container(
     if args and (command or container_args):
         field = "containerArgs" if container_args else "containerCommand"
         config.fault(field, "container_command and container_args cannot be combined with args.")
-    if reducers.are_ours(runtime):
-        return reducers.program(runtime, image, (), is_chosen=bool(command or container_args))
+    if worker_pool.are_reducers(runtime):
+        return worker_pool.reducer_program(
+            runtime, image, (), is_chosen=bool(command or container_args)
+        )
     program = Program(
         runtime=runtime, image_uri=image, command=command, args=container_args or args
     )
-    if needs_command(runtime, image) and names_package(program):
+    if worker_pool.needs_command(runtime, image) and worker_pool.names_package(program):
         field = "containerArgs" if container_args else "args"
-        return read_package(program, config if container_args else training, field)
+        return worker_pool.read_package(program, config if container_args else training, field)
     packaged = training.is_set("packageUris") or training.is_set("pythonModule")
     if packaged and (command or container_args):
         config.fault(
@@ -239,7 +236,7 @@ def _container(
             module=syntax.read_module(training),
             args=args,
         )
-    if needs_command(runtime, image) and not command:
+    if worker_pool.needs_command(runtime, image) and not command:
         config.fault(
             "containerCommand",
             "An environment of the service stands for this image, and needs a program: give a "

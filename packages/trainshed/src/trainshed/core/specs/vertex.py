@@ -28,14 +28,7 @@ from trainshed.core.job import (
 from trainshed.core.names import PLACE, Api, read_name
 from trainshed.core.requests import Faults, Section, is_blank
 from trainshed.core.runtime import RuntimeCatalog
-from trainshed.core.specs import machines, reducers, syntax, warnings
-from trainshed.core.specs.entry_points import (
-    UNKNOWN_RUNTIME,
-    names_package,
-    needs_command,
-    read_package,
-    read_runtime,
-)
+from trainshed.core.specs import syntax, warnings, worker_pool
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
 """Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise
@@ -201,7 +194,7 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
             continue
         pools.append(_read_pool(pool, position, runtimes))
     if reducers_of(pools) is not None:
-        reducers.check_variables(sections[: PS_POOL + 1])
+        worker_pool.check_reduction_variables(sections[: PS_POOL + 1])
     return tuple(pools)
 
 
@@ -210,7 +203,7 @@ def _read_pool(pool: Section, position: int, runtimes: RuntimeCatalog) -> Worker
     program = _read_program(pool, position, runtimes)
     is_reducer = images.is_reduction_server(program.image_uri)
     machine = read_machine(pool.section("machineSpec"), is_reducer=is_reducer)
-    disk = machines.read_disk(pool.section("diskSpec"), Api.VERTEX, machine.type)
+    disk = worker_pool.read_disk(pool.section("diskSpec"), Api.VERTEX, machine.type)
     count = pool.integer("replicaCount")
     if position == 0 and count != 1:
         pool.fault(
@@ -218,10 +211,10 @@ def _read_pool(pool: Section, position: int, runtimes: RuntimeCatalog) -> Worker
             f"The first worker pool is the primary replica and must have exactly 1, not {count}; "
             "put further replicas into the second pool.",
         )
-    elif not 1 <= count <= machines.MAX_REPLICAS:
+    elif not 1 <= count <= worker_pool.MAX_REPLICAS:
         pool.fault(
             "replicaCount",
-            f"A worker pool needs 1 to {machines.MAX_REPLICAS} replicas, not {count}"
+            f"A worker pool needs 1 to {worker_pool.MAX_REPLICAS} replicas, not {count}"
             f"{'; skip a position with an empty pool {}' if count == 0 else ''}.",
         )
         count = 1
@@ -240,18 +233,18 @@ def _read_program(pool: Section, position: int, runtimes: RuntimeCatalog) -> Pro
         return _read_package(pool.section("pythonPackageSpec"), runtimes)
     if has_container:
         return _read_container(pool.section("containerSpec"), position, runtimes)
-    return Program(UNKNOWN_RUNTIME)
+    return Program(worker_pool.UNKNOWN_RUNTIME)
 
 
 def _read_package(spec: Section, runtimes: RuntimeCatalog) -> Program:
     uri = spec.text("executorImageUri")
-    runtime = UNKNOWN_RUNTIME
+    runtime = worker_pool.UNKNOWN_RUNTIME
     if not uri:
         spec.fault(
             "executorImageUri", "The executor image must be set to a prebuilt training image."
         )
     else:
-        runtime = read_runtime(spec, "executorImageUri", uri, runtimes, _NO_PACKAGE)
+        runtime = worker_pool.read_runtime(spec, "executorImageUri", uri, runtimes, _NO_PACKAGE)
     return Program(
         runtime=runtime,
         image_uri=uri,
@@ -265,25 +258,25 @@ def _read_package(spec: Section, runtimes: RuntimeCatalog) -> Program:
 def _read_container(spec: Section, position: int, runtimes: RuntimeCatalog) -> Program:
     uri = spec.text("imageUri")
     command = syntax.read_arguments(spec, "command", expanded=True)
-    runtime = UNKNOWN_RUNTIME
+    runtime = worker_pool.UNKNOWN_RUNTIME
     if not uri:
         spec.fault("imageUri", "The container image must be set.")
     else:
-        elsewhere = reducers.ELSEWHERE if position != PS_POOL else ""
-        runtime = read_runtime(spec, "imageUri", uri, runtimes, elsewhere)
+        elsewhere = worker_pool.REDUCERS_ELSEWHERE if position != PS_POOL else ""
+        runtime = worker_pool.read_runtime(spec, "imageUri", uri, runtimes, elsewhere)
     args = syntax.read_arguments(spec, "args", expanded=True)
     env = syntax.read_env(spec)
     program = Program(runtime=runtime, image_uri=uri, command=command, args=args, env=env)
-    if needs_command(runtime, uri) and names_package(program):
-        return read_package(program, spec, "args")
-    if needs_command(runtime, uri) and not command:
+    if worker_pool.needs_command(runtime, uri) and worker_pool.names_package(program):
+        return worker_pool.read_package(program, spec, "args")
+    if worker_pool.needs_command(runtime, uri) and not command:
         spec.fault(
             "command",
             "An environment of the service stands for this image, and an entry point of its own is not "
             "known; give a command, for example python3 -m trainer.task, or use python_package_spec.",
         )
-    if reducers.are_ours(runtime):
-        return reducers.program(runtime, uri, env, is_chosen=bool(command or args))
+    if worker_pool.are_reducers(runtime):
+        return worker_pool.reducer_program(runtime, uri, env, is_chosen=bool(command or args))
     return program
 
 
@@ -298,10 +291,10 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
     if not spec.text("machineType"):
         spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")
         return _NO_MACHINE
-    machine = machines.read_type(spec, "machineType", Api.VERTEX)
+    machine = worker_pool.read_machine_type(spec, "machineType", Api.VERTEX)
     if machine is None:
         return _NO_MACHINE
-    syntax.refuse(spec, {"tpuTopology": machines.NO_TPU})
+    syntax.refuse(spec, {"tpuTopology": worker_pool.NO_TPU})
     kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
     if is_reducer and (kind or count or machine.needs_accelerators):
         spec.fault(
@@ -309,6 +302,8 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
             "Reducers do not use accelerators; give the pool of the reduction server CPU machines, "
             "for example n1-highcpu-16.",
         )
-        return machines.resolve(machine)
+        return worker_pool.machine_of(machine)
     fields = ("acceleratorType", "acceleratorCount")
-    return machines.resolve(machine, machines.read_accelerators(spec, fields, machine, Api.VERTEX))
+    return worker_pool.machine_of(
+        machine, worker_pool.read_accelerators(spec, fields, machine, Api.VERTEX)
+    )

@@ -4,15 +4,17 @@ import re
 from collections.abc import Collection, Iterator
 
 from trainshed.core.catalog.machines import RETIRED
-from trainshed.core.cluster import reducers_of
+from trainshed.core.cluster import PS_POOL, reducers_of
 from trainshed.core.job import WorkerPool
 from trainshed.core.runtime import CONTAINER
-from trainshed.core.specs.machines import default_disk
-from trainshed.core.specs.reducers import reducer_warnings
+from trainshed.core.specs.worker_pool import default_disk
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
 """Runtime families whose framework uses workers, or may: what is in a container image is not known."""
 _HAS_PARAMETER_SERVERS = frozenset({"tensorflow", CONTAINER})
+USE_NONE = frozenset({"python", "scikit-learn", "tensorflow", "xgboost"})
+"""The runtime families whose programs have no use for reducers. One that is not named here, such as a
+container image of the user's, may be anything."""
 
 
 def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
@@ -30,7 +32,7 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
                 f"The job has {pool.replica_count} evaluators; programs expect one, and the others "
                 "repeat its work."
             )
-    texts += reducer_warnings(pools)
+    texts += _reducer_warnings(pools)
     if gpus := ", ".join(sorted(_devices(pools) & RETIRED)):
         texts.append(
             f"The public services have no {gpus} any more; the job is taken all the same, and {gpus} "
@@ -44,6 +46,25 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
         if pool.disk != default_disk(pool.machine.type)
     )
     return tuple(texts)
+
+
+def _reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
+    """Return the warnings for a job with reducers; none if these are of use, or if that is not known."""
+    if reducers_of(pools) is None:
+        return ()
+    workers = [pool for pool in pools if pool.position < PS_POOL]
+    families = {pool.program.runtime.family for pool in workers}
+    if families <= USE_NONE:
+        return (
+            f"Programs of {' and '.join(sorted(families))} have no use for reducers, so worker pool 2 will "
+            "stay idle: take it out, or train with PyTorch's DistributedDataParallel.",
+        )
+    if (count := sum(pool.replica_count for pool in workers)) < 3:
+        return (
+            f"The job has reducers and only {count} worker{'s' * (count > 1)}, which become no faster by "
+            "them; with three workers and more they do.",
+        )
+    return ()
 
 
 def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str | None:

@@ -1,0 +1,217 @@
+"""What both public APIs say of one worker pool, read and checked: its machine, accelerators and disk
+(facts/machines#disks), the runtime of its image and what a container runs without a command
+(spec/program#arguments, facts/packaging#images), and what reducers run. Pure.
+
+Whether there are enough reducers is decided by the workers (`trainshed_reduction.layout`).
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from trainshed.core.catalog import images, machines
+from trainshed.core.catalog.machines import MachineType
+from trainshed.core.errors import closest
+from trainshed.core.job import Accelerators, Disk, Machine, Program
+from trainshed.core.names import Api
+from trainshed.core.requests import Section
+from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeCatalog, RuntimeChoice
+from trainshed.core.specs import syntax
+from trainshed_reduction import variables
+
+DISK_TYPES = {
+    Api.VERTEX: ("pd-ssd", "pd-standard", "hyperdisk-balanced"),
+    Api.ML: ("pd-ssd", "pd-standard"),
+}
+HYPERDISK_MACHINES = frozenset({"a3-ultragpu-8g", "a4-highgpu-8g"})
+"""Machines whose disk is hyperdisk-balanced unless the job says otherwise (facts/machines#disks)."""
+MIN_DISK_GB = 100
+MAX_DISK_GB = 64_000
+MAX_REPLICAS = 2_000
+"""Limit of one pool: bounds what a mistyped count can cost."""
+NO_TPU = "This service has no TPUs: choose machines with GPUs, or without any."
+UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
+"""The runtime of a program whose image or version was refused."""
+_MODULE, _PACKAGES = "--module_name", "--package_uris"
+REDUCERS_ELSEWHERE = (
+    "The reduction server runs in the third worker pool only (worker_pool_specs[2])."
+)
+_IGNORED = (
+    "Reducers run the service's own program: the command and the arguments that worker pool 2 was given "
+    "are not used. (gcloud's --command and --args go to all pools.)"
+)
+_REFERENCE = "$("
+"""Begins a reference, which is replaced by another variable's value, or a secret's."""
+
+
+def read_machine_type(section: Section, field: str, api: Api) -> MachineType | None:
+    """Read the name of a machine type that a request to `api` may name; None for another, which is reported
+    in the public words (facts/limits#error-texts)."""
+    name = section.text(field)
+    kind = machines.machine_types().get(name)
+    if kind is not None and api in kind.apis:
+        return kind
+    names = (machine.name for machine in machines.named_in(api))
+    near = closest(name, names) or " trainshed machine-types lists those that are."
+    if name.startswith(("cloud-tpu", "cloud_tpu", "ct", "tpu")):
+        near = f" {NO_TPU}"
+    section.fault(field, f"Machine type {name} is not supported.{near}")
+    return None
+
+
+def machine_of(machine: MachineType, devices: Accelerators | None = None) -> Machine:
+    """Return the pool's machine of a type, with its sizes. A legacy type brings its own accelerators."""
+    if devices is None and machine.accelerator_type:
+        devices = Accelerators(machine.accelerator_type, machine.accelerator_count)
+    memory, limit = machine.memory_bytes, machine.memory_limit_bytes
+    return Machine(machine.name, machine.vcpus, memory, limit, devices)
+
+
+def read_accelerators(
+    section: Section, fields: tuple[str, str], machine: MachineType, api: Api
+) -> Accelerators | None:
+    """Read the type and the count of accelerators, and whether they go with the machine."""
+    (type_field, count_field), allowed = fields, machines.allowed(machine, api)
+    kind, count = section.enum(type_field), section.integer(count_field)
+    choices = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
+    if not kind and count:
+        section.fault(
+            count_field, "An accelerator count is given without an accelerator type; give both."
+        )
+    elif not kind and machine.needs_accelerators:
+        section.fault(
+            type_field, f"Machine type {machine.name} needs its accelerators named: {choices}."
+        )
+    elif kind and kind not in allowed:
+        hint = f"It goes with {choices}." if choices else "It takes no accelerators."
+        text = f'Accelerator "{kind}" is not supported for machine type "{machine.name}". {hint}'
+        section.fault(type_field, text)
+    elif kind and count not in allowed[kind]:
+        wrong = (
+            f'Accelerator count {count} of "{kind}" is not supported for machine type "{machine.name}"'
+            if count > 0
+            else f"The number of {kind} accelerators must be given"
+        )
+        section.fault(count_field, f"{wrong}; use {_either(allowed[kind])}.")
+    return Accelerators(kind, count) if kind else None
+
+
+def default_disk(machine_type: str) -> Disk:
+    """Return the disk of a machine whose job names none."""
+    return Disk("hyperdisk-balanced") if machine_type in HYPERDISK_MACHINES else Disk()
+
+
+def read_disk(section: Section, api: Api, machine_type: str = "") -> Disk:
+    """Read `bootDiskType` and `bootDiskSizeGb` of a disk spec, defaults filled in (spec/machines#disk,
+    facts/machines#disks)."""
+    default = default_disk(machine_type)
+    disk_type = section.text("bootDiskType") or default.type
+    size = section.integer("bootDiskSizeGb") or default.size_gb
+    if disk_type not in DISK_TYPES[api]:
+        section.fault(
+            "bootDiskType",
+            f"{disk_type!r} is not a disk type; choose {' or '.join(DISK_TYPES[api])}.",
+        )
+    if not MIN_DISK_GB <= size <= MAX_DISK_GB:
+        section.fault(
+            "bootDiskSizeGb",
+            f"A boot disk of {size} GB is not supported; choose {MIN_DISK_GB} to {MAX_DISK_GB} GB.",
+        )
+    return Disk(disk_type, size)
+
+
+def _either(counts: Iterable[int]) -> str:
+    *most, last = (str(count) for count in counts)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def read_runtime(
+    section: Section, field: str, image_uri: str, runtimes: RuntimeCatalog, elsewhere: str = ""
+) -> RuntimeChoice:
+    """Return the runtime that stands in for the image in `field`. `elsewhere`: why that may not be the
+    reduction server's; "" = it may. What is wrong is reported to the section's faults."""
+    if not images.is_reference(image_uri):
+        section.fault(field, f"{image_uri!r} {images.NO_REFERENCE}")
+    elif elsewhere and images.is_reduction_server(image_uri):
+        section.fault(field, elsewhere)
+    else:
+        answer = runtimes.for_image(image_uri)
+        if isinstance(answer, RuntimeChoice):
+            return answer
+        section.fault(field, answer.reason)
+    return UNKNOWN_RUNTIME
+
+
+def needs_command(runtime: RuntimeChoice, image_uri: str) -> bool:
+    """Whether a container of that image runs only what the job says: an environment stands in for the image,
+    and has no entry point (a reducer's has one). Where the runtime is not known, because it was refused, the
+    image's name decides."""
+    if not runtime.family:
+        return images.parse_prebuilt(image_uri) is not None
+    return runtime.family not in (CONTAINER, REDUCERS)
+
+
+def names_package(program: Program) -> bool:
+    """Whether the arguments are meant for the program that the published training images run by themselves.
+    It installs the packages of `--package_uris` and runs the module of `--module_name` with all other
+    arguments."""
+    return not program.command and bool(_taken(program.args, _MODULE)[0])
+
+
+def read_package(program: Program, section: Section, field: str) -> Program:
+    """Return the package job that such arguments, given in `field`, describe. What is wrong is reported to
+    the section's faults."""
+    modules, others = _taken(program.args, _MODULE)
+    uris, others = _taken(others, _PACKAGES)
+    packages = tuple(uri for text in uris for uri in text.split(",") if uri)
+    if fault := syntax.module_fault(modules[-1]):
+        section.fault(field, f"{_MODULE}: {fault}")
+    for fault in filter(None, map(syntax.package_fault, packages)):
+        section.fault(field, f"{_PACKAGES}: {fault}")
+    if not packages:
+        section.fault(field, f"{_PACKAGES}: At least one Python package must be given.")
+    return replace(program, module=modules[-1], package_uris=packages, args=others)
+
+
+def _taken(args: tuple[str, ...], name: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the values of an option, given as `NAME=VALUE` or as two arguments, and all other arguments."""
+    values: list[str] = []
+    others: list[str] = []
+    rest = iter(args)
+    for argument in rest:
+        if argument.startswith(f"{name}="):
+            values.append(argument.removeprefix(f"{name}="))
+        elif argument == name:
+            values.append(next(rest, ""))
+        else:
+            others.append(argument)
+    return values, tuple(others)
+
+
+def are_reducers(runtime: RuntimeChoice) -> bool:
+    """Whether a reduction-server image stands for this service's reducers, and not for what an operator has
+    mapped it to."""
+    return runtime.family == REDUCERS
+
+
+def reducer_program(
+    runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, is_chosen: bool
+) -> Program:
+    """Return the program of a reducer. `is_chosen`: the job says what it should run, which a notice says is
+    not used: gcloud cannot leave it out."""
+    if is_chosen:
+        runtime = replace(runtime, notices=(*runtime.notices, _IGNORED))
+    return Program(runtime=runtime, image_uri=image_uri, env=env)
+
+
+def check_reduction_variables(pools: Sequence[Section]) -> None:
+    """Check the variables of the Reduction Server in the `env` of a job's pools that take part in it. What is
+    wrong is reported to the sections' faults. Values with a `$(NAME)`, which are known only when a program is
+    started, are left to the program."""
+    for pool in pools:
+        for spec in (pool.section("containerSpec"), pool.section("pythonPackageSpec")):
+            env = list(spec.sections("env"))
+            for variable in env:
+                name, value = variable.text("name"), variable.text("value")
+                if fault := "" if _REFERENCE in value else variables.fault(name, value):
+                    variable.fault("value", f"{fault}.")
