@@ -1,33 +1,112 @@
 """`aiplatform` v1 JobService: customJobs and hyperparameterTuningJobs (facts/resources#custom-jobs,
-facts/resources#tuning-jobs, facts/tuning)."""
+facts/resources#tuning-jobs, facts/tuning); and what pipelines share with them, which is get, list, cancel and
+delete (facts/resources#vertex).
+"""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
-from trainshed.api.aiplatform_v1 import views, works
+from trainshed.api.aiplatform_v1 import operations, views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.references import unknown_references
-from trainshed.api.aiplatform_v1.views import V1
-from trainshed.api.calls.call import Call, Handlers, sent
+from trainshed.api.aiplatform_v1.views import V1, message
+from trainshed.api.calls.call import Call, Handler, Handlers, sent
 from trainshed.api.calls.checks import Checks
-from trainshed.api.resources.jobs import add_to_trials, links_of, of_kind
-from trainshed.api.resources.submission import checked, new_vertex_job, store_works
+from trainshed.api.calls.paging import list_jobs, page_size
+from trainshed.api.filters.jobs import NO_FURTHER, Further, States, compile_job_filter
+from trainshed.api.resources.jobs import (
+    RESOURCES,
+    add_to_trials,
+    cancel_work,
+    delete_for_user,
+    links_of,
+    of_kind,
+    read_vertex_name,
+    read_work,
+    with_link,
+)
+from trainshed.api.resources.submission import BucketUse, checked, new_vertex_job, store_works
 from trainshed.core.errors import Violation
 from trainshed.core.job import JobDraft
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Collection
+from trainshed.core.names import Api, Collection
 from trainshed.core.requests import snake_case
 from trainshed.core.specs.tuning import parse_tuning_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
+from trainshed.store.port import JobQuery
+from trainshed.wire import pool
 
+W = TypeVar("W", bound=Work)
+_PAGE: Final = 100
 _SERVICE: Final = "JobService"
 _CUSTOM, _TUNING = "custom_job", "hyperparameter_tuning_job"
 _SPECS: Final = {_CUSTOM: "jobSpec", _TUNING: "trialJobSpec"}
 """The fields of requests that have a job, each with the part of it that says what runs."""
+
+
+class JobKind(Struct, Generic[W], frozen=True):
+    """A collection of works, as its service shows it."""
+
+    #: The service's name, such as `JobService`.
+    service: str
+    collection: Collection
+    record: type[W]
+    #: Return a work's message; the last argument says whether it is one of a list.
+    view: Callable[[Call, W, bool], Awaitable[Message]]
+    #: What lists can be filtered by.
+    states: States
+    further: Further = NO_FURTHER
+
+
+def handlers(kind: JobKind[W], create: Handler) -> Handlers:
+    collection, noun = kind.collection, RESOURCES[kind.collection]
+
+    async def get(call: Call, request: Any) -> Message:
+        name = read_vertex_name(request.name, collection)
+        work, _ = await read_work(call.services.reader, name, kind.record)
+        return await kind.view(call, with_link(call.services, work), False)
+
+    async def list_(call: Call, request: Any) -> Message:
+        wanted = compile_job_filter(request.filter, kind.states, kind.further)
+        parent = known_location(request.parent)
+        size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
+        place = parent.project_id, Api.VERTEX, parent.location
+        page = await list_jobs(
+            call.services.reader,
+            JobQuery(*place, limit=size, collection=collection),
+            wanted,
+            token=request.page_token,
+            question=(str(parent), request.filter),
+        )
+        works = [with_link(call.services, of_kind(work, kind.record)) for work, _ in page.jobs]
+        shown = [await kind.view(call, work, True) for work in works]
+        answer = {f"{snake_case(noun)}s": shown, "next_page_token": page.next_token}
+        return message(f"List{noun}sResponse", **answer)
+
+    async def cancel(call: Call, request: Any) -> Message:
+        work, _ = await call.services.reader.job(read_vertex_name(request.name, collection))
+        await cancel_work(call.services, call.principal, work)
+        return pool.message("google.protobuf.Empty")
+
+    async def delete(call: Call, request: Any) -> Message:
+        name = read_vertex_name(request.name, collection)
+        return operations.finished(await delete_for_user(call.services, name))
+
+    methods: dict[str, Handler] = {
+        f"Create{noun}": create,
+        f"Get{noun}": get,
+        f"List{noun}s": list_,
+        f"Cancel{noun}": cancel,
+        f"Delete{noun}": delete,
+    }
+    return {f"{V1}.{kind.service}.{method}": handler for method, handler in methods.items()}
 
 
 def check(
@@ -49,7 +128,7 @@ def check(
             max_trials=services.settings.max_study_trials,
         )
 
-    uses = works.bucket_uses(public.get(key, {}), snake_case(key))
+    uses = bucket_uses(public.get(key, {}), snake_case(key))
     return checked(parse, uses, services.buckets, further, project=parent.project_id)
 
 
@@ -60,6 +139,16 @@ async def asked_for(field: str, call: Call, request: Any) -> JobDraft[Any]:
     spec = sent(call, request, field).get(key, {})
     missing = await unknown_references(call.services, request.parent, spec, snake_case(key))
     return check(field, call, request, missing)
+
+
+def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
+    """Yield the bucket paths of a CustomJobSpec, in public JSON, at `path` of its request."""
+    for position, pool_spec in enumerate(spec.get("workerPoolSpecs", ())):
+        uris = pool_spec.get("pythonPackageSpec", {}).get("packageUris", ())
+        field = f"{path}.worker_pool_specs[{position}].python_package_spec.package_uris"
+        yield from ((f"{field}[{index}]", uri) for index, uri in enumerate(uris))
+    output = spec.get("baseOutputDirectory", {}).get("outputUriPrefix", "")
+    yield f"{path}.base_output_directory.output_uri_prefix", output
 
 
 async def create_custom_job(call: Call, request: Any) -> Message:
@@ -108,15 +197,13 @@ async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
     return view
 
 
-_CUSTOM_JOBS: Final = works.JobKind(
-    _SERVICE, Collection.CUSTOM_JOBS, Job, _custom_job, views.STATES
-)
-_TUNING_JOBS: Final = works.JobKind(
+_CUSTOM_JOBS: Final = JobKind(_SERVICE, Collection.CUSTOM_JOBS, Job, _custom_job, views.STATES)
+_TUNING_JOBS: Final = JobKind(
     _SERVICE, Collection.TUNING_JOBS, TuningJob, _tuning_job, views.STATES
 )
 HANDLERS: Final[Handlers] = {
-    **works.handlers(_CUSTOM_JOBS, create_custom_job),
-    **works.handlers(_TUNING_JOBS, create_tuning_job),
+    **handlers(_CUSTOM_JOBS, create_custom_job),
+    **handlers(_TUNING_JOBS, create_tuning_job),
 }
 CHECKS: Final[Checks] = {
     f"{V1}.{_SERVICE}.CreateCustomJob": partial(check, _CUSTOM),

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.api.aiplatform_v1 import views, works
+from trainshed.api.aiplatform_v1 import job_service, views
 from trainshed.api.aiplatform_v1.datasets import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.references import unknown_references
@@ -112,7 +112,7 @@ def check_create(
             )
             raise InvalidRequest(own) from None
 
-    uses = (*_bucket_uses(public), *works.bucket_uses(*_program_of(inputs)))
+    uses = (*_bucket_uses(public), *job_service.bucket_uses(*_program_of(inputs)))
     faults = (*unreadable, *further)
     parsed = checked(parse_readable, uses, services.buckets, faults, project=parent.project_id)
     return Asked(parsed, public, inputs, now)
@@ -150,7 +150,7 @@ def _by_definition(leaf: Comparison) -> JobTest:
     return lambda work: isinstance(work, Pipeline) and test(views.definition(work))
 
 
-_KIND: Final = works.JobKind(
+_KIND: Final = job_service.JobKind(
     "PipelineService",
     Collection.PIPELINES,
     Pipeline,
@@ -158,7 +158,7 @@ _KIND: Final = works.JobKind(
     views.PIPELINE_STATES,
     {"training_task_definition": _by_definition},
 )
-HANDLERS: Final[Handlers] = works.handlers(_KIND, create)
+HANDLERS: Final[Handlers] = job_service.handlers(_KIND, create)
 CHECKS: Final[Checks] = {f"{V1}.PipelineService.CreateTrainingPipeline": check_create}
 
 
