@@ -8,7 +8,8 @@ import msgspec
 from trainshed.access.book import AccessBook, AccessFile, Token, documents
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.permissions import OWNER
-from trainshed.access.policy import GROUP, Grant, member_of
+from trainshed.access.policy import GROUP, Grant
+from trainshed.access.principals import member_of
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 
 TOKEN = "the-owner-of-all-tests".ljust(43, "0")

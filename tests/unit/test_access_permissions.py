@@ -4,8 +4,7 @@ from itertools import product
 
 import pytest
 
-from trainshed.access.authorization import authorize
-from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS, PROGRAM, ROLES
+from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS, PROGRAM, ROLES, authorize
 from trainshed.access.permissions import OWNER as OWNERS
 from trainshed.access.policy import Grant, Policy
 from trainshed.access.principals import Principal, Rights

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from tests.people import known, owned
-from trainshed.access.authorization import authorize
 from trainshed.access.book import (
     AccessBook,
     AccessFile,
@@ -20,7 +19,7 @@ from trainshed.access.book import (
     book_of,
     documents,
 )
-from trainshed.access.permissions import OWNER, ROLES
+from trainshed.access.permissions import OWNER, ROLES, authorize
 from trainshed.access.policy import Grant, Policy, member_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of
 from trainshed.core.errors import Unauthenticated

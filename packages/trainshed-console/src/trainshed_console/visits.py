@@ -10,8 +10,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
-from trainshed.access.authorization import needed
-from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.permissions import PERMISSIONS, needed
 from trainshed.access.principals import Principal
 from trainshed.api.inside import InsideCaller
 from trainshed.core.names import JobUid

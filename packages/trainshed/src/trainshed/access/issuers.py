@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.access.account_tokens import LIFETIME, OWNER_EMAIL, SKEW, check_claims
-from trainshed.access.policy import GROUP, SERVICE_ACCOUNT, USER, member_fault, member_of
-from trainshed.access.principals import Bearer
+from trainshed.access.policy import GROUP, member_fault
+from trainshed.access.principals import SERVICE_ACCOUNT, USER, Bearer, member_of
 from trainshed.core.errors import Unauthenticated
 
 if TYPE_CHECKING:

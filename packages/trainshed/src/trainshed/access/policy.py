@@ -11,15 +11,11 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.access.permissions import ROLES
-from trainshed.access.principals import Rights
+from trainshed.access.principals import SERVICE_ACCOUNT, USER, Rights, member_of
 
-USER: Final = "user:"
-SERVICE_ACCOUNT: Final = "serviceAccount:"
 GROUP: Final = "group:"
 _EMAIL: Final = re.compile(r"[^\s@:/,\"'<>]{1,64}@[A-Za-z0-9.-]{1,255}")
 _GROUP: Final = re.compile(r"[^\s,\"'<>]{1,200}")
-_ACCOUNTS: Final = ".gserviceaccount.com"
-"""How the address of every service account ends."""
 
 
 class Grant(Struct, frozen=True, order=True):
@@ -90,11 +86,6 @@ def rights_of(grants: Iterable[Grant]) -> Rights:
         else:
             everywhere |= permissions
     return Rights(everywhere, projects)
-
-
-def member_of(email: str) -> str:
-    """Return how a policy names somebody."""
-    return (SERVICE_ACCOUNT if email.endswith(_ACCOUNTS) else USER) + email
 
 
 def home_of(account: str) -> str:

@@ -1,4 +1,4 @@
-"""Principals are who asks: an identity, and what it may do where."""
+"""Principals are who asks: an identity, how policies name it, and what it may do where."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,6 +7,10 @@ from msgspec import Struct, field
 
 from trainshed.access.job_tokens import JobClaims
 
+USER: Final = "user:"
+SERVICE_ACCOUNT: Final = "serviceAccount:"
+_ACCOUNTS: Final = ".gserviceaccount.com"
+"""How the address of every service account ends."""
 _NOTHING: Final = frozenset[str]()
 
 
@@ -85,3 +89,8 @@ class Principal(Struct, frozen=True):
         all."""
         projects = self.rights.projects
         return next(iter(projects)) if len(projects) == 1 and not self.rights.everywhere else ""
+
+
+def member_of(email: str) -> str:
+    """Return how a policy names somebody."""
+    return (SERVICE_ACCOUNT if email.endswith(_ACCOUNTS) else USER) + email

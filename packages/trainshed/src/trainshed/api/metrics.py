@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from trainshed.access.authorization import authorize
+from trainshed.access.permissions import authorize
 from trainshed.api.calls.http import no_such_method, refusal_answer
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.core.capacity import Load, NodeStatus

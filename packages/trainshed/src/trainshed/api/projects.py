@@ -12,9 +12,8 @@ import msgspec
 from google.protobuf.message import Message
 from msgspec.structs import replace
 
-from trainshed.access.authorization import authorize
 from trainshed.access.book import AccessBook, Project
-from trainshed.access.permissions import ADMIN_BUCKETS, PERMISSIONS
+from trainshed.access.permissions import ADMIN_BUCKETS, PERMISSIONS, authorize
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods, read_update_mask

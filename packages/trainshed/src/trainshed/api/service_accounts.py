@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT, LIFETIME
-from trainshed.access.authorization import authorize
 from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
+from trainshed.access.permissions import authorize
 from trainshed.access.principals import Bearer
 from trainshed.api.calls.call import HandCall, HandHandler, HandMethods
 from trainshed.api.calls.parents import ProjectName

@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 from msgspec import Struct, field
 
 from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
-from trainshed.access.policy import home_of, member_of
+from trainshed.access.policy import home_of
+from trainshed.access.principals import member_of
 from trainshed.buckets.callers import PERMISSIONS, Caller, Kind, Reach
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.names import Endpoint, Target

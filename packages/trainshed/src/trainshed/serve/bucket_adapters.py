@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Final
 
-from trainshed.access.policy import member_of
+from trainshed.access.principals import member_of
 from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.tree import encode_segment

@@ -16,9 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.account_tokens import what_became
-from trainshed.access.authorization import authorize
 from trainshed.access.book import AccessBook
-from trainshed.access.permissions import is_recorded
+from trainshed.access.permissions import authorize, is_recorded
 from trainshed.access.policy import home_of
 from trainshed.access.principals import Bearer, Principal
 from trainshed.api.calls.services import Services

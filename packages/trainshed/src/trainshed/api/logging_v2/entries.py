@@ -18,8 +18,8 @@ from typing import Any, Final, assert_never
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.access.authorization import authorize
 from trainshed.access.job_tokens import JobClaims
+from trainshed.access.permissions import authorize
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
 from trainshed.api.calls.parents import refuse_numbers

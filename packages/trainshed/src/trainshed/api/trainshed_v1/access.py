@@ -11,7 +11,8 @@ from msgspec.structs import asdict, replace
 
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.permissions import PERMISSIONS
-from trainshed.access.policy import Grant, member_fault, member_of, role_fault
+from trainshed.access.policy import Grant, member_fault, role_fault
+from trainshed.access.principals import member_of
 from trainshed.access.sealing import KeyUnusable, SecretId
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
 from trainshed.api.calls.parents import refuse_numbers

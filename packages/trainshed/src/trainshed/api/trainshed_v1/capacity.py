@@ -10,7 +10,8 @@ from typing import Final
 from msgspec import structs
 
 from trainshed.access.permissions import PERMISSIONS
-from trainshed.access.policy import member_fault, member_of
+from trainshed.access.policy import member_fault
+from trainshed.access.principals import member_of
 from trainshed.api.calls.services import CapacityView
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import read_job_name

@@ -1,8 +1,7 @@
 """Hands out what opens pages without a token (`calls.links`): tickets for shells in running replicas and in
 what failed ones left, and links to TensorBoard for what jobs wrote."""
 
-from trainshed.access.authorization import authorize
-from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.errors import NotServed, installing

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
 
-from trainshed.access.authorization import authorize
+from trainshed.access.permissions import authorize
 from trainshed.api.calls.call import project_in
 from trainshed.api.calls.progress import primary_of
 from trainshed.api.calls.services import Services

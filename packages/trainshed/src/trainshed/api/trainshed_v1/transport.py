@@ -11,8 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.access.authorization import authorize
-from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import audited, id_of, project_in
 from trainshed.api.calls.http import (
