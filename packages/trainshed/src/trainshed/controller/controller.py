@@ -26,7 +26,7 @@ from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.leftovers import settle_leftovers, settle_unknown
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
-from trainshed.controller.parents import Parents, ParentStores, parent_of, reconcile_pipeline
+from trainshed.controller.parents import Parents, ParentStores, reconcile_pipeline
 from trainshed.controller.steps import JobSteps, count_step
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import Watchers
@@ -42,6 +42,7 @@ from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget, Prices, Use, released
+from trainshed.core.works import parent_of
 from trainshed.engines.port import (
     CapacityChanged,
     KeepsQuarantine,

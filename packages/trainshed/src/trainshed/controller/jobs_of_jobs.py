@@ -6,13 +6,12 @@ All of it follows from the stored works; the controller tells of each work that 
 from collections.abc import Callable
 from typing import Final
 
-from trainshed.controller.parents import parent_of
 from trainshed.core.errors import FailedPrecondition, ResourceExhausted
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, ActingJob, Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work
+from trainshed.core.works import Work, parent_of
 
 MOST: Final = 20
 """The default of the setting `max_child_jobs`."""

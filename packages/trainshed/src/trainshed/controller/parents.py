@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import assert_never
 
 from msgspec import Struct
 
@@ -29,7 +28,7 @@ from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work
+from trainshed.core.works import Work, parent_of
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.models import Models
@@ -177,17 +176,6 @@ class Parents:
         with contextlib.suppress(FailedPrecondition, NotFound):
             await self._stores.intake.request_cancel(work.name, cancel)
             self._wake(uid)
-
-
-def parent_of(work: Work) -> JobUid | None:
-    """Return the work that made this one; None if a user did."""
-    match work:
-        case Job() | TuningJob():
-            return work.parent.uid if work.parent else None
-        case Pipeline():
-            return None
-        case _:
-            assert_never(work)
 
 
 def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
