@@ -10,7 +10,7 @@ from tests.commands import needs_compiler
 from tests.e2e.processes import children, commands
 from tests.e2e.running import SKLEARN, Service, submit, worker_pool
 from tests.e2e.stories import PRIMARY, REDUCER, Verdict, story_of, until
-from trainshed.core.reduction import PROGRAM
+from trainshed.core.environment import REDUCER_PROGRAM
 from trainshed_reduction import variables as reduction
 
 pytestmark = needs_compiler
@@ -72,7 +72,7 @@ def reducing(job_id: str, replica: str) -> int:
     job = f"CLOUD_ML_JOB_ID={job_id}"
     host, rank = f"HOSTNAME=cmle-training-{replica[:-2]}-", f"-{replica[-1]}"
     pids: list[int] = []
-    for pid in commands(PROGRAM[2]):
+    for pid in commands(REDUCER_PROGRAM[2]):
         environ = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
         ours = job in environ
         if ours and any(text.startswith(host) and text.endswith(rank) for text in environ):

@@ -20,9 +20,9 @@ from tests.unit.specs_requests import (
     vertex,
 )
 from trainshed.access.job_tokens import JobTokens
-from trainshed.core import reduction, secrets
+from trainshed.core import secrets
 from trainshed.core.cluster import Endpoint
-from trainshed.core.environment import Gang, arguments, environment
+from trainshed.core.environment import REDUCER_PROGRAM, Gang, arguments, environment
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
@@ -107,7 +107,7 @@ def test_what_gcloud_gives_to_all_pools_is_not_for_reducers() -> None:
     program = spec.pool(2).program
     assert (program.command, program.args) == ((), ())
     assert "--command and --args" in program.runtime.notices[0]
-    assert arguments(spec, FIRST, environ(spec, FIRST)) == reduction.PROGRAM
+    assert arguments(spec, FIRST, environ(spec, FIRST)) == REDUCER_PROGRAM
     assert parsed(package(), pool(), reducers()).pool(2).program.runtime.notices == ()
 
 
@@ -142,7 +142,7 @@ def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:
         args=["--lr=0.1"],
         jobDir="gs://bucket/job",
     )
-    assert arguments(spec, FIRST, environ(spec, FIRST)) == reduction.PROGRAM
+    assert arguments(spec, FIRST, environ(spec, FIRST)) == REDUCER_PROGRAM
     assert environ(spec, PRIMARY)[REDUCERS] == "workerpool2-0:2222,workerpool2-1:2222"
 
 

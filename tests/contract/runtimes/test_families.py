@@ -13,7 +13,7 @@ import pytest
 
 from tests.commands import needs_compiler, running
 from tests.contract.runtimes.conftest import Objects, Workshop, copy_template
-from trainshed.core.reduction import PROGRAM
+from trainshed.core.environment import REDUCER_PROGRAM
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.interpreters import Interpreters
@@ -105,7 +105,7 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
         assert runtimes.reduction() == packages
     environ = {"PYTHONPATH": packages, reduction.LISTEN: "127.0.0.1:0", reduction.TOKEN: "secret"}
     with running(
-        *(f"{prepared.template}/bin/python3", *PROGRAM[1:]),
+        *(f"{prepared.template}/bin/python3", *REDUCER_PROGRAM[1:]),
         env=environ,
         stdout=subprocess.PIPE,
         text=True,

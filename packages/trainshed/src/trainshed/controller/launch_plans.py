@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from trainshed.core import reduction, warm_start
+from trainshed.core import warm_start
 from trainshed.core.catalog.machines import GIB
-from trainshed.core.cluster import PS_POOL, Endpoint, hostname
+from trainshed.core.cluster import PS_POOL, Endpoint, hostname, reducers, takes_part_in_reduction
 from trainshed.core.environment import Gang, arguments, environment, service_account
 from trainshed.core.job import JobSpec
 from trainshed.core.launch import (
@@ -172,12 +172,11 @@ def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None = Non
     """Return a replica's part in reductions. In each pool of workers, which run one program, the first one
     is expected to use them, unless the job says that it does without reducers. `packages`:
     directory of `trainshed_reduction`."""
-    if not reduction.takes_part(spec, replica):
+    if not takes_part_in_reduction(spec, replica):
         return ReductionPart()
     environ = dict(spec.pool(replica.pool).program.env)
     is_expected = replica.pool < PS_POOL and not replica.index and environ.get(MODE) != "off"
-    reducers = len(reduction.reducers(spec))
-    return ReductionPart(packages, reducers, is_expected)
+    return ReductionPart(packages, len(reducers(spec)), is_expected)
 
 
 def _warm(
@@ -202,7 +201,7 @@ def _warm(
         modules=source.modules if source else (),
         in_image=runtime.image is not None,
         gpus=accelerators.count if accelerators else 0,
-        reduces=reduction.takes_part(job.spec, replica.id),
+        reduces=takes_part_in_reduction(job.spec, replica.id),
     )
     # Only those who asked for a warm start are told why they do not get it.
     return None if warm.cold_because and label != "on" else warm

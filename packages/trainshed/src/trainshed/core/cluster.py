@@ -60,6 +60,17 @@ def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
     return None
 
 
+def reducers(spec: JobSpec) -> tuple[ReplicaId, ...]:
+    """Return the reducers of a job, in the order in which workers are told of them."""
+    return spec.pool(PS_POOL).replicas() if has_reducers(spec) else ()
+
+
+def takes_part_in_reduction(spec: JobSpec, replica: ReplicaId) -> bool:
+    """Whether a replica reduces, or can have its sums made: it belongs to the reducers, or is the primary or
+    a worker, of a job with reducers."""
+    return has_reducers(spec) and replica.pool <= PS_POOL
+
+
 def role(spec: JobSpec, replica: ReplicaId) -> str:
     """Return `master` or `chief`, `worker`, `ps`, `evaluator`: the name in TF_CONFIG and in `ml`
     hostnames."""

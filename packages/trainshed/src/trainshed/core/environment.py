@@ -1,5 +1,5 @@
 """What a replica's program is given: its environment, with its place in the cluster, and its command line
-(spec/program#arguments, facts/program#variables, facts/program#arguments).
+(spec/program#arguments, spec/reduction#settings, facts/program#variables, facts/program#arguments).
 
 Pure: the same job and endpoints give the same values. The engine adds what only the slot knows (HOME, PATH,
 storage endpoints).
@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.core import reduction, secrets
+from trainshed.core import secrets
+from trainshed.core.catalog.machines import machine_types
 from trainshed.core.cluster import (
     EVALUATOR_POOL,
     PS_POOL,
@@ -22,14 +23,19 @@ from trainshed.core.cluster import (
     has_reducers,
     is_container_job,
     is_reducer,
+    reducers,
     role,
+    takes_part_in_reduction,
 )
 from trainshed.core.job import JobSpec
 from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.requests import snake_case
 from trainshed.core.runtime import REDUCERS
-from trainshed_reduction.variables import TOKEN_FILE
+from trainshed_reduction import variables as known
+
+REDUCER_PROGRAM: Final = ("python3", "-m", "trainshed_reduction.reducer")
+"""The command line of reducers."""
 
 REDUCTION_REPORT = "/var/hypertune/reduction.json"
 """The file in which programs report on a reduction, named by `REDUCTION_REPORT_FILE`. Its directory exists
@@ -86,9 +92,9 @@ def environment(
         "CLOUD_ML_JOB": _dump(_cloud_ml_job(gang.spec, replica)),
         "CLOUD_ML_JOB_SA": service_account(gang.name.project_id, gang.spec),
         **_cluster_variables(gang, replica),
-        **reduction.variables(gang.spec, gang.endpoints, replica, gang.attempt),
+        **_reduction_variables(gang, replica),
     }
-    reduces = reduction.takes_part(gang.spec, replica)
+    reduces = takes_part_in_reduction(gang.spec, replica)
     if reduces:
         variables[REDUCTION_REPORT_FILE] = REDUCTION_REPORT
     trial = _trial_variables(gang.spec)
@@ -104,8 +110,9 @@ def environment(
         # Measurements that are reported elsewhere would be lost, and the trial with them.
         variables[METRIC_FILE] = trial[METRIC_FILE]
     if reduces:
-        variables |= reduction.credentials(gang.spec, replica, gang.uid)
-        variables.pop(TOKEN_FILE, None)
+        # By it the job's workers and reducers know one another.
+        variables[known.TOKEN] = secrets.job_mark(gang.uid)
+        variables.pop(known.TOKEN_FILE, None)
     if reduces and packages:
         path = variables.get("PYTHONPATH")
         variables["PYTHONPATH"] = f"{packages}:{path}" if path else packages
@@ -129,7 +136,7 @@ def arguments(
     """
     program = spec.pool(replica.pool).program
     if is_reducer(spec, replica.pool) and program.runtime.family == REDUCERS:
-        return reduction.PROGRAM
+        return REDUCER_PROGRAM
     # An image's author must not choose secrets of whoever runs the image.
     entrypoint, command = _unmarked(entrypoint), _unmarked(command)
     if spec.api is Api.VERTEX:
@@ -238,6 +245,34 @@ _NAMED_RESOURCES: Final = {
     "experimentRun": "AIP_EXPERIMENT_RUN_NAME",
 }
 """Fields of a job's spec that name a resource, and the variable that tells programs its name."""
+
+
+def _reduction_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
+    """Return what a job may change of that which replicas are told about its reducers; none for a replica
+    that takes no part. `trainshed_reduction.variables`, which their programs read too, defines the names and
+    the allowed values."""
+    spec = gang.spec
+    if not takes_part_in_reduction(spec, replica):
+        return {}
+    if is_reducer(spec, replica.pool):
+        return {known.LISTEN: str(gang.endpoints[replica])}
+    places = ",".join(str(gang.endpoints[reducer]) for reducer in reducers(spec))
+    environ = {
+        known.REDUCERS: places,
+        known.ATTEMPT: str(gang.attempt),
+        known.REPLICA: str(replica),
+    }
+    return environ | _bandwidths(spec)
+
+
+def _bandwidths(spec: JobSpec) -> dict[str, str]:
+    """Return the Gbit/s each way of the slowest worker and of a reducer; nothing unless both are known."""
+    of_types = {name: kind.egress_gbps or 0.0 for name, kind in machine_types().items()}
+    gbps = {pool.position: of_types.get(pool.machine.type, 0.0) for pool in spec.pools}
+    worker = min(gbps[position] for position in gbps if position < PS_POOL)
+    if not worker or not gbps[PS_POOL]:
+        return {}
+    return {known.WORKER_GBPS: f"{worker:g}", known.REDUCER_GBPS: f"{gbps[PS_POOL]:g}"}
 
 
 def _output_directories(spec: JobSpec) -> dict[str, str]:

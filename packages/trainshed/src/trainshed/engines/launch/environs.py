@@ -16,7 +16,7 @@ Who sets what, and where; later ones win over earlier ones, but for what is said
   CUDA_VISIBLE_DEVICES PYTHONUNBUFFERED, and what its framework's older version took (`old_ways`)
 - the gang (`core.environment`): CLUSTER_SPEC TF_CONFIG MASTER_ADDR MASTER_PORT RANK WORLD_SIZE
 - the job's `env` (`core.environment`): whatever it names
-- the metrics file and reducers (`core.environment`, `core.reduction`): CLOUD_ML_HP_METRIC_FILE
+- the metrics file and reducers (`core.environment`): CLOUD_ML_HP_METRIC_FILE
   TRAINSHED_REDUCTION* PYTHONPATH
 - the slot (`of_slot`): HOME TMPDIR PATH PYTHONUSERBASE PYTHONUNBUFFERED HOSTNAME, of which
   the job's own HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
