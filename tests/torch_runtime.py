@@ -19,11 +19,10 @@ from tests.contract.runtimes.conftest import Objects
 from tests.e2e.running import CACHE
 from tests.soaks import SOAKS
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.runtimes.families import sheet_of
+from trainshed.runtimes.families import format_minor, sheet_of
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.runtimes.sheet import format_minor
 
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
 """A prebuilt image that it stands for."""

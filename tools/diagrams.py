@@ -19,9 +19,8 @@ from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
 from trainshed.runtimes.catalog import nearest
-from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.families import FAMILIES, Minor, format_minor, parse_minor
 from trainshed.runtimes.interpreters import Interpreters
-from trainshed.runtimes.sheet import Minor, format_minor, parse_minor
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PREBUILT_IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"

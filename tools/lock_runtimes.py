@@ -14,9 +14,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.families import FAMILIES, Minor, Release, Sheet, format_minor
 from trainshed.runtimes.interpreters import Interpreters
-from trainshed.runtimes.sheet import Minor, Release, Sheet, format_minor
 
 _UV = str(Path(sys.executable).with_name("uv"))
 _QUIETLY = ("--quiet", "--no-config", "--no-python-downloads")

@@ -11,11 +11,10 @@ import pytest
 
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.catalog import LocalCatalog
-from trainshed.runtimes.families import FAMILIES, sheet_of
+from trainshed.runtimes.families import FAMILIES, Minor, sheet_of
 from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.images.cluster import ClusterImages
 from trainshed.runtimes.interpreters import Interpreters
-from trainshed.runtimes.sheet import Minor
 from trainshed.serve.setting_types import MappedImages, convert
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"

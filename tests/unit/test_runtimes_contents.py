@@ -10,8 +10,7 @@ from packaging.utils import canonicalize_name
 
 from tests.runtime_contents.modules import MODULES
 from trainshed.core.catalog.images import parse_prebuilt
-from trainshed.runtimes.families import FAMILIES
-from trainshed.runtimes.sheet import Minor, Release, Sheet, format_minor, parse_minor
+from trainshed.runtimes.families import FAMILIES, Minor, Release, Sheet, format_minor, parse_minor
 
 _DOCUMENTED = Path(__file__).parents[1] / "runtime_contents/documented.json"
 _HIGHEST_PATCH = 99

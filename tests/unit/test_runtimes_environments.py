@@ -9,10 +9,10 @@ import pytest
 
 from tests.caches import remove_cache
 from trainshed.runtimes.environments import Environments
+from trainshed.runtimes.families import Release, Sheet
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.sheet import Release, Sheet
 
 _UV = """#!/bin/sh
 case "$*" in

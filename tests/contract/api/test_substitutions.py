@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import container, custom_job
 from trainshed.runtimes.catalog import LocalCatalog
+from trainshed.runtimes.families import Minor
 from trainshed.runtimes.interpreters import Interpreters
-from trainshed.runtimes.sheet import Minor
 
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-8:latest"
 

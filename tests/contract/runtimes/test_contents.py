@@ -11,9 +11,8 @@ from tests.contract.runtimes.conftest import Objects, copy_template
 from tests.contract.runtimes.test_families import CACHE, prepare
 from tests.runtime_contents.modules import MODULES
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.families import FAMILIES, parse_minor
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.runtimes.sheet import parse_minor
 
 _IMPORTING = """
 import importlib, json, sys

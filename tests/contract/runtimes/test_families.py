@@ -15,11 +15,10 @@ from tests.commands import needs_compiler, running
 from tests.contract.runtimes.conftest import Objects, Workshop, copy_template
 from trainshed.core.environment import REDUCER_PROGRAM
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.runtimes.families import FAMILIES, sheet_of
+from trainshed.runtimes.families import FAMILIES, format_minor, parse_minor, sheet_of
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.runtimes.sheet import format_minor, parse_minor
 from trainshed_reduction import variables as reduction
 
 CACHE = Path(

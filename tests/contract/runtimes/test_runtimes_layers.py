@@ -10,11 +10,11 @@ from tests.commands import execute
 from tests.contract.runtimes.conftest import Workshop, copy_template, sdist
 from tests.e2e.packages import archived
 from trainshed.core.packages import JobPackage
+from trainshed.runtimes.families import format_minor
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PackageFailed, PreparedRuntime
 from trainshed.runtimes.prefix import base_of, derive_prefix, make_prefix
-from trainshed.runtimes.sheet import format_minor
 
 _SETUP = (
     "from setuptools import setup, find_packages\n"

@@ -12,9 +12,9 @@ from tests.contract.engines.warm.programs import FRAMEWORK, PROGRAMS
 from tests.soaks import SOAKS
 from trainshed.cli.run.program import pack
 from trainshed.core.launch import Software, WarmStart
+from trainshed.runtimes.families import Minor
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
-from trainshed.runtimes.sheet import Minor
 
 OWN = sys.version_info.major, sys.version_info.minor
 #: Versions of Python that runtimes have; tests skip those that the machine lacks.

@@ -13,11 +13,10 @@ from tests.contract.engines.warm import framework_programs
 from tests.contract.engines.warm.running import differences, outcome, preloaded, start
 from tests.contract.engines.warm.runtimes import Runtime
 from tests.e2e.running import CACHE
-from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.families import FAMILIES, Sheet, parse_minor
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.inventory import Inventory
 from trainshed.runtimes.prefix import Prefix, derive_prefix, write_template
-from trainshed.runtimes.sheet import Sheet, parse_minor
 
 pytestmark = pytest.mark.soak
 

@@ -19,11 +19,18 @@ from trainshed.core.catalog.images import (
     parse_prebuilt,
 )
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
-from trainshed.runtimes.families import FAMILIES, sheet_of
+from trainshed.runtimes.families import (
+    FAMILIES,
+    Minor,
+    Release,
+    Sheet,
+    format_minor,
+    parse_minor,
+    sheet_of,
+)
 from trainshed.runtimes.image_map import MappedImage, mapped
 from trainshed.runtimes.images.cluster import ContainerImages
 from trainshed.runtimes.interpreters import Interpreters
-from trainshed.runtimes.sheet import Minor, Release, Sheet, format_minor, parse_minor
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
 _RUNTIME_VERSION_PACKAGES = (

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.runtimes.families import sheet_of
+from trainshed.runtimes.families import Release, Sheet, format_minor, parse_minor, sheet_of
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.port import BuildFailed
@@ -20,7 +20,6 @@ from trainshed.runtimes.prefix import (
     write_command,
     write_template,
 )
-from trainshed.runtimes.sheet import Release, Sheet, format_minor, parse_minor
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.torch_extensions import take_out_unusable
 from trainshed.runtimes.trees import let_read, size_of

@@ -1,4 +1,5 @@
-"""Reads the data sheets of the runtime families: `FAMILY/sheet.toml`, beside the family's locks.
+"""The runtime families, by their data sheets: the versions of each, the Pythons that each version runs on,
+and what it holds. A sheet is `FAMILY/sheet.toml`, beside the family's locks.
 
 In a sheet, "@NAME" in a list of requirements stands for the list NAME of the sheet (`lists`) or of all sheets
 (`requirements.toml`). A release has what the sheet says of `every` one, and of the one that it is `like`,
@@ -6,14 +7,19 @@ unless it says otherwise. `until` names, by part, the highest minor version of P
 available, 0 = none; a part that is not named supports all Pythons of the release.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
-from trainshed.runtimes.sheet import LeftOut, Release, Sheet
+from trainshed.core.runtime import OldWay
+
+Minor = tuple[int, int]
+"""A Python version as (major, minor)."""
 
 _HERE: Final = Path(__file__).parent
 _LISTS: Final[Mapping[str, list[str]]] = tomllib.loads((_HERE / "requirements.toml").read_text())
@@ -27,6 +33,165 @@ _REQUIREMENTS: Final = {"requirements", "sources", "excluded", "overrides"}
 
 GSUTIL: Final = "gsutil"
 TENSORBOARD: Final = "tensorboard"
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_SLIM = "slim"
+
+
+class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
+    """A package that the prebuilt images hold, or programs expect, and that is missing here."""
+
+    name: str
+    #: Why it is missing, in a few words that follow the name in brackets.
+    reason: str
+    #: The lowest and the highest Python without it; None = all are without it.
+    pythons: tuple[Minor, Minor] | None = None
+    #: The device of which images hold it, as in their names; "" = of all. Jobs of others are not told.
+    device: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})"
+
+    def is_left_out_on(self, python: Minor) -> bool:
+        """Whether it is missing on that Python."""
+        return self.pythons is None or self.pythons[0] <= python <= self.pythons[1]
+
+
+class Change(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a framework does otherwise since one of its versions, and can still do as before."""
+
+    since: Minor
+    #: What it did before, as a clause for notices.
+    before: str
+    old_way: OldWay
+
+
+class Release(Struct, frozen=True, forbid_unknown_fields=True):
+    """One version of a family's framework."""
+
+    #: The framework's version; "" for plain Python.
+    version: str
+    #: Lowest and highest Python, both included.
+    pythons: tuple[Minor, Minor]
+    #: What is installed on top of the family's own requirements, as version ranges from which the lock is
+    #: made.
+    requirements: tuple[str, ...] = ()
+    #: Pins of packages that exist as source distributions only; these need no others.
+    sources: tuple[str, ...] = ()
+    #: Packages that the requirements need, but programs do not.
+    excluded: tuple[str, ...] = ()
+    #: Version ranges that replace what other packages ask of these packages.
+    overrides: tuple[str, ...] = ()
+    #: The day (YYYY-MM-DD) as of which the lock is made, "" = today: later versions were never tried with
+    #: this framework. Installers and certificates are always today's.
+    day: str = ""
+    #: Whether the lock is made for Linux on x86-64, the only platform with wheels of everything; elsewhere
+    #: the same pins are tried.
+    only_x86: bool = False
+    #: Packages missing in addition to those that the family leaves out.
+    left_out: tuple[LeftOut, ...] = ()
+    #: Flags of the installer that are tried first if no package index is configured on the machine. Which
+    #: build of a pinned version there is, and what it needs, depends on the index.
+    first: tuple[str, ...] = ()
+    #: Whether this is a build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
+    for_gpu: bool = False
+
+    @property
+    def base(self) -> str:
+        """The framework's version as images name it, whatever build this release is."""
+        return self.version.partition("+")[0]
+
+    @property
+    def is_slim(self) -> bool:
+        """Whether it holds only its own requirements and nothing of the family's: for images with the tag
+        `slim`."""
+        return self.version.endswith(f"+{_SLIM}")
+
+    def runs_on(self, python: Minor) -> bool:
+        return self.pythons[0] <= python <= self.pythons[1]
+
+
+class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
+    family: str
+    title: str
+    #: Newest first.
+    releases: tuple[Release, ...]
+    #: Requirements of every release that is not slim; `sources` and `left_out` hold for the same releases.
+    requirements: tuple[str, ...]
+    #: The folder of its locks.
+    folder: Path
+    #: Lowest and highest preferred Python, if nobody asked for one.
+    preferred_pythons: tuple[Minor, Minor]
+    #: Modules that have to load before an environment counts as built.
+    imports: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    #: The framework of prebuilt images that it stands for (`core.catalog.images`); "" = none.
+    framework: str = ""
+    #: Whether the usual Python is preferred to the image's, because builds for others are hard to get.
+    usual_python: bool = False
+    #: Whether its versions are those of `ml` v1 runtimes.
+    runtime_versions: bool = False
+    #: Modules that warm programs (docs/adr/0083) find imported, in this order; only those that were found to
+    #: be forkable.
+    preloads: tuple[str, ...] = ()
+    #: A program that becomes the family's one command, named as the family is and run by its own Python, in
+    #: the place of all console scripts; None = the scripts are there, and the job's Python runs them.
+    command: Path | None = None
+    #: Changes that programs written for older versions stumble over.
+    changes: tuple[Change, ...] = ()
+    #: What an environment takes on the disk, in words, if it is not slim; None = little.
+    space: str | None = None
+
+    def release(self, version: str) -> Release | None:
+        """Return the release of that version; None if the sheet has none."""
+        return next((release for release in self.releases if release.version == version), None)
+
+    def lock(self, release: Release) -> Path:
+        """Return the path of the lock: the pins of everything that the release holds, with markers where they
+        depend on the Python (`./dev lock`)."""
+        name = (release.version or "plain").replace("+", "-")
+        return self.folder / f"{name}.lock"
+
+    def asks_for(self, release: Release) -> tuple[str, ...]:
+        """Return the version ranges that the release's lock is made from."""
+        return (*(() if release.is_slim else self.requirements), *release.requirements)
+
+    def built_from(self, release: Release) -> tuple[str, ...]:
+        """Return the pins of source distributions that go into its lock unchanged."""
+        return (*(() if release.is_slim else self.sources), *release.sources)
+
+    def provides(self, release: Release) -> frozenset[str]:
+        """Return the names of the distributions that an environment is asked to hold, without their
+        dependencies."""
+        texts = (*self.asks_for(release), *self.built_from(release))
+        names = (_NAME.match(text) for text in texts)
+        return frozenset(match[0].lower() for match in names if match)
+
+    def changed(self, wanted_version: str, release: Release) -> tuple[Change, ...]:
+        """Return the changes between the version that was asked for and that release."""
+        wanted, served = parse_minor(wanted_version), parse_minor(release.version)
+        if wanted is None or served is None:
+            return ()
+        return tuple(change for change in self.changes if wanted < change.since <= served)
+
+    def lacks(self, release: Release, python: Minor) -> tuple[LeftOut, ...]:
+        """Return what is missing in that release on that Python."""
+        return tuple(
+            package
+            for package in (*self.left_out, *release.left_out)
+            if package.is_left_out_on(python)
+        )
+
+
+def parse_minor(text: str) -> Minor | None:
+    """Return `"3.10"` or `"3.10.13"` as (3, 10); None if the text is not a version."""
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def format_minor(python: Minor) -> str:
+    return f"{python[0]}.{python[1]}"
 
 
 def _sheet(folder: Path) -> Sheet:

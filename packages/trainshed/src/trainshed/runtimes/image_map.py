@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from trainshed.core.catalog.images import is_reference
 from trainshed.core.errors import closest
-from trainshed.runtimes.families import FAMILIES, sheet_of
-from trainshed.runtimes.sheet import parse_minor
+from trainshed.runtimes.families import FAMILIES, parse_minor, sheet_of
 
 
 class MappedImage(Struct, frozen=True):

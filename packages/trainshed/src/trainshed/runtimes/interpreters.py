@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from trainshed.runtimes.sheet import Minor
+from trainshed.runtimes.families import Minor
 
 _PROBE_SECONDS = 20
 _USUAL: Minor = (3, 11)

@@ -9,11 +9,10 @@ from trainshed.core.runtime import RuntimeRefusal
 from trainshed.core.units import Bytes, Nanos
 from trainshed.runtimes.catalog import LocalCatalog, newest, no_family
 from trainshed.runtimes.environments import Environments, resolve
-from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.families import FAMILIES, Release, Sheet, format_minor
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.port import BuildFailed, Progress
-from trainshed.runtimes.sheet import Release, Sheet, format_minor
 
 LIKELY = (FAMILIES[0].family, "python")
 """Families of jobs that name no runtime, and of most custom programs."""

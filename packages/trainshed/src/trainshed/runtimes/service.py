@@ -18,7 +18,7 @@ from trainshed.runtimes.cache_cleaner import REDUCTION, bound
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Environments, resolve
-from trainshed.runtimes.families import GSUTIL
+from trainshed.runtimes.families import GSUTIL, Release, Sheet
 from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.images.cluster import ContainerImages
 from trainshed.runtimes.installer import Installer
@@ -35,7 +35,6 @@ from trainshed.runtimes.port import (
 )
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.reduction import Reduction
-from trainshed.runtimes.sheet import Release, Sheet
 from trainshed.runtimes.single_flight import SingleFlight
 
 log = logging.getLogger(__name__)
