@@ -21,7 +21,8 @@ from trainshed.engines.launch.devices import (
     totals,
     visible,
 )
-from trainshed.engines.local.machine import Declared, share, split
+from trainshed.engines.local.machine import share, split
+from trainshed.engines.local.options import Declared
 
 GIB = 1 << 30
 

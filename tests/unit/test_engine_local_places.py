@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from tests.commands import disk_of
 from tests.fake_devices import fake_devices
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.gangs import choose_address, moved, new_slots
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.places import choose_address, moved, new_slots
 from trainshed.engines.port import Slot, SlotRequest
 
 TWO = fake_devices("Tesla T4", "Tesla T4")

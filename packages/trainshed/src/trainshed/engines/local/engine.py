@@ -19,9 +19,8 @@ from trainshed.engines.launch.where import BuildPlace, Where, intercepted
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.gangs import Gang, Gangs
-from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout, written_down
-from trainshed.engines.local.options import Options
+from trainshed.engines.local.options import Declared, Options
 from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.reconciler import Reconciler
 from trainshed.engines.local.slot_handle import SlotHandle, probe_latest
@@ -61,7 +60,7 @@ class LocalEngine:
         self._layout = Layout(data.resolve())
         options = self._options = (options or Options()).on_this_machine(self._layout)
         self._streams = FileStreams(self._layout.logs)
-        self._probe = HostProbe(options, identity)
+        self._probe = machine.HostProbe(options, identity)
         self._spawner = Spawner(zygote)
         self._tasks = Crew()
         self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
@@ -364,7 +363,7 @@ def new_engine(context: EngineContext) -> LocalEngine:
         rules=context.rules,
         kept_ports=context.kept_ports,
         warm_idle=_WARM_IDLE,
-        declared=machine.Declared(
+        declared=Declared(
             table["node_cpus"], round(table["node_memory"] * 2**30), table["node_accelerators"]
         ),
     )

@@ -1,25 +1,42 @@
-"""Gives gangs their slots: it records them, moves them to other nodes and takes them back."""
+"""Gives gangs their slots: it chooses the address, port, GPUs and users of each, records the slots, moves
+them to other nodes and takes them back."""
 
 import asyncio
+import hashlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local import machine, places
-from trainshed.engines.local.host_probe import HostProbe
+from trainshed.engines.launch.devices import choose
+from trainshed.engines.launch.where import PROGRAM_PORT
 from trainshed.engines.local.layout import Layout, written_down
+from trainshed.engines.local.machine import HostProbe, Shares, is_node
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, Slot, SlotRequest
 from trainshed.eventloop.background import in_turns
 from trainshed.replica import protocol
+from trainshed.replica.sandbox import users
 
 Gang = Mapping[ReplicaId, SlotHandle]
 
 _MADE_IN_A_TURN: Final = 8
 """Slots whose directories are made before others have their turn on the loop: where many were deleted a short
 while ago, ext4 takes a third of a millisecond for one."""
+
+_FIRST_ADDRESS = 127 << 24 | 64 << 16
+_ADDRESSES = 1 << 22
+"""127.64.0.0/10: loopback addresses that nothing else on a machine uses."""
+
+_FIRST_SHARED_PORT, _SHARED_PORTS = 20000, 12000
+"""Below those that the kernel gives out by itself."""
+
+_FIRST_USER = 0x70000000
+_USER_RANGES = 4000
+"""User numbers that no distribution gives out, in ranges of `users.COUNT`."""
 
 
 class Gangs:
@@ -88,7 +105,7 @@ class Gangs:
     ) -> tuple[Slot, ...]:
         """See the port. Other tasks get their turn on the loop while a large gang is written down."""
         for request in requests:
-            if not machine.is_node(request.node):
+            if not is_node(request.node):
                 raise LaunchRejected(
                     f"there is no node {request.node!r}; this engine's are called local, or local-0 and so on"
                 )
@@ -101,7 +118,7 @@ class Gangs:
 
     async def _make(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> Gang:
         taken = (slot_handle.slot for slot_handle in self.slot_handles())
-        slots = places.new_slots(
+        slots = new_slots(
             self._identity,
             job_uid,
             requests,
@@ -138,9 +155,9 @@ class Gangs:
         ]
         slots = {replica: slot_handle.slot for replica, slot_handle in gang.items()}
         for slot_handle, request in moving.items():
-            moved = places.moved(slot_handle.slot, request, stay, self._probe.shares)
-            slots[request.replica] = moved
-            stay.append(moved)
+            slot = moved(slot_handle.slot, request, stay, self._probe.shares)
+            slots[request.replica] = slot
+            stay.append(slot)
         job_uid, attempt = next(
             (slot_handle.job_uid, slot_handle.attempt) for slot_handle in moving
         )
@@ -168,8 +185,121 @@ class Gangs:
         self._layout.discard(job_uid, attempt)
 
 
+class PortProbe(Protocol):
+    """Tells whether a port of a node is free. `again`: the replica had the port before, so that its old
+    connections, which may still be closing, do not count."""
+
+    def __call__(self, port: int, *, again: bool) -> bool: ...
+
+
+def new_slots(
+    identity: str,
+    job_uid: JobUid,
+    requests: Sequence[SlotRequest],
+    taken: Iterable[Slot],
+    shares: Shares,
+    *,
+    resolves: bool,
+    own_users: bool = False,
+    shared: str | None = None,
+    is_free: PortProbe | None = None,
+) -> tuple[Slot, ...]:
+    """Choose the slots of a gang beside those that are taken. `identity`: tells this service from others on
+    the machine. `resolves`: replicas can resolve their peers' hostnames. `own_users`: each gets its own user
+    ids. `shared`: the machine's address, which all have, each with a port that `is_free` there; None = each
+    has its own address."""
+    others = list(taken)
+    addresses = {slot.endpoint or slot.address for slot in others}
+    ports = {slot.port for slot in others}
+    ranges = {slot.users for slot in others}
+    made: list[Slot] = []
+    for request in requests:
+        endpoint = None
+        address = choose_address(identity, job_uid, request.replica, addresses)
+        port = PROGRAM_PORT
+        addresses.add(address)
+        if shared and is_free is not None:
+            address, endpoint = shared, address
+            port = choose_shared_port(job_uid, request, ports, is_free)
+        ports.add(port)
+        host = request.hostname if resolves else address
+        devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
+        first = choose_users(identity, job_uid, request.replica, ranges) if own_users else None
+        ranges.add(first)
+        made.append(
+            Slot(
+                request.replica,
+                request.node,
+                request.hostname,
+                host,
+                address,
+                port,
+                devices,
+                first,
+                endpoint,
+            )
+        )
+    return tuple(made)
+
+
+def moved(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
+    """Return the same replica's slot on another node: its names stay (spec/failures), its GPUs are that
+    node's."""
+    return replace(slot, node=request.node, devices=_devices(request, others, shares))
+
+
+def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> str | None:
+    taken = (slot.devices for slot in others if slot.node == request.node)
+    return choose(shares.get(request.node, ()), request.accelerators, request.accelerator, taken)
+
+
+def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:
+    """Choose a replica's own loopback address: always the same one for a replica as long as that is free.
+
+    `identity`: tells this service from others on the machine. `used`: addresses of live slots.
+    """
+    for step in _steps(identity, job_uid, replica, _ADDRESSES):
+        number = _FIRST_ADDRESS + step
+        address = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
+        # Addresses that end in 0 or 255 look like networks to some programs.
+        if number & 255 not in (0, 255) and address not in used:
+            return address
+    raise RuntimeError("all of 127.64.0.0/10 is in use; release slots")
+
+
+def choose_shared_port(
+    job_uid: JobUid, request: SlotRequest, used: Container[int], is_free: PortProbe
+) -> int:
+    """Choose a replica's port where all share an address that other machines reach: the one that peers were
+    told before, if that is free. Otherwise the search begins at the same port on every machine."""
+    if request.port and request.port not in used and is_free(request.port, again=True):
+        return request.port
+    for step in _steps("", job_uid, request.replica, _SHARED_PORTS):
+        port = _FIRST_SHARED_PORT + step
+        if port not in used and is_free(port, again=False):
+            return port
+    raise RuntimeError("all ports from 20000 to 31999 are in use; release slots")
+
+
+def choose_users(
+    identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int | None]
+) -> int:
+    """Choose the first user id of a replica's own range."""
+    for step in _steps(identity, job_uid, replica, _USER_RANGES):
+        if (first := _FIRST_USER + step * users.COUNT) not in used:
+            return first
+    raise RuntimeError(f"all {_USER_RANGES} ranges of user numbers are in use; release slots")
+
+
+def _steps(identity: str, job_uid: JobUid, replica: ReplicaId, count: int) -> Iterator[int]:
+    """Yield the numbers below `count`, from one on that is always the same for a replica."""
+    text = f"{identity}|{job_uid}|{replica}"
+    start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return ((start + step) % count for step in range(count))
+
+
 def _is_free(address: str, port: int, *, again: bool) -> bool:
-    """See `places.PortProbe`. Other agents, and other users of a node, may hold the port."""
+    """See `PortProbe`. Other agents, and other users of a node, may hold the port."""
     with socket.socket() as probe:
         if again:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

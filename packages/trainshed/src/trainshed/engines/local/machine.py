@@ -1,32 +1,33 @@
-"""Finds out what this machine offers (processors, memory, control groups) and divides it among virtual
-nodes."""
+"""Finds out once what this machine offers an engine: its isolation, its resources, which it divides among
+virtual nodes, and the capabilities that follow from them."""
 
-import contextlib
+import asyncio
 import hashlib
 import os
-import pwd
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.capacity import Node
-from trainshed.engines.launch.devices import Device, totals
+from trainshed.engines.launch.devices import NO_DRIVER, Device, find_devices, find_driver, totals
+from trainshed.engines.launch.where import HostFacts
+from trainshed.engines.local.layout import MachineHosts
+from trainshed.engines.local.options import Declared, Options
+from trainshed.engines.local.spawner import Spawner
+from trainshed.engines.port import Capabilities, EngineUnavailable, LevelUnavailable
+from trainshed.eventloop.background import joined
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
 
 NAME = "local"
 
 _NODE_NAME = re.compile(rf"{NAME}(-\d+)?")
 
-
-class Declared(Struct, frozen=True):
-    """What each virtual node is declared to have, whatever the machine has, for strict mode and
-    demonstrations. 0 or () = its share of the machine."""
-
-    vcpus: float = 0
-    memory_bytes: int = 0
-    accelerators: tuple[tuple[str, int], ...] = ()
+Shares = Mapping[str, Sequence[Device]]
+"""The GPUs of each node."""
 
 
 def identity(data: Path) -> str:
@@ -40,6 +41,96 @@ def is_node(name: str) -> bool:
     return _NODE_NAME.fullmatch(name) is not None
 
 
+class HostProbe:
+    """The facts about this machine. `identity`: tells this service from others on the machine."""
+
+    def __init__(self, options: Options, identity: str) -> None:
+        self._options = options
+        self._identity = identity
+        self._host: HostFacts | None = None
+        self._refused: dict[str, str] = {}
+        #: The machine's virtual nodes, and the GPUs of each.
+        self.nodes: tuple[Node, ...] = ()
+        self.shares: Shares = {}
+        #: The hosts file of the machine, if programs use that because their gang's own cannot be mounted;
+        #: None = programs do not use it, or it is not this engine's.
+        self.machine_hosts: MachineHosts | None = None
+
+    @property
+    def host(self) -> HostFacts:
+        """Raises EngineUnavailable before `explore`."""
+        if self._host is None:
+            raise EngineUnavailable("the local engine has not been started yet")
+        return self._host
+
+    @property
+    def is_named(self) -> bool:
+        """Whether programs find their peers by their hostnames."""
+        return self.host.namespaced or self.machine_hosts is not None
+
+    async def explore(self, spawner: Spawner, scratch: Path) -> None:
+        """Find everything out, by trying the sandbox levels. `scratch`: an empty directory on the file system
+        of the slots. Raises LevelUnavailable."""
+        options = self._options
+        finding = joined(asyncio.to_thread(find_devices, os.environ))
+        try:
+            level = await self._find_level(spawner, scratch)
+            bases = await asyncio.to_thread(cgroups.find_bases)
+            devices = await finding
+        finally:
+            finding.cancel()
+        if level == protocol.LEVEL_SESSION and options.hosts_file is not None:
+            hosts = MachineHosts(options.hosts_file)
+            self.machine_hosts = hosts if hosts.is_ours else None
+        driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
+        whole = node(bases.get("memory"))
+        self.shares = share(devices, options.nodes)
+        self.nodes = split(whole, self.shares, options.declared)
+        self._host = HostFacts(
+            level=level,
+            bases=bases,
+            memory_bytes=whole.memory_bytes,
+            identity=self._identity,
+            gpus=devices,
+            processes=await asyncio.to_thread(cgroups.process_share, bases.get("pids")),
+            driver=driver,
+            processors=whole.vcpus,
+        )
+
+    def capabilities(self) -> Capabilities:
+        host = self.host
+        return Capabilities(
+            process_namespace=host.namespaced,
+            stable_hostname=self.is_named,
+            memory_limit="kernel" if "memory" in host.bases else "polling",
+            isolation=host.level,
+            not_stronger=tuple(self._refused.items()),
+            process_limit="kernel"
+            if "pids" in host.bases or host.level == protocol.LEVEL_USER
+            else None,
+            images=host.namespaced,
+            terminals=True,
+        )
+
+    async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
+        """Return the strongest level that works, or the one that is demanded."""
+        demanded = self._options.rules.isolation
+        if demanded is not None and demanded not in levels.LEVELS:
+            raise LevelUnavailable(
+                f"there is no isolation {demanded!r}; there are {', '.join(levels.LEVELS)}"
+            )
+        level, self._refused = await spawner.probe(
+            scratch, (demanded,) if demanded else levels.LEVELS
+        )
+        if level or not demanded:
+            return level or protocol.LEVEL_SESSION
+        level, _ = await spawner.probe(scratch, levels.LEVELS)
+        raise LevelUnavailable(
+            f"the isolation {demanded} does not work on this machine: {self._refused[demanded]}. "
+            f"What works is {level or protocol.LEVEL_SESSION}"
+        )
+
+
 def node(group_of_memory: str | None) -> Node:
     """Return the machine as one node, without its GPUs. `group_of_memory`: whose limit, if any,
     is the machine's memory."""
@@ -48,18 +139,6 @@ def node(group_of_memory: str | None) -> Node:
     for group in filter(None, (group_of_memory, cgroups.ROOT, f"{cgroups.ROOT}/memory")):
         memory = min(memory, cgroups.memory_limit(group) or memory)
     return Node(NAME, len(os.sched_getaffinity(0)), memory)
-
-
-def private_places() -> tuple[Path, ...]:
-    """Return the directories that belong to the service's user and that no program may see: the home
-    directory with its keys, and sockets of the user's session."""
-    places = [Path("/run/user")]
-    with contextlib.suppress(KeyError, OSError):  # The user has no entry, or no home.
-        home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
-        # System users live in places like / and /var/empty.
-        if len(home.parts) > 1 and home.stat().st_uid == os.geteuid():
-            places.append(home)
-    return tuple(places)
 
 
 def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ...]]:

@@ -1,17 +1,28 @@
 """The options of the local engine."""
 
+import contextlib
 import os
+import pwd
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.where import SharedPaths
-from trainshed.engines.local import machine
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import SecretSource
+
+
+class Declared(Struct, frozen=True):
+    """What each virtual node is declared to have, whatever the machine has, for strict mode and
+    demonstrations. 0 or () = its share of the machine."""
+
+    vcpus: float = 0
+    memory_bytes: int = 0
+    accelerators: tuple[tuple[str, int], ...] = ()
 
 
 class Options(SharedPaths, frozen=True):
@@ -27,7 +38,7 @@ class Options(SharedPaths, frozen=True):
     secrets: SecretSource | None = None
     #: Number of virtual nodes that the machine is divided into.
     nodes: int = 1
-    declared: machine.Declared = machine.Declared()
+    declared: Declared = Declared()
     #: Seed by which replicas' addresses and ports are chosen, so that they are the same again; None = the
     #: data directory's identity.
     places: str | None = None
@@ -42,7 +53,7 @@ class Options(SharedPaths, frozen=True):
         """Return them with absolute paths, and with what this machine and the service's environment add."""
         lent = (path for path in environs.places(os.environ) if Path(path).exists())
         visible = {*map(str, _resolved(map(Path, self.rules.visible))), *lent}
-        private = (layout.slots, layout.logs, layout.autopsies, *machine.private_places())
+        private = (layout.slots, layout.logs, layout.autopsies, *_private_places())
         return replace(
             self,
             hidden=(*private, *_resolved(self.hidden)),
@@ -54,3 +65,15 @@ class Options(SharedPaths, frozen=True):
 
 def _resolved(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(path.resolve() for path in paths)
+
+
+def _private_places() -> tuple[Path, ...]:
+    """Return the directories that belong to the service's user and that no program may see: the home
+    directory with its keys, and sockets of the user's session."""
+    places = [Path("/run/user")]
+    with contextlib.suppress(KeyError, OSError):  # The user has no entry, or no home.
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
+        # System users live in places like / and /var/empty.
+        if len(home.parts) > 1 and home.stat().st_uid == os.geteuid():
+            places.append(home)
+    return tuple(places)
