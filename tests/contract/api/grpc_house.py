@@ -29,9 +29,7 @@ class GrpcHouse(House):
     def __init__(self, directory: Path, issuers: Sequence[Issuer] = ()) -> None:
         super().__init__(directory, issuers=issuers)
         self.address = f"unix:{directory / 's'}"
-        self.server = GrpcServer(
-            self.services, self.signing_in.authenticate, registry=self.registry
-        )
+        self.server = GrpcServer(self.services, self.issuers.authenticate, registry=self.registry)
         self.channel: Any = grpc.aio.insecure_channel(self.address)
 
     @asynccontextmanager

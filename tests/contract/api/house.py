@@ -38,7 +38,7 @@ from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.messages import Application, Lapse, Request, Response, sized
-from trainshed.serve.signing_in import SigningIn
+from trainshed.serve.issuers import Issuers
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
@@ -53,6 +53,7 @@ from trainshed_tracking.addition import addition_with
 ADDRESS = "http://trainshed.example"
 SECOND = 10**9
 START = 1_760_000_000 * SECOND
+SIGN_IN_KEY = b"the key of browsers that sign in"
 HOSTS = Hosts(("trainshed.example", "*.googleapis.com"))
 LOCATION = "/v1/projects/p1/locations/us-central1"
 
@@ -160,9 +161,8 @@ class House:
         self.tokens.hosts = HOSTS
         owner = digest_of(self.token)
         self.keeper = AccessKeeper(self.store.access, self.tokens, owner, directory, self.now)
-        back = "http://trainshed.example/login/back"
-        self.signing_in = SigningIn(issuers, self.keeper, b"a key", lambda: back, self.now)
-        self.tokens.issuers = self.signing_in.marks
+        self.issuers = Issuers(issuers, self.keeper, self.now)
+        self.tokens.issuers = self.issuers.marks
         self.services = Services(
             intake=self.store.intake,
             reader=self.store.reader,
@@ -212,7 +212,7 @@ class House:
         """The API with its addition and further applications."""
         return ApiApplication(
             self.services,
-            authenticate or self.signing_in.authenticate,
+            authenticate or self.issuers.authenticate,
             {**self.mounts, **(mounts or {})},
             hosts=HOSTS,
             registry=self.registry,
@@ -226,8 +226,9 @@ class House:
             now=self.now,
             closing=self.services.closing,
             tokens=self.tokens,
-            authenticate=self.signing_in.authenticate,
-            signing_in=self.signing_in,
+            authenticate=self.issuers.authenticate,
+            issuers=self.issuers,
+            sign_in_key=SIGN_IN_KEY,
             gateway=directory / "nobody-listens.sock",
             access=self.keeper,
             links=self.services.links,

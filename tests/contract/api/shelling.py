@@ -16,7 +16,7 @@ from trainshed.api.rest import ApiApplication
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRefused, TerminalRequest
-from trainshed.serve.signing_in import SigningIn
+from trainshed.serve.issuers import Issuers
 
 PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
 
@@ -140,7 +140,7 @@ class Shelled(House):
         super().__init__(directory)
         self.shells = PlayedShells()
         self.services = replace(self.services, shells=self.shells, allows_shells=True)
-        self.app = self.application(authenticate=_with_program(self.signing_in))
+        self.app = self.application(authenticate=_with_program(self.issuers))
 
 
 @asynccontextmanager
@@ -158,7 +158,7 @@ async def connected(app: ApiApplication) -> AsyncGenerator[Socket]:
         await asyncio.wait_for(task, 60)
 
 
-def _with_program(known: SigningIn) -> Any:
+def _with_program(known: Issuers) -> Any:
     async def authenticate(header: str | None) -> Principal:
         try:
             return await known.authenticate(header)

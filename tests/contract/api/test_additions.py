@@ -85,7 +85,7 @@ def begin(house: House, directory: Path) -> None:
     registry = registry_with(loaded)
     caller = InsideCaller(house.services, registry)
     mounts = dict(item for addition in loaded.values() for item in addition.mounts(caller).items())
-    authenticate = house.signing_in.authenticate
+    authenticate = house.issuers.authenticate
     house.app = ApiApplication(house.services, authenticate, mounts, hosts=HOSTS, registry=registry)
 
 

@@ -27,7 +27,7 @@ MOST = 4
 class Serving:
     def __init__(self, house: House, files: certificates.Certificates) -> None:
         self.house, self.files = house, files
-        self.server = GrpcServer(house.services, house.signing_in.authenticate, MOST)
+        self.server = GrpcServer(house.services, house.issuers.authenticate, MOST)
         self.ports = free_ports(2)
         self.plain, self.secure = f"127.0.0.1:{self.ports[0]}", f"localhost:{self.ports[1]}"
         self.server.listen(self.plain)
@@ -50,7 +50,7 @@ async def serving(house: House, tmp_path: Path) -> AsyncGenerator[Serving]:
 
 async def test_it_listens_at_a_port_that_a_child_still_holds(house: House) -> None:
     """One that was forked before the service has let go of it, and has not begun its program yet."""
-    server = GrpcServer(house.services, house.signing_in.authenticate)
+    server = GrpcServer(house.services, house.issuers.authenticate)
     with hold_tcp("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
         server.listen(f"127.0.0.1:{port}")

@@ -8,6 +8,7 @@ from trainshed.core.names import DEFAULT_BUCKET
 from trainshed_console.application import ConsoleApplication
 from trainshed_console.mcp.protocol import McpSurface
 from trainshed_console.sessions import Sessions
+from trainshed_console.signing_in import SigningIn
 from trainshed_console.visits import FIRST_SEGMENTS, Facts
 
 
@@ -16,6 +17,13 @@ def new_addition(context: AdditionContext) -> Addition:
     settings = context.settings
     sessions = Sessions(
         context.data / "sessions.json", context.authenticate, context.tokens, context.now
+    )
+    signing_in = SigningIn(
+        context.issuers,
+        context.access,
+        context.sign_in_key,
+        f"{settings.pages}/login/back",
+        context.now,
     )
     facts = Facts(
         version=settings.version,
@@ -30,7 +38,7 @@ def new_addition(context: AdditionContext) -> Addition:
             sessions,
             api,
             context.gateway,
-            signing_in=context.signing_in,
+            signing_in=signing_in,
             facts=facts,
             now=context.now,
             closing=context.closing,

@@ -17,7 +17,6 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from trainshed.access.principals import Principal
-from trainshed.api.additions import SigningIn
 from trainshed.api.inside import InsideCaller
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.connections import HOLD
@@ -41,6 +40,7 @@ from trainshed_console import live
 from trainshed_console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed_console.routes import ACTIONS, PAGES, STREAMS
 from trainshed_console.sessions import Sessions
+from trainshed_console.signing_in import SigningIn
 from trainshed_console.visits import Facts, Page, View, Visit
 
 _MOST: Final = 4 << 20

@@ -62,7 +62,7 @@ class Sessions:
         now: Callable[[], int],
     ) -> None:
         """A file that is not there, or cannot be read, means that nobody is signed in. `authenticate`: as
-        `serve.signing_in` does. `authority`: is told of them."""
+        `serve.issuers` does. `authority`: is told of them."""
         self._path = path
         self._authenticate = authenticate
         self._authority = authority

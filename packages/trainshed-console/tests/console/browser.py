@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.contract.api.house import Answer, House, Lines
+from tests.contract.api.house import SIGN_IN_KEY, Answer, House, Lines
 from trainshed.access.issuers import Issuer
 from trainshed.access.tokens import digest_of
 from trainshed_console.application import ConsoleApplication
 from trainshed_console.sessions import Sessions
+from trainshed_console.signing_in import SigningIn
 from trainshed_console.visits import FIRST_SEGMENTS, Facts
 
 ADDRESS = "http://trainshed.example"
@@ -34,13 +35,15 @@ class ConsoleHouse(House):
     def new_console(self, address: str = ADDRESS) -> None:
         """As a service has one that begins."""
         self.sessions = Sessions(
-            self.directory / "sessions.json", self.signing_in.authenticate, self.tokens, self.now
+            self.directory / "sessions.json", self.issuers.authenticate, self.tokens, self.now
         )
+        back = f"{address}/login/back"
+        signing_in = SigningIn(self.issuers, self.keeper, SIGN_IN_KEY, back, self.now)
         console = ConsoleApplication(
             self.sessions,
             self.caller(),
             self.directory / "nobody-listens.sock",
-            signing_in=self.signing_in,
+            signing_in=signing_in,
             facts=Facts("0.0.1", "p1", "us-central1", "bucket", address),
             now=self.now,
             closing=self.services.closing,

@@ -43,7 +43,7 @@ NEEDS: dict[str, set[str]] = {
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house = House(tmp_path)
-    surface = McpSurface(house.services.settings, house.signing_in.authenticate, house.caller())
+    surface = McpSurface(house.services.settings, house.issuers.authenticate, house.caller())
     house.app = house.application({"mcp": surface})
     yield house
     house.close()

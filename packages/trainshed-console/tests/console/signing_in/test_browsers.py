@@ -21,8 +21,8 @@ from tests.console.signing_in.conftest import (
 from tests.contract.api.house import Answer
 from tests.issuer import ScriptedIssuer
 from trainshed.access.tokens import digest_of
-from trainshed.serve.signing_in import LIFETIME, SigningIn
 from trainshed_console import sessions
+from trainshed_console.signing_in import LIFETIME, SigningIn
 
 
 async def test_a_person_signs_in_and_has_no_right_until_somebody_gives_one(
@@ -89,7 +89,9 @@ async def test_a_state_that_this_service_did_not_make_or_long_ago_is_refused(
 ) -> None:
     location = await sent(Browser(house))
     code = issuer.signs_in(location)
-    other = SigningIn([issuer.settings()], house.keeper, b"another key", lambda: "", house.now)
+    other = SigningIn(
+        house.issuers, house.keeper, b"another key, which no service has", "", house.now
+    )
     forged = state_of(await other.begin("Corp", "/", ""))
     for state in (forged, "", state_of(location)[:-2], f"{state_of(location)}x"):
         assert (await back(Browser(house), state, code)).status == 401

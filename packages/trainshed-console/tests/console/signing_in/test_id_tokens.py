@@ -36,7 +36,7 @@ from trainshed.access.strangers import SOURCE
 from trainshed.buckets.authentication import Liveness
 from trainshed.core.errors import Unauthenticated
 from trainshed.replica.system.listening import listen_unix
-from trainshed.serve.signing_in import SigningIn
+from trainshed.serve.issuers import Issuers
 
 
 class Clock:
@@ -47,7 +47,7 @@ class Clock:
         import time
 
         real = time.monotonic
-        monkeypatch.setattr("trainshed.serve.signing_in.time.monotonic", lambda: real() + self._at)
+        monkeypatch.setattr("trainshed.serve.issuers.time.monotonic", lambda: real() + self._at)
 
     def passes(self, seconds: float) -> None:
         self._at += seconds
@@ -123,7 +123,7 @@ async def test_an_issuer_that_the_settings_do_not_have_any_more_has_signed_nobod
     await by_gcloud.sign_in(token=issuer.access_token(NOW))
     fields = {changed: "https://other.example"} if changed in ("issuer", "client_id") else {}
     left = [] if changed == "all" else [issuer.settings(**fields)]
-    begun = SigningIn(left, house.keeper, b"", str, house.now)
+    begun = Issuers(left, house.keeper, house.now)
     await begun.forget()
     house.tokens.issuers = begun.marks
     statuses = {(await visitor.get("/team")).status for visitor in (browser, shown, by_gcloud)}
@@ -185,7 +185,7 @@ async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
     def peer(_: object) -> str:
         return "192.0.2.1"
 
-    monkeypatch.setattr("trainshed.serve.signing_in.network_of", network_of)
+    monkeypatch.setattr("trainshed.serve.issuers.network_of", network_of)
     monkeypatch.setattr("trainshed.api.grpc._source", peer)
     async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
         await give(house, f"user:{ANA}")
@@ -216,10 +216,10 @@ async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(
 
     async def show(token: str, source: str) -> None:
         SOURCE.set(source)
-        await house.signing_in.authenticate(f"Bearer {token}")
+        await house.issuers.authenticate(f"Bearer {token}")
 
-    monkeypatch.setattr("trainshed.serve.signing_in._asked", asked)
-    monkeypatch.setattr("trainshed.serve.signing_in._MOST_KNOWN", 22)
+    monkeypatch.setattr("trainshed.serve.issuers._asked", asked)
+    monkeypatch.setattr("trainshed.serve.issuers._MOST_KNOWN", 22)
     await show(known, "")
     flood = [asyncio.create_task(show(f"ya29.{at % 20}", f"2001:db8::{at}")) for at in range(60)]
     await asyncio.gather(*(asyncio.create_task(show(new, f"192.0.2.{at}")) for at in range(20)))
@@ -408,7 +408,7 @@ async def test_an_issuer_elsewhere_names_no_address_of_this_machine(
         assert address.startswith(elsewhere)
         return 200, json.dumps(published).encode()
 
-    monkeypatch.setattr("trainshed.serve.signing_in._asked", asked)
+    monkeypatch.setattr("trainshed.serve.issuers._asked", asked)
     house = ConsoleHouse(tmp_path, issuers=[issuer.settings(issuer=elsewhere)])
     answer = await house.call("GET", WHO, token=issuer.id_token(now=NOW, iss=elsewhere))
     assert answer.status == 503 and "publishes no facts" in answer.error["message"]
@@ -418,7 +418,7 @@ async def test_an_issuer_elsewhere_names_no_address_of_this_machine(
 async def test_an_issuer_that_answers_byte_by_byte_holds_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainshed.serve.signing_in._TIMEOUT", 0.2)
+    monkeypatch.setattr("trainshed.serve.issuers._TIMEOUT", 0.2)
     left = asyncio.Event()
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -460,7 +460,7 @@ async def test_nobody_waits_for_an_issuer_that_somebody_else_has_read(
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr("trainshed.serve.signing_in._read", read)
+    monkeypatch.setattr("trainshed.serve.issuers._read", read)
     waiting = [asyncio.create_task(exchanged(house, token)) for token in forged]
     for _ in waiting:
         await asyncio.wait_for(begun.get(), 60)

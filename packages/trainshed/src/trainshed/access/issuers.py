@@ -21,6 +21,7 @@ from trainshed.core.errors import Unauthenticated
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
 
+GOOGLE: Final = "https://accounts.google.com"
 _ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA")
 """None of them signs with a key that others have, too."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
@@ -89,15 +90,12 @@ class Issuer(Struct, frozen=True):
                 yield f"domains: {domain!r} is no domain in lower case such as corp.example"
 
 
-class SignedIn(Struct, frozen=True):
-    """The end of a sign-in that a browser began."""
+class Endpoints(Struct, frozen=True):
+    """Where an issuer takes requests, as it publishes it. An address that it does not have is ""."""
 
-    #: The digest of the token that was stored for it.
-    shown: str
-    #: Where the browser wanted to go.
-    following: str
-    #: What the browser knows this sign-in by.
-    mark: str
+    authorization: str
+    token: str
+    userinfo: str
 
 
 def is_safe(address: str) -> bool:

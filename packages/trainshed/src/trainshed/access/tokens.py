@@ -2,7 +2,7 @@
 
 A person's token is 256 random bits, stored as its SHA-256: it cannot be guessed, so a plain hash is enough,
 and a slow password hash would cost more than the request (ADR 7). Tokens of programs and the short-lived ones
-of service accounts are signed and stored nowhere (`job_tokens`), nor are ID tokens (`serve.signing_in`).
+of service accounts are signed and stored nowhere (`job_tokens`), nor are ID tokens (`serve.issuers`).
 """
 
 import hashlib

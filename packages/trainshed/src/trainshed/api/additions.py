@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec import Struct, field
 
-from trainshed.access.issuers import SignedIn
+from trainshed.access.issuers import Endpoints, Issuer
 from trainshed.access.principals import Shown
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.call import Handler, Handlers
@@ -37,22 +37,33 @@ if TYPE_CHECKING:
 ADDITIONS: Final = "trainshed.additions"
 
 
-class SigningIn(Protocol):
-    """Signs people in by issuers of OpenID Connect."""
+class Issuers(Protocol):
+    """The issuers of OpenID Connect by which browsers sign in, and what is asked of them for that."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The issuers that a browser may choose."""
+    def by_name(self) -> Mapping[str, Issuer]:
+        """Those that a browser may choose."""
         ...
 
-    async def begin(self, name: str, following: str, mark: str) -> str:
-        """Return the address at an issuer at which a browser signs in. Raises Unauthenticated,
+    async def endpoints(self, issuer: Issuer) -> Endpoints:
+        """Return where an issuer takes requests. Raises Unavailable."""
+        ...
+
+    async def fetched(
+        self,
+        issuer: Issuer,
+        address: str,
+        refusal: str = "",
+        form: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Mapping[str, Any]:
+        """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated with the
+        text `refusal` if it refuses what it is sent."""
+        ...
+
+    async def verified(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
+        """Return what an ID token says that answers a sign-in with this nonce. Raises Unauthenticated,
         Unavailable."""
-        ...
-
-    async def finish(self, state: str, code: str, sender: str) -> SignedIn:
-        """Sign in somebody whom an issuer sends back. `sender`: what the answer says that it is; "" =
-        nothing. Raises Unauthenticated, Unavailable."""
         ...
 
 
@@ -68,7 +79,9 @@ class AdditionContext(Struct, frozen=True):
     closing: asyncio.Event
     tokens: TokenAuthority
     authenticate: Authenticate
-    signing_in: SigningIn
+    issuers: Issuers
+    #: 32 bytes for what is signed while a browser signs in; they stay the same from start to start.
+    sign_in_key: bytes
     #: The Unix socket at which the bucket process takes requests that the service has authenticated.
     gateway: Path
     #: Who may do what now, by what they have shown.

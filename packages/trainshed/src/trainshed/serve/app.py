@@ -2,6 +2,7 @@
 API services."""
 
 import asyncio
+import hmac
 import os
 import socket
 from collections.abc import Sequence
@@ -125,8 +126,9 @@ class App:
             now=now,
             closing=stopping,
             tokens=bootstrap.tokens,
-            authenticate=bootstrap.signing_in.authenticate,
-            signing_in=bootstrap.signing_in,
+            authenticate=bootstrap.issuers.authenticate,
+            issuers=bootstrap.issuers,
+            sign_in_key=hmac.digest(bootstrap.jobs.account_secret, b"sign-in", "sha256"),
             gateway=bootstrap.gateway_socket,
             access=bootstrap.access,
             links=links,

@@ -23,12 +23,12 @@ from trainshed.httpd.hosts import is_loopback, listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import hold_tcp, listen_tcp, listen_unix
 from trainshed.serve import certificates, clock
-from trainshed.serve.addresses import GrpcPorts, browsers_address, own_hosts
+from trainshed.serve.addresses import GrpcPorts, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import BucketKeeper
+from trainshed.serve.issuers import Issuers
 from trainshed.serve.settings import Settings, speaks_tls
-from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.sqlite.database import Store, open_database
@@ -105,14 +105,8 @@ class Bootstrap:
         self.storage_port, self.storage_tls_port = listeners.ports()
         #: The bucket process's Unix sockets: for replicas, and for the service's gateway alone.
         self.bucket_socket, self.gateway_socket = Path(setup.replicas), Path(setup.gateway)
-        self.signing_in = SigningIn(
-            settings.oidc,
-            self.access,
-            self.jobs.account_secret,
-            lambda: f"{browsers_address(settings, self.listener.getsockname()[1])}/login/back",
-            clock.now,
-        )
-        self.tokens.issuers, self.tokens.hosts = self.signing_in.marks, own_hosts(settings)
+        self.issuers = Issuers(settings.oidc, self.access, clock.now)
+        self.tokens.issuers, self.tokens.hosts = self.issuers.marks, own_hosts(settings)
 
     @property
     def ports(self) -> tuple[int, ...]:

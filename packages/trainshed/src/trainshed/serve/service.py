@@ -107,7 +107,7 @@ class Service:
         await self._app.controller.start()
         await self._take_over()
         await self._begin_work()
-        await self._bootstrap.signing_in.forget()
+        await self._bootstrap.issuers.forget()
         authenticate = self._authenticate
         settings = self._bootstrap.settings
         authenticator = Authenticator(lambda: self._bootstrap.tokens, authenticate)
@@ -162,7 +162,7 @@ class Service:
     async def _authenticate(self, header: str | None) -> Principal:
         """Return whose a request is, and count its connection as theirs. Raises Unauthenticated,
         Unavailable."""
-        principal = await self._bootstrap.signing_in.authenticate(header)
+        principal = await self._bootstrap.issuers.authenticate(header)
         program = principal.program
         connections.HOLD.get()(program.project if program is not None else principal.email)
         return principal

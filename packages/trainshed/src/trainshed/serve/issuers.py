@@ -1,24 +1,17 @@
-"""Signs people in by OpenID Connect: asks issuers, and gives those whom they recognise a token of this
-service (`access.issuers`).
-
-The authorization code flow with PKCE (RFC 7636). Nothing is kept between its two halves: `state` holds what
-the second half has to know, signed, and the verifier and the nonce follow from it and a key of the service.
+"""Recognises people and machines by what issuers of OpenID Connect gave them: ID tokens, and access tokens of
+Google's (`access.issuers`). Reads what issuers publish, and asks them, for additions that sign browsers in,
+too.
 """
 
 import asyncio
-import base64
-import hashlib
-import hmac
 import json
 import logging
-import os
-import secrets
 import ssl
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
 from weakref import WeakValueDictionary
 
@@ -26,22 +19,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.account_tokens import OWNER_EMAIL, is_access_token, is_json_web_token
-from trainshed.access.book import AccessBook, Token
 from trainshed.access.issuers import (
+    GOOGLE,
+    Endpoints,
     Issuer,
-    SignedIn,
     UnknownKey,
     bearer_of,
     holder_of,
     issuer_of,
     may_name,
-    person_of,
     signing_keys,
     verified,
 )
 from trainshed.access.principals import Bearer, Principal
 from trainshed.access.strangers import SOURCE, network_of
-from trainshed.access.tokens import digest_of, new_token
+from trainshed.access.tokens import digest_of
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.eventloop.stream_line import StreamLine
@@ -55,12 +47,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-LIFETIME: Final = 12 * 3600
-"""Seconds that a sign-in lasts."""
-_BEGUN: Final = 600
-"""Seconds within which a sign-in is finished at the issuer."""
-_MOST: Final = 20
-"""Sign-ins of one person at a time; the oldest make place for new ones."""
 _MOST_KNOWN: Final = 4_096
 """Tokens of an issuer that are not verified each time that they are shown."""
 _MOST_ASKED: Final = 8
@@ -75,126 +61,45 @@ does not answer."""
 _TIMEOUT: Final = 10.0
 """Seconds until an issuer has taken a connection, and again until it has answered as a whole."""
 _MOST_BYTES: Final = 1 << 18
-_AUDIENCE: Final = "sign-in"
-_GOOGLE: Final = "https://accounts.google.com"
 _TOKENINFO: Final = "https://oauth2.googleapis.com/tokeninfo"
 
 
 class _Facts(Struct, frozen=True):
-    """What an issuer publishes of itself, and when it was read (seconds of the monotonic clock). An address
-    that it does not have is ""."""
+    """What an issuer publishes of itself, and when it was read (seconds of the monotonic clock)."""
 
-    authorization: str
-    token: str
-    userinfo: str
+    endpoints: Endpoints
     keys: "KeySet"
     #: Returns for whom an ID token speaks, as `bearer_of`. Those that speak for nobody are not remembered.
     bearer: Callable[[str], Bearer]
     at: float
 
 
-class SigningIn:
-    """The sign-in of one service. `key`: known to nobody else. `back`: returns the address to which issuers
-    send browsers back."""
+class Issuers:
+    """The issuers of one service (`api.additions.Issuers`)."""
 
     def __init__(
-        self,
-        issuers: Sequence[Issuer],
-        keeper: AccessKeeper,
-        key: bytes,
-        back: Callable[[], str],
-        now: Callable[[], Nanos],
+        self, issuers: Sequence[Issuer], keeper: AccessKeeper, now: Callable[[], Nanos]
     ) -> None:
-        #: Those by which people sign in with a browser, by name.
-        self._issuers = {issuer.name: issuer for issuer in issuers if issuer.client_id}
+        self.fetched = _fetched
+        self.by_name = {issuer.name: issuer for issuer in issuers if issuer.client_id}
         self._by_url = {issuer.issuer: issuer for issuer in issuers}
         self._keeper = keeper
-        self._key = hmac.digest(key, b"sign-in", "sha256")
-        self._back = back
         self._now = now
         self._facts: dict[str, _Facts] = {}
         #: When an issuer did not answer last (seconds of the monotonic clock), and what was wrong.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
         #: Who tells of access tokens whose they are: there is one Google.
-        tellers = (known for known in issuers if known.tokeninfo or known.issuer == _GOOGLE)
+        tellers = (known for known in issuers if known.tokeninfo or known.issuer == GOOGLE)
         self._teller = next(tellers, None)
         #: By their digests, until when it is believed (monotonic clock), and for whom they speak, or why not.
         self._answers: dict[str, tuple[float, Bearer | Unauthenticated | Unavailable]] = {}
         #: Questions for one source wait for each other, so each has one place in the queue for the room.
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         self._room = asyncio.Semaphore(_MOST_ASKED)
-        self.names = tuple(self._issuers)
         self.marks = frozenset(
             mark for known in issuers for mark in (known.mark, *map(known.mark_of, known.accounts))
         )
-
-    async def begin(self, name: str, following: str, mark: str) -> str:
-        """Return the address at an issuer at which a browser signs in. Raises Unauthenticated (there is no
-        such issuer), Unavailable."""
-        issuer = self._issuers.get(name)
-        if issuer is None:
-            raise Unauthenticated("There is no such issuer.")
-        facts = await self._read(issuer)
-        if not facts.authorization:
-            raise Unavailable(f"{name} publishes no address at which people sign in.")
-        # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
-        is_asked = issuer.groups_claim == "groups" and issuer.issuer != _GOOGLE
-        id_ = secrets.token_urlsafe(16)
-        claims = {
-            "aud": _AUDIENCE,
-            "iss": name,
-            "jti": id_,
-            "exp": self._seconds() + _BEGUN,
-            "next": following[:2000],
-            "mark": mark[:100],
-        }
-        challenge = hashlib.sha256(self._derived(id_, "verifier").encode()).digest()
-        query = {
-            "response_type": "code",
-            "client_id": issuer.client_id,
-            "redirect_uri": self._back(),
-            "scope": f"openid email profile{' groups' if is_asked else ''}",
-            "state": self._state(claims),
-            "nonce": self._derived(id_, "nonce"),
-            "code_challenge": _text(challenge),
-            "code_challenge_method": "S256",
-        }
-        return (
-            f"{facts.authorization}{'&' if '?' in facts.authorization else '?'}{urlencode(query)}"
-        )
-
-    async def finish(self, state: str, code: str, sender: str) -> SignedIn:
-        """Sign in somebody whom an issuer sends back. `sender`: which, by what the answer says (RFC 9207), ""
-        = nothing; the code of one is shown to no other. Raises Unauthenticated, Unavailable."""
-        begun = self._read_state(state)
-        issuer = self._issuers.get(str(begun["iss"]))
-        if issuer is None:
-            raise Unauthenticated("This sign-in was begun with other settings: begin again.")
-        if sender not in ("", issuer.issuer):
-            raise Unauthenticated(f"{issuer.name} led to another issuer, {sender[:200]!r}.")
-        facts = await self._read(issuer)
-        id_ = str(begun["jti"])
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": self._back(),
-            "client_id": issuer.client_id,
-            "code_verifier": self._derived(id_, "verifier"),
-        }
-        secret = os.environ.get(issuer.secret_env, "") if issuer.secret_env else ""
-        if secret:
-            form["client_secret"] = secret
-        refusal = f"{issuer.name} refuses this sign-in: begin again."
-        answer = await _fetched(issuer, facts.token, refusal, urlencode(form).encode())
-        nonce = self._derived(id_, "nonce")
-        id_token, now = str(answer.get("id_token", "")), self._seconds()
-        claimed = await self._by_keys(
-            issuer, lambda facts: verified(id_token, facts.keys, issuer, now, nonce)
-        )
-        person = person_of(await self._completed(claimed, issuer, answer), issuer)
-        shown = await self._store(person, issuer)
-        return SignedIn(shown, str(begun["next"]), str(begun["mark"]))
 
     async def authenticate(self, header: str | None) -> Principal:
         """Return the principal of an `Authorization` header. ID tokens, and access tokens of Google's, are
@@ -209,6 +114,17 @@ class SigningIn:
         if issuer is None:
             return self._keeper.authenticate(header)
         return self._keeper.recognise(await self._bearer(token, issuer))
+
+    async def endpoints(self, issuer: Issuer) -> Endpoints:
+        """Return where an issuer takes requests. Raises Unavailable."""
+        return (await self._read(issuer)).endpoints
+
+    async def verified(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
+        """Return what the ID token says with which a sign-in ends. Raises Unauthenticated, Unavailable."""
+        now = self._seconds()
+        return await self._by_keys(
+            issuer, lambda facts: verified(token, facts.keys, issuer, now, nonce)
+        )
 
     async def forget(self) -> None:
         """Revoke the tokens of whom issuers have signed in that are not in the settings any more."""
@@ -276,51 +192,6 @@ class SigningIn:
         except UnknownKey as error:
             raise Unauthenticated(str(error)) from None
 
-    async def _completed(
-        self, claims: Mapping[str, Any], issuer: Issuer, answer: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Return the claims with those that the issuer keeps out of ID tokens: it tells them to who asks with
-        the access token that it gave (OpenID Connect Core 5.3)."""
-        facts = await self._read(issuer)
-        if {"email", issuer.groups_claim} <= claims.keys() or not facts.userinfo:
-            return claims
-        headers = {"authorization": f"Bearer {answer.get('access_token', '')}"}
-        try:
-            more = await _fetched(issuer, facts.userinfo, headers=headers)
-        except Unavailable:
-            if "email" not in claims:
-                raise
-            return claims
-        # What is told of somebody else is not believed.
-        return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
-
-    async def _store(self, person: Bearer, issuer: Issuer) -> str:
-        """Store a token for somebody whom an issuer has just signed in, and return its digest."""
-        now = self._now()
-        made = Token(
-            digest_of(new_token()),
-            person.email,
-            now,
-            now + LIFETIME * 10**9,
-            f"signed in by {issuer.name}",
-            issuer.mark,
-            person.groups,
-        )
-
-        def signed_in(book: AccessBook) -> AccessBook:
-            of_issuers = [entry for entry in book.tokens.values() if entry.issuer]
-            over = [entry for entry in of_issuers if entry.expires and entry.expires <= now]
-            like = [entry for entry in of_issuers if entry.note == made.note and entry not in over]
-            own = [entry for entry in like if entry.email == person.email]
-            own.sort(key=lambda entry: -entry.created)
-            gone = (*over, *own[_MOST - 1 :])
-            return book.without_tokens(entry.digest for entry in gone).with_token(made)
-
-        record = AuditRecord(person.email, "trainshed.v1.Tokens.SignIn")
-        with recording(RecordedCall(now, record)):
-            await self._keeper.change(signed_in, "", f"token {made.id}", {"by": issuer.name})
-        return made.digest
-
     async def _read(self, issuer: Issuer, age: float = _FRESH) -> _Facts:
         """Return an issuer's facts, read at most `age` seconds ago; older ones if it does not answer. Raises
         Unavailable."""
@@ -351,37 +222,8 @@ class SigningIn:
         known = self._facts.get(issuer.name)
         return known is not None and time.monotonic() - known.at < age
 
-    def _state(self, claims: Mapping[str, object]) -> str:
-        from joserfc import jwt
-        from joserfc.jwk import OctKey
-
-        return jwt.encode({"alg": "HS256"}, dict(claims), OctKey.import_key(self._key))
-
-    def _read_state(self, state: str) -> Mapping[str, Any]:
-        from joserfc import jwt
-        from joserfc.jwk import OctKey
-
-        try:
-            claims = jwt.decode(state, OctKey.import_key(self._key), algorithms=["HS256"]).claims
-        except Exception:
-            _begin_again()
-        if claims.get("aud") != _AUDIENCE or claims["exp"] < self._seconds():
-            _begin_again()
-        return claims
-
-    def _derived(self, id_: str, what: str) -> str:
-        return _text(hmac.digest(self._key, f"{what} {id_}".encode(), "sha256"))
-
     def _seconds(self) -> int:
         return self._now() // 10**9
-
-
-def _begin_again() -> NoReturn:
-    raise Unauthenticated("This sign-in is not one of this service, or took too long: begin again.")
-
-
-def _text(digest: bytes) -> str:
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
@@ -407,7 +249,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     def bearer(id_token: str) -> Bearer:
         return bearer_of(id_token, keys, issuer, now())
 
-    return _Facts(authorization, token, userinfo, keys, bearer, time.monotonic())
+    return _Facts(Endpoints(authorization, token, userinfo), keys, bearer, time.monotonic())
 
 
 async def _fetched(

@@ -1,0 +1,208 @@
+"""Signs people in by OpenID Connect: sends browsers to issuers, and gives those whom they recognise a token
+of the service (`access.issuers`).
+
+The authorization code flow with PKCE (RFC 7636). Nothing is kept between its two halves: `state` holds what
+the second half has to know, signed, and the verifier and the nonce follow from it and a key of the service.
+"""
+
+import base64
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+from urllib.parse import urlencode
+
+from msgspec import Struct
+
+from trainshed.access.book import AccessBook, Token
+from trainshed.access.issuers import GOOGLE, Issuer, person_of
+from trainshed.access.principals import Bearer
+from trainshed.access.tokens import digest_of, new_token
+from trainshed.api.additions import Issuers
+from trainshed.core.errors import Unauthenticated, Unavailable
+from trainshed.core.units import Nanos
+from trainshed.store.access_keeper import AccessKeeper
+from trainshed.store.audit import AuditRecord, RecordedCall, recording
+
+LIFETIME: Final = 12 * 3600
+"""Seconds that a sign-in lasts."""
+_BEGUN: Final = 600
+"""Seconds within which a sign-in is finished at the issuer."""
+_MOST: Final = 20
+"""Sign-ins of one person at a time; the oldest make place for new ones."""
+_AUDIENCE: Final = "sign-in"
+
+
+class SignedIn(Struct, frozen=True):
+    """The end of a sign-in that a browser began."""
+
+    #: The digest of the token that was stored for it.
+    shown: str
+    #: Where the browser wanted to go.
+    following: str
+    #: What the browser knows this sign-in by.
+    mark: str
+
+
+class SigningIn:
+    """The sign-in of one service. `key`: known to nobody else. `back`: the address to which issuers send
+    browsers back."""
+
+    def __init__(
+        self,
+        issuers: Issuers,
+        keeper: AccessKeeper,
+        key: bytes,
+        back: str,
+        now: Callable[[], Nanos],
+    ) -> None:
+        self._issuers = issuers
+        self._keeper = keeper
+        self._key = key
+        self._back = back
+        self._now = now
+        #: The issuers that a browser may choose.
+        self.names = tuple(issuers.by_name)
+
+    async def begin(self, name: str, following: str, mark: str) -> str:
+        """Return the address at an issuer at which a browser signs in. Raises Unauthenticated (there is no
+        such issuer), Unavailable."""
+        issuer = self._issuers.by_name.get(name)
+        if issuer is None:
+            raise Unauthenticated("There is no such issuer.")
+        address = (await self._issuers.endpoints(issuer)).authorization
+        if not address:
+            raise Unavailable(f"{name} publishes no address at which people sign in.")
+        # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
+        is_asked = issuer.groups_claim == "groups" and issuer.issuer != GOOGLE
+        id_ = secrets.token_urlsafe(16)
+        claims = {
+            "aud": _AUDIENCE,
+            "iss": name,
+            "jti": id_,
+            "exp": self._seconds() + _BEGUN,
+            "next": following[:2000],
+            "mark": mark[:100],
+        }
+        challenge = hashlib.sha256(self._derived(id_, "verifier").encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": issuer.client_id,
+            "redirect_uri": self._back,
+            "scope": f"openid email profile{' groups' if is_asked else ''}",
+            "state": self._state(claims),
+            "nonce": self._derived(id_, "nonce"),
+            "code_challenge": _text(challenge),
+            "code_challenge_method": "S256",
+        }
+        return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
+
+    async def finish(self, state: str, code: str, sender: str) -> SignedIn:
+        """Sign in somebody whom an issuer sends back. `sender`: which, by what the answer says (RFC 9207), ""
+        = nothing; the code of one is shown to no other. Raises Unauthenticated, Unavailable."""
+        begun = self._read_state(state)
+        issuer = self._issuers.by_name.get(str(begun["iss"]))
+        if issuer is None:
+            raise Unauthenticated("This sign-in was begun with other settings: begin again.")
+        if sender not in ("", issuer.issuer):
+            raise Unauthenticated(f"{issuer.name} led to another issuer, {sender[:200]!r}.")
+        endpoints = await self._issuers.endpoints(issuer)
+        id_ = str(begun["jti"])
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._back,
+            "client_id": issuer.client_id,
+            "code_verifier": self._derived(id_, "verifier"),
+        }
+        secret = os.environ.get(issuer.secret_env, "") if issuer.secret_env else ""
+        if secret:
+            form["client_secret"] = secret
+        refusal = f"{issuer.name} refuses this sign-in: begin again."
+        answer = await self._issuers.fetched(
+            issuer, endpoints.token, refusal, urlencode(form).encode()
+        )
+        nonce = self._derived(id_, "nonce")
+        claimed = await self._issuers.verified(issuer, str(answer.get("id_token", "")), nonce)
+        person = person_of(await self._completed(claimed, issuer, answer), issuer)
+        shown = await self._store(person, issuer)
+        return SignedIn(shown, str(begun["next"]), str(begun["mark"]))
+
+    async def _completed(
+        self, claims: Mapping[str, Any], issuer: Issuer, answer: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the claims with those that the issuer keeps out of ID tokens: it tells them to who asks with
+        the access token that it gave (OpenID Connect Core 5.3)."""
+        endpoints = await self._issuers.endpoints(issuer)
+        if {"email", issuer.groups_claim} <= claims.keys() or not endpoints.userinfo:
+            return claims
+        headers = {"authorization": f"Bearer {answer.get('access_token', '')}"}
+        try:
+            more = await self._issuers.fetched(issuer, endpoints.userinfo, headers=headers)
+        except Unavailable:
+            if "email" not in claims:
+                raise
+            return claims
+        # What is told of somebody else is not believed.
+        return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
+
+    async def _store(self, person: Bearer, issuer: Issuer) -> str:
+        """Store a token for somebody whom an issuer has just signed in, and return its digest."""
+        now = self._now()
+        made = Token(
+            digest_of(new_token()),
+            person.email,
+            now,
+            now + LIFETIME * 10**9,
+            f"signed in by {issuer.name}",
+            issuer.mark,
+            person.groups,
+        )
+
+        def signed_in(book: AccessBook) -> AccessBook:
+            of_issuers = [entry for entry in book.tokens.values() if entry.issuer]
+            over = [entry for entry in of_issuers if entry.expires and entry.expires <= now]
+            like = [entry for entry in of_issuers if entry.note == made.note and entry not in over]
+            own = [entry for entry in like if entry.email == person.email]
+            own.sort(key=lambda entry: -entry.created)
+            gone = (*over, *own[_MOST - 1 :])
+            return book.without_tokens(entry.digest for entry in gone).with_token(made)
+
+        record = AuditRecord(person.email, "trainshed.v1.Tokens.SignIn")
+        with recording(RecordedCall(now, record)):
+            await self._keeper.change(signed_in, "", f"token {made.id}", {"by": issuer.name})
+        return made.digest
+
+    def _state(self, claims: Mapping[str, object]) -> str:
+        from joserfc import jwt
+        from joserfc.jwk import OctKey
+
+        return jwt.encode({"alg": "HS256"}, dict(claims), OctKey.import_key(self._key))
+
+    def _read_state(self, state: str) -> Mapping[str, Any]:
+        from joserfc import jwt
+        from joserfc.jwk import OctKey
+
+        try:
+            claims = jwt.decode(state, OctKey.import_key(self._key), algorithms=["HS256"]).claims
+        except Exception:
+            _begin_again()
+        if claims.get("aud") != _AUDIENCE or claims["exp"] < self._seconds():
+            _begin_again()
+        return claims
+
+    def _derived(self, id_: str, what: str) -> str:
+        return _text(hmac.digest(self._key, f"{what} {id_}".encode(), "sha256"))
+
+    def _seconds(self) -> int:
+        return self._now() // 10**9
+
+
+def _begin_again() -> NoReturn:
+    raise Unauthenticated("This sign-in is not one of this service, or took too long: begin again.")
+
+
+def _text(digest: bytes) -> str:
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
