@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.commands import disk_of
 from tests.fake_devices import fake_devices
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local import gangs
 from trainshed.engines.local.gangs import choose_address, moved, new_slots
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import Slot, SlotRequest
@@ -38,16 +39,17 @@ def test_a_slot_that_moves_keeps_its_names_and_gets_the_gpus_of_its_new_node() -
     assert there == replace(slots[1], node="b", devices="0")
 
 
-def test_a_port_that_peers_were_told_is_kept_as_long_as_it_can_be_had() -> None:
+def test_a_port_that_peers_were_told_is_kept_as_long_as_it_can_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever else is free: `again` says that its own connections may still be dying away there."""
 
     def port_of(request: SlotRequest, free: set[tuple[int, bool]] | None = None) -> int:
-        def is_free(port: int, *, again: bool) -> bool:
+        def is_free(address: str, port: int, *, again: bool) -> bool:
             return free is None or (port, again) in free
 
-        [slot] = new_slots(
-            "id", JobUid(1), [request], (), {}, resolves=True, shared="10.0.0.7", is_free=is_free
-        )
+        monkeypatch.setattr(gangs, "is_free", is_free)
+        [slot] = new_slots("id", JobUid(1), [request], (), {}, resolves=True, shared="10.0.0.7")
         return slot.port
 
     first = port_of(asked(0, 0))

@@ -21,7 +21,7 @@ Who sets what, and where; later ones win over earlier ones, but for what is said
 - the slot (`of_slot`): HOME TMPDIR PATH PYTHONUSERBASE PYTHONUNBUFFERED HOSTNAME, of which
   the job's own HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
 - the slot's GPUs (`driver`): CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES LD_LIBRARY_PATH
-- the stall watchdog, unless it is set (`replica.observe.stall`): PYTHONFAULTHANDLER
+- the stall watchdog, unless it is set (`replica.supervisor.main_process`): PYTHONFAULTHANDLER
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,7 @@ import asyncio
 import hashlib
 import socket
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -127,7 +126,6 @@ class Gangs:
             resolves=self._probe.is_named,
             own_users=self._probe.host.level == protocol.LEVEL_OWN,
             shared=self._address,
-            is_free=partial(_is_free, self._address) if self._address else None,
         )
         with written_down(f"the slots of job {job_uid}"):
             async for some in in_turns(slots, _MADE_IN_A_TURN):
@@ -185,13 +183,6 @@ class Gangs:
         self._layout.discard(job_uid, attempt)
 
 
-class PortProbe(Protocol):
-    """Tells whether a port of a node is free. `again`: the replica had the port before, so that its old
-    connections, which may still be closing, do not count."""
-
-    def __call__(self, port: int, *, again: bool) -> bool: ...
-
-
 def new_slots(
     identity: str,
     job_uid: JobUid,
@@ -202,12 +193,11 @@ def new_slots(
     resolves: bool,
     own_users: bool = False,
     shared: str | None = None,
-    is_free: PortProbe | None = None,
 ) -> tuple[Slot, ...]:
     """Choose the slots of a gang beside those that are taken. `identity`: tells this service from others on
     the machine. `resolves`: replicas can resolve their peers' hostnames. `own_users`: each gets its own user
-    ids. `shared`: the machine's address, which all have, each with a port that `is_free` there; None = each
-    has its own address."""
+    ids. `shared`: the machine's address, which all have, each with a port that is free there; None = each has
+    its own address."""
     others = list(taken)
     addresses = {slot.endpoint or slot.address for slot in others}
     ports = {slot.port for slot in others}
@@ -218,9 +208,9 @@ def new_slots(
         address = choose_address(identity, job_uid, request.replica, addresses)
         port = PROGRAM_PORT
         addresses.add(address)
-        if shared and is_free is not None:
+        if shared:
             address, endpoint = shared, address
-            port = choose_shared_port(job_uid, request, ports, is_free)
+            port = choose_shared_port(job_uid, request, shared, ports)
         ports.add(port)
         host = request.hostname if resolves else address
         devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
@@ -268,15 +258,15 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
 
 
 def choose_shared_port(
-    job_uid: JobUid, request: SlotRequest, used: Container[int], is_free: PortProbe
+    job_uid: JobUid, request: SlotRequest, address: str, used: Container[int]
 ) -> int:
     """Choose a replica's port where all share an address that other machines reach: the one that peers were
     told before, if that is free. Otherwise the search begins at the same port on every machine."""
-    if request.port and request.port not in used and is_free(request.port, again=True):
+    if request.port and request.port not in used and is_free(address, request.port, again=True):
         return request.port
     for step in _steps("", job_uid, request.replica, _SHARED_PORTS):
         port = _FIRST_SHARED_PORT + step
-        if port not in used and is_free(port, again=False):
+        if port not in used and is_free(address, port, again=False):
             return port
     raise RuntimeError("all ports from 20000 to 31999 are in use; release slots")
 
@@ -298,8 +288,9 @@ def _steps(identity: str, job_uid: JobUid, replica: ReplicaId, count: int) -> It
     return ((start + step) % count for step in range(count))
 
 
-def _is_free(address: str, port: int, *, again: bool) -> bool:
-    """See `PortProbe`. Other agents, and other users of a node, may hold the port."""
+def is_free(address: str, port: int, *, again: bool) -> bool:
+    """Whether a port is free: other agents, and other users of a node, may hold it. `again`: the replica had
+    it before, so that its old connections, which may still be closing, do not count."""
     with socket.socket() as probe:
         if again:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -26,9 +26,6 @@ from trainshed.replica.system import loop, processes
 if TYPE_CHECKING:
     from trainshed.replica.supervisor.shim import Shim
 
-_ENVIRONMENT = ("PYTHONFAULTHANDLER", "1")
-"""What makes a Python print its stacks when it gets SIGABRT."""
-
 _BUSY = 0.005
 """Of one processor."""
 _TICK = 0.01
@@ -38,12 +35,6 @@ _LEAST_PAUSE = 0.2
 _DUMP_SECONDS = 2.0
 _ONE_DUMP_SECONDS = 0.5
 _DUMP_PAUSE = 0.01
-
-
-def arrange(plan: protocol.LaunchDocument) -> None:
-    """Set the environment of a watched program so that Python processes can print their stacks."""
-    if plan.limits.stall_after:
-        plan.program.environ.setdefault(*_ENVIRONMENT)
 
 
 class Sample(NamedTuple):

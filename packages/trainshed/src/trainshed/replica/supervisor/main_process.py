@@ -24,7 +24,6 @@ import socket
 from collections.abc import Callable, Sequence
 
 from trainshed.replica import protocol
-from trainshed.replica.observe import stall
 from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
 from trainshed.replica.supervisor import program, warm_start
 from trainshed.replica.system import cgroups, kernel, unix_sockets
@@ -74,7 +73,9 @@ def program_of(
     slot: str, plan: protocol.LaunchDocument, groups: cgroups.ControlGroups, outputs: Sequence[int]
 ) -> program.Program:
     """Return the program of a launch document. `outputs`: handles of its standard output and error."""
-    stall.arrange(plan)
+    if plan.limits.stall_after:
+        # Has a Python print its stacks when it gets SIGABRT (`stall`).
+        plan.program.environ.setdefault("PYTHONFAULTHANDLER", "1")
     work = os.path.join(slot, protocol.FILES, program.WORK)
     return program.Program(
         argv=list(plan.program.argv),

@@ -32,18 +32,9 @@ if TYPE_CHECKING:
 
 _PATIENCE = 2.0
 """Seconds for a killed process to release its memory before another one is killed."""
-_EAGER = 2.0
-"""Seconds after a program's start in which it grows fastest."""
+_PAUSE = 0.1
 _SHARE = 20
 """A measurement may take the twentieth part of the time between two of them."""
-
-
-def interval(used: int, limit: int, age: float) -> float:
-    """Return the seconds until the next measurement: fewer near the limit. `age`: seconds that the program
-    has run."""
-    if used * 4 > limit * 3 or age < _EAGER:
-        return 0.1
-    return 0.25 if used * 2 > limit else 0.5
 
 
 class MemoryLimit:
@@ -61,7 +52,6 @@ class MemoryLimit:
         self._polled = self._limit > 0 and not groups.holds_memory
         self._events = events
         self._shim = shim
-        self._begun = 0.0
         self._victim = (0, 0, 0.0)
         self._killed = 0
         self._has_killed_main = False
@@ -70,8 +60,7 @@ class MemoryLimit:
 
     def program_started(self) -> None:
         if self._polled:
-            self._begun = time.monotonic()
-            self._events.after(0.1, self._look)
+            self._events.after(_PAUSE, self._look)
 
     def drill(self) -> None:
         """Note that the main process is about to be killed as if it had run out of memory."""
@@ -94,16 +83,15 @@ class MemoryLimit:
         if self._shim.has_ended():
             return
         begin = time.monotonic()
-        used = self._hold()
-        end = time.monotonic()
-        pause = interval(used, self._limit, end - self._begun)
-        self._events.after(max(pause, (end - begin) * _SHARE), self._look)
+        self._hold()
+        taken = time.monotonic() - begin
+        self._events.after(max(_PAUSE, taken * _SHARE), self._look)
 
-    def _hold(self) -> int:
-        """Measure once, and kill if the limit is exceeded; returns the bytes in use, at most."""
+    def _hold(self) -> None:
+        """Measure once, and kill if the limit is exceeded."""
         sizes = processes.resident(os.getpid())
         if sum(sizes.values()) <= self._limit:
-            return sum(sizes.values())
+            return
         # Without memory counted twice, and without files, they may be within the limit.
         for process, size in sizes.items():
             own = processes.own_memory(process)
@@ -117,4 +105,3 @@ class MemoryLimit:
             self._killed += 1
             self._has_killed_main |= victim == self._shim.main_process()
             processes.send(victim, signal.SIGKILL)
-        return used

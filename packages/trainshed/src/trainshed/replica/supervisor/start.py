@@ -170,21 +170,16 @@ def _cause(error: Exception) -> str:
 def _write_down(claim: journal.Claim, record: protocol.Message, finished: shim.Shim | None) -> None:
     """Make the record durable. On a full disk `finished` waits for space without limit, and answers services
     meanwhile. On a broken one the record is given up."""
-    try:
-        if finished is not None:
-            finished.insist(lambda: _fits(claim, record))
-        else:
+
+    def is_done() -> bool:
+        try:
             claim.finish(record)
-    except OSError:
-        return  # Connected services hear it all the same; later ones find the shim lost.
+        except OSError as error:
+            # Given up: connected services hear it all the same; later ones find the shim lost.
+            return not growing_files.takes_nothing(error)
+        return True
 
-
-def _fits(claim: journal.Claim, record: protocol.Message) -> bool:
-    """Write the record, if the disk has space for it. Raises OSError for any other failure."""
-    try:
-        claim.finish(record)
-    except OSError as error:
-        if not growing_files.takes_nothing(error):
-            raise
-        return False
-    return True
+    if finished is not None:
+        finished.insist(is_done)
+    else:
+        is_done()
