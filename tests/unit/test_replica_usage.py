@@ -95,12 +95,12 @@ class Look:
                     "environ": {},
                     "logs": str(logs),
                     "memory_limit": 512 * MIB,
+                    "usage_every": 0.01,
                 }
             ),
             [str(group) for group in groups],
             shim,
             self.loop,
-            every=0.01,
         )
 
     def entries(self) -> list[dict[str, Any]]:
