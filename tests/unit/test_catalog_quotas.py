@@ -45,7 +45,7 @@ def test_every_metric_that_can_be_used_has_a_name() -> None:
 def test_a_gang_is_what_the_job_asks_for() -> None:
     """spec/queue#spot; only SPOT yields to on-demand work."""
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
-    asked_gang = gang(made)
+    asked_gang = gang(made, Policy())
     assert asked_gang.replicas == tuple(
         (replica, Demand(4, 15 * 2**30, machine="n1-standard-4"))
         for replica in (ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1))
@@ -59,9 +59,9 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     assert (asked_gang.priority, asked_gang.spot) == (3, True)
     assert asked_gang.quota == (("pd_ssd_gb", 300), ("preemptible_cpus_n1_e2", 12))
     flex = Scheduling(strategy=Strategy.FLEX_START)
-    assert not gang(replace(made, spec=replace(made.spec, scheduling=flex))).spot
+    assert not gang(replace(made, spec=replace(made.spec, scheduling=flex)), Policy()).spot
     pool = replace(made.spec.pools[0], machine=GPU_MACHINE)
-    first = gang(replace(made, spec=replace(made.spec, pools=(pool,)))).replicas[0]
+    first = gang(replace(made, spec=replace(made.spec, pools=(pool,))), Policy()).replicas[0]
     wanted = Demand(8, 30, "NVIDIA_TESLA_T4", 2, machine="n1-standard-8")
     assert first == (ReplicaId(0, 0), wanted)
 
@@ -70,9 +70,12 @@ def test_gangs_that_ask_for_the_same_share_it() -> None:
     """A hundred thousand that wait are mostly of few forms."""
     first, second = job(1, 2), decode_job(encode_job(job(1, 2)), b"[]", 0)
     assert isinstance(second, Job) and second.spec.pools is not first.spec.pools
-    assert gang(first).replicas is gang(second).replicas
-    assert gang(first).quota is gang(second).quota
-    assert gang(first).replicas is not gang(replace(second, memory_factor=2.0)).replicas
+    assert gang(first, Policy()).replicas is gang(second, Policy()).replicas
+    assert gang(first, Policy()).quota is gang(second, Policy()).quota
+    assert (
+        gang(first, Policy()).replicas
+        is not gang(replace(second, memory_factor=2.0), Policy()).replicas
+    )
 
 
 def test_a_replica_is_counted_with_what_it_gets_and_with_room_for_its_engine() -> None:

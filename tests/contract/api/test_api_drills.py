@@ -21,6 +21,7 @@ class Drilled(House):
         """Do what the controller does that is woken for the drills of job 1000."""
         live = await self.store.ledger.load(JobUid(1000))
         for intent in live.intents if live else ():
+            assert intent.event is not None
             await self.happen(NAME, intent.event)
 
 

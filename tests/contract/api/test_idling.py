@@ -78,6 +78,7 @@ async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> N
     live = await house.store.ledger.load(UID)
     assert live is not None
     ((intent,),) = (live.intents,)
+    assert intent.event is not None
     over = await house.happen(NAME, intent.event)
     assert over.outcome is not None and over.outcome.rule == "cancelled_idle"
     assert over.outcome.error is not None

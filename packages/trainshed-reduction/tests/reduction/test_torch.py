@@ -110,27 +110,11 @@ def test_what_cannot_be_used_is_said_once_and_done_without(
     assert not ended[1].said
 
 
-def test_reducers_of_which_a_program_has_no_use_are_told_of(
-    torch_python: Path, torch_nursery: Nursery, site: Path
-) -> None:
-    """spec/reduction#frameworks: operations that are too small, with the public advice. A program without a
-    group for reducers: tests/contract/replica/test_reduction.py."""
-    with Reducers(1) as reducers:
-        environ = with_reducers(
-            reducers.addresses, TEST_AUTOLOAD="01", **{variables.MIN_BYTES: "4194304"}
-        )
-        surroundings = environment(site, **environ)
-        ended = run_ranks(torch_python, "fallback.py", 2, surroundings, nursery=torch_nursery)
-    assert [(rank.status, rank.output) for rank in ended] == [(0, "ok\n")] * 2
-    (_, line) = ended[0].said
-    assert "were not used" in line and "bucket_cap_mb=64" in line
-    assert not ended[1].said
-
-
 def test_import_torch_never_breaks(
     torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
 ) -> None:
-    """spec/reduction#frameworks: whatever the environment, the installation or PyTorch are like."""
+    """spec/reduction#frameworks: whatever the environment, the installation or PyTorch are like; and idle
+    reducers are told of."""
     broken = tmp_path / "broken"
     shutil.copytree(site, broken)
     (broken / "trainshed_reduction" / "client" / "communicator.py").unlink()
@@ -141,10 +125,11 @@ def test_import_torch_never_breaks(
             (["imports.py", "changed"], environment(site), torch_nursery),
             (["imports.py"], environment(site, **garbage), torch_nursery),
             (["imports.py"], environment(broken, **real), None),
+            (["imports.py"], environment(site, **real), None),
         ]
         runs = [pool.submit(run_one, torch_python, *case) for case in cases]
-        changed, senseless, half = (run.result() for run in runs)
-    assert [program.status for program in (changed, senseless, half)] == [0] * 3
+        changed, senseless, half, idle = (run.result() for run in runs)
+    assert [program.status for program in (changed, senseless, half, idle)] == [0] * 4
     for ended, cause in (
         (changed, "process groups"),
         (senseless, variables.CHUNK_BYTES),
@@ -152,6 +137,8 @@ def test_import_torch_never_breaks(
     ):
         assert len(ended.said) == 1
         assert cause in ended.said[0] and "native all-reduce is used" in ended.said[0]
+    assert len(idle.said) == 1
+    assert "made no process group" in idle.said[0]
 
 
 def test_the_way_of_a_gpu_gives_back_what_it_takes(

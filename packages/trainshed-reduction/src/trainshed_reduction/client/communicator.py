@@ -106,6 +106,8 @@ class Communicator:
         running = self._running = RunningGroup(self._membership, formation)
         running.begin()
         self._operations.open()
+        if self._membership.reports is not None:
+            self._membership.reports.begin()
         while not self._operations.closing:
             running.turn()
         running.leave()

@@ -16,7 +16,9 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from trainshed_reduction import process
 from trainshed_reduction import settings as settings_module
+from trainshed_reduction.pytorch import usage
 from trainshed_reduction.pytorch.session import Sessions
 from trainshed_reduction.pytorch.work import is_served, reduction_of
 from trainshed_reduction.settings import Settings
@@ -73,6 +75,7 @@ class ReducingGroup(dist.ProcessGroup):
         is_sparse = getattr(options, "sparseIndices", None) is not None
         if sessions is None or reduction is None or is_sparse:
             return None
+        usage.record.largest = max(usage.record.largest, tensor.numel() * tensor.element_size())
         # A CUDA graph can hold NCCL's operations, but none that leave the GPU.
         is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
         if not is_served(tensor, sessions.settings.min_bytes) or is_captured:
@@ -160,7 +163,10 @@ def install() -> None:
     if getattr(native, "trainshed", False):
         return
     _check(native, getattr(c10d, "ProcessGroup", None))
+    usage.report_at_exit(settings.min_bytes)
     setattr(c10d, _MAKER, _replacement(c10d, native, settings))
+    # Shows, even before there is a group, that the override is installed.
+    process.reports().begin()
 
 
 def _check(native: Any, group: Any) -> None:
@@ -182,7 +188,10 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
     @functools.wraps(native)
     def make(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs).arguments
-        if call["group_size"] == 1 or not _is_served(c10d, str(call["backend"]).lower()):
+        backend, size = str(call["backend"]).lower(), call["group_size"]
+        served = size > 1 and _is_served(c10d, backend)
+        usage.record.made(backend, size, served)
+        if not served:
             return native(*args, **kwargs)
         before = c10d.ProcessGroup
         c10d.ProcessGroup = _Substitute

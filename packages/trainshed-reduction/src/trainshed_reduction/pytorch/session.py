@@ -18,6 +18,7 @@ import torch.distributed as dist
 from trainshed_reduction import process, wire
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import ReductionFailed
+from trainshed_reduction.pytorch import usage
 from trainshed_reduction.pytorch.hierarchy import Node, UnevenNodes, node_first, nodes_of, own_place
 from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.work import issue
@@ -162,9 +163,6 @@ class Sessions:
 class Session:
     """A group's all-reduces for one kind of device, in the order of calls."""
 
-    #: Whether this process has given any sum to reducers.
-    _is_used: ClassVar[bool] = False
-
     def __init__(self, settings: Settings, group: Group, device: str, is_aloud: bool) -> None:
         """`device`: cpu or cuda. `is_aloud`: rank 0 reports what becomes of it."""
         self._ordinals = itertools.count(1)
@@ -196,28 +194,18 @@ class Session:
         if not self.begin():
             return None
         assert self._communicator is not None
-        Session._is_used = True
         ordinal = next(self._ordinals)
         if self._pipeline is not None:
             return self._pipeline.submit(tensor, reduction, ordinal)
         return issue(self._communicator, tensor, reduction, ordinal)
 
     def close(self) -> None:
-        if self._serves and self._is_aloud and not Session._is_used:
-            text = (
-                "the reducers were not used: no sum or average by all-reduce had {} bytes or more "
-                "(TRAINSHED_REDUCTION_MIN_BYTES; larger buckets: DistributedDataParallel(bucket_cap_mb=64)); "
-                "FSDP and ZeRO use other operations"
-            )
-            process.tell("idle", text.format(self._settings.min_bytes), "WARNING")
         if self._communicator is not None:
             self._communicator.close()
         if self._pipeline is not None:
             self._pipeline.close()
 
     def _begin(self) -> bool:
-        # Whatever rank 0 says of it: the service sees that the program has a group for reducers.
-        process.reports().begin()
         board = StoreBoard(apart(self._store, "board"))
         # What the communicator logs before all ranks have agreed is left out: they agree on one reason.
         is_due = threading.Event()
@@ -230,6 +218,7 @@ class Session:
             # Whatever it is, the others wait for an answer, and the program can do without reducers.
             own = str(error) or type(error).__name__
         refusal = refusal or self._conclude(board, own)
+        usage.record.is_refused |= bool(refusal)
         if refusal:
             if own or self._is_aloud:
                 text = "native all-reduce is used: " + (own or refusal)
