@@ -37,12 +37,12 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 635,
-    "modules that one machine needs": 499,
-    "lines": 110_990,
-    "lines that one machine needs": 86_040,
-    "lines of code": 77_630,
-    "lines of code on the way of a start": 8_790,
+    "modules": 627,
+    "modules that one machine needs": 486,
+    "lines": 111_100,
+    "lines that one machine needs": 85_300,
+    "lines of code": 77_720,
+    "lines of code on the way of a start": 8_730,
     "lines of tests": 93_690,
     "settings of the service": 48,
     "settings of Slurm": 18,
