@@ -137,20 +137,21 @@ class AdditionUnusable(Exception):
 
 def load_additions(context: AdditionContext) -> dict[str, Addition]:
     """Return the additions that are installed, by name. Raises AdditionUnusable."""
-    from importlib.metadata import entry_points
-
-    points = sorted(entry_points(group=ADDITIONS), key=lambda point: point.name)
-    return {point.name: _built(point, context) for point in points}
+    return {point.name: _built(point, context) for point in _installed()}
 
 
 def import_additions() -> None:
     """Import all that can be loaded, so that the records which they keep in the database are known."""
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group=ADDITIONS):
+    for point in _installed():
         # Of any kind, as below; the start says what is wrong with it.
         with contextlib.suppress(Exception):
             point.load()
+
+
+def _installed() -> "list[EntryPoint]":
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=ADDITIONS), key=lambda point: point.name)
 
 
 def _built(point: "EntryPoint", context: AdditionContext) -> Addition:

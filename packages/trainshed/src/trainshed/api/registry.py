@@ -28,36 +28,13 @@ from trainshed.wire import routes
 from trainshed.wire.routes import KnownMethod
 from trainshed.wire.status import WireError
 
-HANDLERS: Handlers = MappingProxyType(
-    {
-        method: handler
-        for module in (
-            job_service,
-            training_pipelines,
-            models,
-            datasets,
-            locations,
-            operations,
-            studies,
-            ml_v1,
-            entries,
-            projects,
-        )
-        for method, handler in module.HANDLERS.items()
-    }
-)
-
-
-CHECKS: Checks = MappingProxyType(
-    {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS, **studies.CHECKS}
-)
-"""Checks by full method name, for requests of which only a part can be read."""
-
 
 class Registry(Struct, frozen=True):
     """The methods that a service serves."""
 
+    #: By their full names.
     handlers: Handlers
+    #: Of those of them whose requests can be read in part.
     checks: Checks
 
     async def answered(
@@ -86,5 +63,27 @@ class Registry(Struct, frozen=True):
         return answer
 
 
-BUILT_IN: Final = Registry(HANDLERS, CHECKS)
+BUILT_IN: Final = Registry(
+    handlers=MappingProxyType(
+        {
+            method: handler
+            for module in (
+                job_service,
+                training_pipelines,
+                models,
+                datasets,
+                locations,
+                operations,
+                studies,
+                ml_v1,
+                entries,
+                projects,
+            )
+            for method, handler in module.HANDLERS.items()
+        }
+    ),
+    checks=MappingProxyType(
+        {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS, **studies.CHECKS}
+    ),
+)
 """What every service serves."""

@@ -72,9 +72,8 @@ _PAGE_OF_LOG: Final = "google.logging.v2.ListLogEntriesResponse"
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, above which it is rendered in a thread: some 0.1 s."""
 _NO_CONSOLE: Final = (
-    "This service has no web pages, and no tools for agents, because its console is not installed. Where the "
-    "service is, run "
-    f"{installing('console')} and start it again."
+    "This service has no web pages, and no tools for agents, because its console is not installed. Where "
+    f"the service is, run {installing('console')} and start it again."
 )
 _VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
 _OVERRIDES: Final = "x-http-method-override"
@@ -201,10 +200,8 @@ class ApiApplication:
         query = request.parameters
         if is_form:
             query = [*query, *parse_qsl(body.decode("latin-1"), keep_blank_values=True)]
-        read, version = (
-            partial(routes.bind, route, variables, query, body),
-            _version(request.raw_path),
-        )
+        read = partial(routes.bind, route, variables, query, body)
+        version = _version(request.raw_path)
         call = Call(principal, self._services, route.rpc.full_name)
         answer = await self._registry.answered(call, version, len(body), read)
         render = partial(_rendered, answer, routes.wants_numbers(query))
@@ -264,7 +261,7 @@ class ApiApplication:
 
 
 async def _without_console(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a browser that asks for a page where no console is installed."""
+    """Answer who asks for a page, or for the tools of agents, where no console is installed."""
     await serve(Request(scope, receive), _no_page, error_answer, receive, send)
 
 
