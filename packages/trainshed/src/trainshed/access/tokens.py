@@ -77,10 +77,10 @@ class TokenAuthority:
 
     def _shown(self, header: str | None) -> Principal:
         token = token_in(header)
-        if self._jobs is not None and is_job_token(token):
-            return self._program(self._jobs, token)
         if (principal := self.holder(digest_of(token))) is not None:
             return principal
+        if self._jobs is not None and is_job_token(token):
+            return self._program(self._jobs, token)
         if self._jobs is not None and account_tokens.is_json_web_token(token):
             secret, seconds = self._jobs.account_secret, self._now() // 10**9
             bearer = account_tokens.read(token, secret, self.book, seconds, self.hosts)
@@ -103,9 +103,11 @@ class TokenAuthority:
     def known(self, shown: Shown) -> Principal | None:
         """Returns for whom speaks what was shown once, as of now; None if it is not good any more."""
         if isinstance(shown, str):
+            if (holder := self.holder(shown)) is not None:
+                return holder
             before = self.sessions(shown)
             holder = self.known(before) if before is not None else None
-            return replace(holder, shown=shown) if holder else self.holder(shown)
+            return replace(holder, shown=shown) if holder else None
         if shown.expires <= self._now() // 10**9:
             return None
         try:
@@ -137,8 +139,8 @@ class TokenAuthority:
         """Return what vouches for somebody, in a browser what they signed in with; None for programs and the
         owner, and what does not any more."""
         shown = principal.shown
-        if isinstance(shown, str):
-            shown = self.sessions(shown) or shown
+        if isinstance(shown, str) and shown != self._owner and shown not in self.book.tokens:
+            shown = self.sessions(shown)
         return self.book.tokens.get(shown) if isinstance(shown, str) else shown
 
     def ends(self, principal: Principal) -> Nanos | None:

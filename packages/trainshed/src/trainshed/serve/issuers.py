@@ -37,6 +37,7 @@ from trainshed.access.tokens import digest_of
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.eventloop.stream_line import StreamLine
+from trainshed.httpd.connections import HOLD
 from trainshed.httpd.forwarding import NoAnswer, answered
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.audit import AuditRecord, RecordedCall, recording
@@ -102,18 +103,23 @@ class Issuers:
         )
 
     async def authenticate(self, header: str | None) -> Principal:
-        """Return the principal of an `Authorization` header. ID tokens, and access tokens of Google's, are
-        taken as they are. Raises Unauthenticated, Unavailable."""
+        """Return the principal of an `Authorization` header, and count the request's connection as theirs.
+        ID tokens, and access tokens of Google's, are taken as they are. Raises Unauthenticated,
+        Unavailable."""
         scheme, _, token = (header or "").partition(" ")
         issuer = None
-        if scheme.lower() == "bearer":
+        if self._by_url and scheme.lower() == "bearer":
             if is_json_web_token(token := token.strip()):
                 issuer = self._by_url.get(issuer_of(token))
             elif is_access_token(token):
                 issuer = self._teller
         if issuer is None:
-            return self._keeper.authenticate(header)
-        return self._keeper.recognise(await self._bearer(token, issuer))
+            principal = self._keeper.authenticate(header)
+        else:
+            principal = self._keeper.recognise(await self._bearer(token, issuer))
+        program = principal.program
+        HOLD.get()(program.project if program is not None else principal.email)
+        return principal
 
     async def endpoints(self, issuer: Issuer) -> Endpoints:
         """Return where an issuer takes requests. Raises Unavailable."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trainshed.access.job_tokens import JobClaims
-from trainshed.access.principals import Principal
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import Authenticate
 from trainshed.api.grpc import GrpcServer, Identity
@@ -108,7 +107,7 @@ class Service:
         await self._take_over()
         await self._begin_work()
         await self._bootstrap.issuers.forget()
-        authenticate = self._authenticate
+        authenticate = self._bootstrap.issuers.authenticate
         settings = self._bootstrap.settings
         authenticator = Authenticator(lambda: self._bootstrap.tokens, authenticate)
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
@@ -158,14 +157,6 @@ class Service:
                 f"{len(live)} {'jobs keep' if many else 'job keeps'} running; the next `trainshed up` "
                 f"on this data directory takes {'them' if many else 'it'} over."
             )
-
-    async def _authenticate(self, header: str | None) -> Principal:
-        """Return whose a request is, and count its connection as theirs. Raises Unauthenticated,
-        Unavailable."""
-        principal = await self._bootstrap.issuers.authenticate(header)
-        program = principal.program
-        connections.HOLD.get()(program.project if program is not None else principal.email)
-        return principal
 
     async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
         """Serve gRPC on both ports, and on the socket of programs. Raises what making the certificates failed
