@@ -136,7 +136,7 @@ class ApiApplication:
             if fault := self._hosts.fault(scope):
                 await refuse(scope, send, fault)
                 return
-            if self._ports.page_of(scope) is not None:
+            if self._is_of_page(scope):
                 await self._ports(scope, receive, send)
                 return
             await self._shell.connect(scope, receive, send)
@@ -146,10 +146,15 @@ class ApiApplication:
         answered = self._strangers.slows(source, keeps_credentials(scope, send))
         if fault := self._hosts.fault(scope):
             await refuse(scope, answered, fault)
-        elif self._ports.page_of(scope) is not None:
+        elif self._is_of_page(scope):
             await self._ports(scope, receive, send)
         else:
             await self._mounted(scope)(scope, receive, answered)
+
+    def _is_of_page(self, scope: Scope) -> bool:
+        """Whether the host of a request or WebSocket is that of a job's page."""
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+        return self._services.links.page_at(host.decode("latin-1")) is not None
 
     def _mounted(self, scope: Scope) -> Application:
         first = _first(scope["path"])

@@ -51,11 +51,6 @@ class PortSurface:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def page_of(self, scope: Scope) -> tuple[JobUid, str] | None:
-        """Return the job and the name of the page that a request or WebSocket is for, by its host."""
-        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        return self._services.links.page_at(host)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         if scope["type"] == "http":
@@ -134,7 +129,8 @@ class PortSurface:
         return Ticket(uid, ReplicaId(0, 0), principal.email, principal, 0, port, name)
 
     def _page(self, call: Request) -> tuple[JobUid, str]:
-        page = self.page_of(call.scope)
+        """Return the job and the name of the page that a request or WebSocket is for, by its host."""
+        page = self._services.links.page_at(call.headers.get("host", ""))
         assert page is not None, "requests of other hosts do not come here"
         return page
 
