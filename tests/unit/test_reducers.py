@@ -18,7 +18,7 @@ from tests.unit.specs_requests import (
     vertex,
 )
 from trainshed.core.runtime import REDUCERS
-from trainshed.core.specs.warnings import USE_NONE
+from trainshed.core.specs.worker_pool import USE_NONE
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
 from trainshed_reduction import settings, variables
 

@@ -17,7 +17,7 @@ from tests.unit.specs_requests import (
 )
 from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.warnings import without_gpus
+from trainshed.core.specs.worker_pool import without_gpus
 
 OLD_TORCH = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-6"
 

@@ -32,7 +32,7 @@ from trainshed.core.notifications import targets_of
 from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.specs.syntax import bucket_path_fault
-from trainshed.core.specs.warnings import named_directories, not_mounted, without_gpus
+from trainshed.core.specs.worker_pool import named_directories, not_mounted, without_gpus
 from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.units import Bytes, Nanos

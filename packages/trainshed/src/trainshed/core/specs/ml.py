@@ -17,11 +17,12 @@ from trainshed.core.job import DEFAULT_TIMEOUT, JobDraft, JobSpec, Scheduling, W
 from trainshed.core.names import ML_ROLES, Api
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
-from trainshed.core.specs import syntax, warnings
+from trainshed.core.specs import syntax
 from trainshed.core.specs.ml_pools import ROLES, Hardware, read_hardware, read_programs
 from trainshed.core.specs.study import read_algorithm, read_goal, tag_fault
 from trainshed.core.specs.study_parameters import ML_JOB, read_parameters
 from trainshed.core.specs.tuning import read_counts
+from trainshed.core.specs.worker_pool import pool_warnings
 from trainshed.core.study.spec import MedianStopping, Metric, StudySpec
 from trainshed.core.tuning.records import TuningSpec
 
@@ -85,7 +86,7 @@ def parse_job(
         job_dir=job_dir,
         runtime_version=version,
         use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
-        warnings=(*_ignored(training, hardware), *warnings.pool_warnings(pools)),
+        warnings=(*_ignored(training, hardware), *pool_warnings(pools)),
     )
     if tuning is None:
         return JobDraft(spec, job_id, labels)

@@ -28,7 +28,7 @@ from trainshed.core.job import (
 from trainshed.core.names import PLACE, Api, read_name
 from trainshed.core.requests import Faults, Section, is_blank
 from trainshed.core.runtime import RuntimeCatalog
-from trainshed.core.specs import syntax, warnings, worker_pool
+from trainshed.core.specs import syntax, worker_pool
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
 """Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise
@@ -95,7 +95,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         job_json=job_json,
         service_account=spec.text("serviceAccount"),
         base_output_directory=output,
-        warnings=(*_ignored(spec), *warnings.pool_warnings(pools)),
+        warnings=(*_ignored(spec), *worker_pool.pool_warnings(pools)),
     )
     if pools and spec.is_set("tensorboard") and not log_directory(read):
         return with_warnings(
