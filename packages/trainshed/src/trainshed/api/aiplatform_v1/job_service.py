@@ -1,6 +1,6 @@
 """`aiplatform` v1 JobService: customJobs and hyperparameterTuningJobs (facts/resources#custom-jobs,
 facts/resources#tuning-jobs, facts/tuning); and what pipelines share with them, which is get, list, cancel and
-delete (facts/resources#vertex).
+delete (facts/resources#vertex), and what jobs name of buckets, secrets and experiments.
 """
 
 import asyncio
@@ -13,11 +13,13 @@ from msgspec import Struct
 
 from trainshed.api.aiplatform_v1 import operations, views
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.references import unknown_references
 from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handler, Handlers, sent
 from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.errors import installing
 from trainshed.api.calls.paging import list_jobs, page_size
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Services, Spec
 from trainshed.api.filters.jobs import NO_FURTHER, Further, States, compile_job_filter
 from trainshed.api.resources.jobs import (
     RESOURCES,
@@ -36,6 +38,7 @@ from trainshed.core.job import JobDraft
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, Collection
 from trainshed.core.requests import snake_case
+from trainshed.core.secrets import SecretRef, references
 from trainshed.core.specs.tuning import parse_tuning_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.tuning.records import TuningJob
@@ -49,6 +52,16 @@ _SERVICE: Final = "JobService"
 _CUSTOM, _TUNING = "custom_job", "hyperparameter_tuning_job"
 _SPECS: Final = {_CUSTOM: "jobSpec", _TUNING: "trialJobSpec"}
 """The fields of requests that have a job, each with the part of it that says what runs."""
+_PROGRAMS: Final = (
+    ("container_spec", "containerSpec"),
+    ("python_package_spec", "pythonPackageSpec"),
+)
+_TRACKED: Final = {
+    "experiment": "experiment",
+    "experimentRun": "experiment_run",
+    "tensorboard": "tensorboard",
+}
+"""What only tracking has, by the key in JSON: the field of the request."""
 
 
 class JobKind(Struct, Generic[W], frozen=True):
@@ -137,7 +150,8 @@ async def asked_for(field: str, call: Call, request: Any) -> JobDraft[Any]:
     names no run gets one of its own only where it is created."""
     key = _SPECS[field]
     spec = sent(call, request, field).get(key, {})
-    missing = await unknown_references(call.services, request.parent, spec, snake_case(key))
+    place = known_location(request.parent)
+    missing = await unknown_references(call.services, place, spec, snake_case(key))
     return check(field, call, request, missing)
 
 
@@ -149,6 +163,64 @@ def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
         yield from ((f"{field}[{index}]", uri) for index, uri in enumerate(uris))
     output = spec.get("baseOutputDirectory", {}).get("outputUriPrefix", "")
     yield f"{path}.base_output_directory.output_uri_prefix", output
+
+
+async def unknown_references(
+    services: Services, place: LocationName, spec: Spec, path: str
+) -> tuple[Violation, ...]:
+    """Return violations for what a job in that location names beside itself and does not exist: secrets, and
+    what only tracking has, experiments with their runs and tensorboards (facts/experiments#jobs,
+    facts/experiments#curves). `path`: of the specification in the request. Invalid names are reported by the
+    specification's check."""
+    secrets = await _unknown_secrets(services, place.project_id, spec, path)
+    tracked = [field for key, field in _TRACKED.items() if spec.get(key)]
+    if not tracked:
+        return secrets
+    if services.tracking is not None:
+        return (*secrets, *await services.tracking.unknown(place, spec, path))
+    text = (
+        "It is kept by an addition that is not installed. Where the service is, run "
+        f"{installing('tracking')} and start it again, or leave the field out."
+    )
+    return (*secrets, *(Violation(f"{path}.{field}", text) for field in tracked))
+
+
+async def _unknown_secrets(
+    services: Services, project: str, spec: Spec, path: str
+) -> tuple[Violation, ...]:
+    """Check the variables that name secrets of a project."""
+    uses = tuple(_secrets(spec, path))
+    if not uses:
+        return ()
+    there = await services.secrets.find(project, dict.fromkeys(ref for _, ref in uses))
+    missing = tuple((field, ref) for field, ref in uses if ref not in there)
+    if not missing:
+        return ()
+    names = sorted({version.name for version in await services.secrets.versions(project)})
+    return tuple(Violation(field, _advice(project, ref, names)) for field, ref in missing)
+
+
+def _secrets(spec: Spec, path: str) -> Iterator[tuple[str, SecretRef]]:
+    """Yield the path of each variable that names a secret, with that secret."""
+    for position, worker_pool in enumerate(spec.get("workerPoolSpecs", ())):
+        for field, key in _PROGRAMS:
+            for index, variable in enumerate(worker_pool.get(key, {}).get("env", ())):
+                where = f"{path}.worker_pool_specs[{position}].{field}.env[{index}].value"
+                for ref in references(variable.get("value", "")):
+                    yield where, ref
+
+
+def _advice(project: str, ref: SecretRef, names: list[str]) -> str:
+    if ref.name in names:
+        return (
+            f"The secret {ref.name!r} of the project {project} has no version {ref.version}; `trainshed "
+            f"secrets list` shows which there are. $(secret:{ref.name}) means the newest one."
+        )
+    there = f"it has: {', '.join(names)}" if names else "it has none yet"
+    return (
+        f"The project {project} has no secret {ref.name!r}; {there}. Store it with `trainshed secrets set "
+        f"{ref.name}`, or write $$(secret: where those characters themselves are meant."
+    )
 
 
 async def create_custom_job(call: Call, request: Any) -> Message:

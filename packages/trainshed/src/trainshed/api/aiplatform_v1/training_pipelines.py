@@ -15,7 +15,6 @@ from msgspec import Struct
 from trainshed.api.aiplatform_v1 import job_service, views
 from trainshed.api.aiplatform_v1.datasets import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.references import unknown_references
 from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks, within
@@ -189,7 +188,8 @@ async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
     """Return violations for what the task names and does not exist: secrets, tensorboards."""
     inputs, _ = read_inputs(request.training_pipeline)
     spec, path = _program_of(inputs)
-    return await unknown_references(call.services, request.parent, spec, path)
+    place = known_location(request.parent)
+    return await job_service.unknown_references(call.services, place, spec, path)
 
 
 def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:

@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.account_tokens import what_became
-from trainshed.access.book import AccessBook
 from trainshed.access.permissions import authorize, is_recorded
 from trainshed.access.policy import home_of
 from trainshed.access.principals import Bearer, Principal
@@ -116,9 +115,10 @@ async def performed(handler: Handler, call: Call, request: Any) -> Message:
         if method in _CREATING:
             allowed = replace(call, public=wire_json.to_public(request))
             texts = list(texts_of(allowed.public))
-            refuse_more(principal, services.access.book, texts)
+            refuse_more(principal, services, texts)
             record_secrets(texts)
-        services.sent(method, request)
+        if services.sent is not None:
+            services.sent(method, request)
         return _masked(await handler(allowed, request), request)
 
     project, resource = next(iter(projects), ""), _subject(request)
@@ -213,7 +213,7 @@ def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
         call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}
 
 
-def refuse_more(principal: Principal, book: AccessBook, texts: Sequence[tuple[str, str]]) -> None:
+def refuse_more(principal: Principal, services: Services, texts: Sequence[tuple[str, str]]) -> None:
     """Refuse a job with more rights than whoever creates it: another account, and of programs also secrets;
     and a job that runs as an account which is disabled or deleted. `texts`: those of the request.
 
@@ -233,6 +233,7 @@ def refuse_more(principal: Principal, book: AccessBook, texts: Sequence[tuple[st
                 f"for {', '.join(beyond)}: leave that out, or have a person submit the job"
             )
     for account in sorted(accounts):
+        book = services.access.book
         if lost := what_became(account, None, book):
             remedy = "gcloud iam service-accounts " + (
                 f"enable {account}" if account in book.accounts else "create makes it anew"

@@ -256,10 +256,10 @@ class Services(Struct, frozen=True):
     #: Notifications to be sent; None = nobody is ever notified.
     outbox: Notifications | None = None
     #: Returns what is run in place of a new job's specification, given its display name and the ids of
-    #: the metrics of a trial (`trainshed emulate`). Raises what refuses the job.
-    instead: Callable[[str, JobSpec, tuple[str, ...]], JobSpec] = lambda _, spec, metrics: spec
-    #: Is shown each request of the public APIs, after the full name of its method.
-    sent: Callable[[str, Message], None] = lambda method, request: None
+    #: the metrics of a trial (`trainshed emulate`). Raises what refuses the job. None = jobs run as they are.
+    instead: Callable[[str, JobSpec, tuple[str, ...]], JobSpec] | None = None
+    #: Is shown each request of the public APIs, after the full name of its method; None = nobody is.
+    sent: Callable[[str, Message], None] | None = None
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
     #: How far the programs are that somebody has asked about, and what they print of their measures.

@@ -176,14 +176,14 @@ def check_labels(services: Services, work: Work) -> None:
     ]
     if wrong:
         raise InvalidRequest(tuple(wrong))
-    _check_notify_label(work, services.settings.notify)
+    if NOTIFY_LABEL in labels:
+        _check_targets(targets_of(work.labels), services.settings.notify)
 
 
-def _check_notify_label(work: Work, known: Sequence[str]) -> None:
-    """Raise InvalidRequest for an unknown notification target."""
-    if (unknown := [name for name in targets_of(work.labels) if name not in known]) or (
-        NOTIFY_LABEL in dict(work.labels) and not targets_of(work.labels)
-    ):
+def _check_targets(wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Raise InvalidRequest for an unknown notification target, or if there is none."""
+    unknown = [name for name in wanted if name not in known]
+    if unknown or not wanted:
         there = (
             f"there are {', '.join(sorted(known))}, with one _ between several"
             if known
@@ -198,7 +198,8 @@ def _here(
 ) -> JobSpec:
     """Return the specification as this installation runs it, with the warnings that only it can give.
     `metrics`: the ids of those that it measures, if it is a trial's."""
-    spec = services.instead(display_name, spec, metrics)
+    if services.instead is not None:
+        spec = services.instead(display_name, spec, metrics)
     warnings = tuple(_warnings(services, spec))
     return replace(spec, warnings=(*spec.warnings, *warnings)) if warnings else spec
 

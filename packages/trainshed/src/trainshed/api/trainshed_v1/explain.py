@@ -75,7 +75,7 @@ async def _read(
         request = routes.bind(route, variables, (), wire_json.encode_text(body))
     except WireError as refused:
         raise completed(refused, _CHECKS[create_call.method], create_call) from None
-    refuse_more(call.principal, call.services.access.book, list(texts_of(body)))
+    refuse_more(call.principal, call.services, list(texts_of(body)))
     draft = await _asked_for(create_call, request)
     notices = (_PIPELINE,) if route.rpc.full_name.endswith(".CreateTrainingPipeline") else ()
     spec = draft.spec
