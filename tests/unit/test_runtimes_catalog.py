@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
-from trainshed.runtimes.catalog import LocalCatalog
+from trainshed.runtimes.catalog import LocalCatalog, MappedImage
 from trainshed.runtimes.families import FAMILIES, Minor, sheet_of
-from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.images.cluster import ClusterImages
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.serve.setting_types import MappedImages, convert

@@ -5,7 +5,8 @@ It owns the choice only: it reads data sheets, the interpreters that were found 
 and builds nothing.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -14,10 +15,12 @@ from msgspec.structs import replace
 from trainshed.core.catalog.images import (
     PrebuiltImage,
     is_reduction_server,
+    is_reference,
     listed_images,
     nearest_prebuilt,
     parse_prebuilt,
 )
+from trainshed.core.errors import closest
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.families import (
     FAMILIES,
@@ -28,7 +31,6 @@ from trainshed.runtimes.families import (
     parse_minor,
     sheet_of,
 )
-from trainshed.runtimes.image_map import MappedImage, mapped
 from trainshed.runtimes.images.cluster import ContainerImages
 from trainshed.runtimes.interpreters import Interpreters
 
@@ -59,6 +61,60 @@ _NAME_THEM = (
     "Add what the program needs: --requirements of trainshed run, requirements=[…] of the SDK,"
     " install_requires of its setup.py."
 )
+
+
+class MappedImage(Struct, frozen=True):
+    """One table `[[images]]` of the configuration: a pattern, and either another image or a runtime. The
+    first one whose pattern matches an image as the job names it wins (spec/runtimes#substitutes)."""
+
+    #: `*`, `?` and `[…]` match over the whole image URI, slashes included.
+    pattern: str = ""
+    #: A runtime family, or one with its version; "" if `image` is given.
+    runtime: str = ""
+    #: Python version; "" = the family's preferred one.
+    python: str = ""
+    #: Another image; "" if `runtime` is given.
+    image: str = ""
+
+    @property
+    def family(self) -> str:
+        return self.runtime.partition(" ")[0]
+
+    @property
+    def version(self) -> str:
+        """Version of the family; "" = the newest."""
+        return self.runtime.partition(" ")[2]
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the table, as `key: words`."""
+        if not self.pattern:
+            yield "pattern: is missing; give the images that are meant, such as python:3.*"
+        if bool(self.runtime) == bool(self.image):
+            cause = "both are given" if self.image else "neither is given"
+            yield f"runtime: exactly one of runtime and image says what is run; {cause}"
+        if self.runtime:
+            yield from self._runtime_faults()
+        elif self.python:
+            yield "python: goes with runtime only; an image has a Python of its own"
+        if self.image and not is_reference(self.image):
+            yield f"image: {self.image!r} is not an image name such as HOST/NAME:TAG"
+
+    def _runtime_faults(self) -> Iterator[str]:
+        sheet = sheet_of(self.family)
+        if sheet is None:
+            names = [known.family for known in FAMILIES]
+            near = closest(self.family, names)
+            yield f"runtime: there is no runtime {self.family!r}; there are {', '.join(names)}.{near}"
+            return
+        releases = [release for release in sheet.releases if self.version in ("", release.version)]
+        if not releases:
+            versions = ", ".join(release.version for release in sheet.releases if release.version)
+            known = f"there are {versions}" if versions else "it has none, leave it out"
+            yield f"runtime: {sheet.title} has no version {self.version!r} here; {known}"
+            return
+        minor = parse_minor(self.python)
+        if self.python and (minor is None or not any(r.runs_on(minor) for r in releases)):
+            yield f"python: {self.python!r} is no Python, such as 3.11, that {self.runtime} runs on"
 
 
 class Candidate(Struct, frozen=True):
@@ -204,7 +260,7 @@ class LocalCatalog:
         reducers for a reduction-server image (spec/reduction#exactness); for a prebuilt image of a framework
         that is served, that framework at the same or nearest version; any other image as a container, if
         containers can be run."""
-        if entry := mapped(self._image_map, image_uri):
+        if entry := self._entry_of(image_uri):
             return self._mapped(entry, image_uri)
         if is_reduction_server(image_uri):
             return self.named(REDUCERS)
@@ -232,7 +288,7 @@ class LocalCatalog:
                 return choice
             note = f"No runtime version was asked for: the service's default is used, {_title(choice)}."
             return _with_notices(choice, note)
-        if entry := mapped(self._image_map, name := f"runtimeVersion:{runtime_version}"):
+        if entry := self._entry_of(name := f"runtimeVersion:{runtime_version}"):
             return self._mapped(entry, name)
         python = parse_minor(python_version) or (3, 0)
         sheets = [sheet for sheet in FAMILIES if sheet.runtime_versions]
@@ -272,6 +328,10 @@ class LocalCatalog:
                 return _with_notices(choice, note)
             note += f" Missing there: {missing}."
         return _with_notices(choice, f"{note} {_NAME_THEM}")
+
+    def _entry_of(self, uri: str) -> MappedImage | None:
+        entries = self._image_map
+        return next((entry for entry in entries if fnmatch.fnmatchcase(uri, entry.pattern)), None)
 
     def _mapped(self, entry: MappedImage, uri: str) -> RuntimeChoice | RuntimeRefusal:
         mapping = f"{uri} is mapped by an operator's setting (images, {entry.pattern!r})"

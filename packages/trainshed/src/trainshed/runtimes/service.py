@@ -15,11 +15,10 @@ from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.core.units import Bytes, Nanos
 from trainshed.eventloop.background import heed, joined, looked_at
 from trainshed.runtimes.cache_cleaner import REDUCTION, bound
-from trainshed.runtimes.catalog import LocalCatalog
+from trainshed.runtimes.catalog import LocalCatalog, MappedImage
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Environments, resolve
 from trainshed.runtimes.families import GSUTIL, Release, Sheet
-from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.images.cluster import ContainerImages
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters

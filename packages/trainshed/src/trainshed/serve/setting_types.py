@@ -25,7 +25,7 @@ from trainshed.engines import registry
 from trainshed.engines.tables import wrong_fields
 from trainshed.httpd.hosts import listed
 from trainshed.notifying.targets import NotifyTable, mail_server
-from trainshed.runtimes.image_map import MappedImage
+from trainshed.runtimes.catalog import MappedImage
 
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
 _AGES = {"h": 3600 * 10**9, "d": 86400 * 10**9, "w": 7 * 86400 * 10**9}
