@@ -189,10 +189,12 @@ def _warm(
     """Return how one program begins with frameworks imported; None = not at all
     (spec/program#warm-starts)."""
     pool = job.spec.pool(replica.id.pool)
-    is_trial = bool(job.spec.trial) and pool.program.module is not None
     label = dict(job.labels).get(WARM_LABEL, "")
-    if not warm_start.is_asked_for(label, launching.warm_starts, is_trial_of_package=is_trial):
-        return None
+    if label != "on":
+        is_trial = bool(job.spec.trial) and pool.program.module is not None
+        default = launching.warm_starts
+        if label == "off" or default == "off" or (default == "trials" and not is_trial):
+            return None
     source = runtime.preloadable
     accelerators = pool.machine.accelerators
     warm = warm_start.of_program(

@@ -65,13 +65,6 @@ _PLAIN: Final = {
 value."""
 
 
-def is_asked_for(label: str, setting: WarmStarts, *, is_trial_of_package: bool) -> bool:
-    """Whether a job's programs are to begin warm. `label`: the value of the job's label, "" = it has none."""
-    if label in ("on", "off"):
-        return label == "on"
-    return setting == "on" or (setting == "trials" and is_trial_of_package)
-
-
 def of_program(
     argv: Sequence[str],
     *,

@@ -11,7 +11,6 @@ from trainshed.engines.launch.documents import COVERED
 from trainshed.engines.launch.where import PROGRAM_PORT, HasBuildPlace
 from trainshed.engines.port import Engine, EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.replica.sandbox import socket_calls
-from trainshed.replica.system import cgroups
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.port import BuildFailed
 from trainshed.serve.settings import Settings
@@ -64,7 +63,7 @@ def build_terms(
             covered=COVERED,
             visible=place.visible,
             memory_bytes=min(memory or _MEMORY, host.memory_bytes),
-            processes=cgroups.bounded(settings.max_processes or None, host.processes),
+            processes=host.process_limit(settings.max_processes or None),
             disk_bytes=_BUILD_DISK,
             seconds=_BUILD_TIME,
             cpu_weight=_CPU_WEIGHT,

@@ -173,17 +173,15 @@ def totals(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
 
 def choose(
     devices: Sequence[Device], count: int, accelerator: str, taken: Iterable[str | None]
-) -> str | None:
+) -> str:
     """Choose the devices of a node for a replica that asks for `count` of a public type. Returns the value of
-    its CUDA_VISIBLE_DEVICES: None if it asks for none, "" if there are none. `taken`: the values of all
-    replicas that have devices already.
+    its CUDA_VISIBLE_DEVICES: "" if there are none. `taken`: the values of all replicas that have devices
+    already.
 
     Devices of the type come first, and of those the ones that the fewest replicas have. If there are too few,
     the replica gets and shares what there is (spec/queue#capacity, relaxed mode; in strict mode the scheduler
     admits no more than there is).
     """
-    if not count:
-        return None
     uses = Counter(word for words in taken if words for word in words.split(","))
     order = sorted(
         devices, key=lambda d: (d.accelerator != accelerator, uses[d.word], d.index, d.word)
@@ -273,8 +271,6 @@ def device_edits(
     """Return what a replica gets. `words`: its slot's `devices`. `devices`: all GPUs of the machine.
     `private`: its /dev shows only what is named here, so that it cannot open other replicas' GPUs. `image`:
     its root file system is not the machine's. Reads the file system, changes nothing."""
-    if words is None and not devices:
-        return DeviceEdits()
     by_word = {device.word: device for device in devices}
     own = [by_word[word] for word in (words or "").split(",") if word in by_word]
     if not own:

@@ -43,6 +43,10 @@ class HostFacts(Struct, frozen=True):
     def namespaced(self) -> bool:
         return self.level != protocol.LEVEL_SESSION
 
+    def process_limit(self, chosen: int | None) -> int | None:
+        """Return an operator's limit of a program's processes, if there is one, held to `processes`."""
+        return min(chosen, self.processes) if chosen and self.processes else chosen
+
 
 class BuildPlace(Struct, frozen=True):
     """What the sandboxes in which the service itself installs packages and renders curves may see of this

@@ -213,7 +213,7 @@ def new_slots(
             port = choose_shared_port(job_uid, request, shared, ports)
         ports.add(port)
         host = request.hostname if resolves else address
-        devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
+        devices = _devices(request, [*others, *made], shares)
         first = choose_users(identity, job_uid, request.replica, ranges) if own_users else None
         ranges.add(first)
         made.append(
@@ -239,6 +239,9 @@ def moved(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shar
 
 
 def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> str | None:
+    """Return the devices of a slot; None if it has none."""
+    if not request.accelerators:
+        return None
     taken = (slot.devices for slot in others if slot.node == request.node)
     return choose(shares.get(request.node, ()), request.accelerators, request.accelerator, taken)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.engines.launch import environs
+from trainshed.engines.launch.documents import places_passed_on
 from trainshed.engines.launch.where import SharedPaths
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import SecretSource
@@ -51,7 +51,7 @@ class Options(SharedPaths, frozen=True):
 
     def on_this_machine(self, layout: Layout) -> "Options":
         """Return them with absolute paths, and with what this machine and the service's environment add."""
-        lent = (path for path in environs.places(os.environ) if Path(path).exists())
+        lent = (path for path in places_passed_on(os.environ) if Path(path).exists())
         visible = {*map(str, _resolved(map(Path, self.rules.visible))), *lent}
         private = (layout.slots, layout.logs, layout.autopsies, *_private_places())
         return replace(

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 
 from trainshed.core import warm_start
 from trainshed.core.launch import LaunchPlan
-from trainshed.engines.launch import environs
+from trainshed.engines.launch.documents import SANE_PATH
 from trainshed.engines.launch.where import HostFacts
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
@@ -77,11 +77,10 @@ class Preloaders:
     def beginning(
         self, plan: LaunchPlan, host: HostFacts, environ: Mapping[str, str]
     ) -> protocol.WarmStart:
-        """Decide how a program begins now: as a fork of a preloader, or cold. `environ`: its whole
-        environment."""
-        if (warm := plan.warm) is None:
-            return protocol.WarmStart()
-        template = plan.software.template
+        """Decide how a program that is to begin warm does so now: as a fork of a preloader, or cold.
+        `environ`: its whole environment."""
+        warm, template = plan.warm, plan.software.template
+        assert warm is not None
         if warm.runtime is None or template is None:
             why = warm.cold_because
         elif not host.namespaced:
@@ -191,7 +190,7 @@ class Preloaders:
                         **warm_start.ENVIRONMENT,
                         **dict(key.environ),
                         "HOME": "/",
-                        "PATH": f"{binaries}:{environs.SANE_PATH}",
+                        "PATH": f"{binaries}:{SANE_PATH}",
                     },
                     pass_fds=(theirs.fileno(), listener.fileno()),
                     start_new_session=True,

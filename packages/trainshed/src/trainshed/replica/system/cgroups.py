@@ -103,11 +103,6 @@ def _count(path: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def bounded(limit: "int | None", share: "int | None") -> "int | None":
-    """Return a limit of processes, if there is one, held to what `process_share` has returned."""
-    return min(limit, share) if limit and share else limit
-
-
 def _limit_memory(group: str, limit: int) -> None:
     names, swap = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), str(limit)
     if _is_v2(group):
