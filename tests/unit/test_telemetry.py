@@ -10,15 +10,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.telemetry.lines import (
-    OURS,
-    JsonLines,
-    TextLines,
-    about,
-    configure,
-    logged,
-    request_id,
-)
+from trainshed.api.calls.http import logged
+from trainshed.telemetry.lines import OURS, JsonLines, TextLines, about, configure, request_id
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger("trainshed.test")
@@ -116,7 +109,7 @@ def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[byt
     seen: list[str] = []
     started: list[dict[str, Any]] = []
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
             started.append(message)
 
@@ -129,7 +122,8 @@ def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[byt
 
     headers = [] if sent is None else [(b"x-request-id", sent)]
     scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
-    asyncio.run(logged(answer, scope, None, send, Meters()))
+    receive: Any = None
+    asyncio.run(logged(answer, scope, receive, send, Meters()))
     return dict(started[0]["headers"]), seen[0]
 
 

@@ -27,9 +27,11 @@ from trainshed.api import projects, service_accounts
 from trainshed.api.calls.call import Call, HandCall, HandHandler, audited, id_of, tell_of_stranger
 from trainshed.api.calls.errors import NotServed, installing, not_served
 from trainshed.api.calls.http import (
+    METHOD,
     SMALL_BODY,
     error_answer,
     json_answer,
+    logged,
     most_of,
     no_such_method,
     refusal_answer,
@@ -56,7 +58,6 @@ from trainshed.httpd.messages import (
     sized,
 )
 from trainshed.httpd.routing import ANY, Router, Template
-from trainshed.telemetry.lines import METHOD, logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.pool import discovery_document

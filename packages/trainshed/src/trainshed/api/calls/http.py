@@ -1,14 +1,31 @@
-"""What the API's surfaces share over HTTP: size limits of requests, JSON answers, errors in the public form,
-and pages that open by a link."""
+"""What the API's surfaces share over HTTP: ids of requests and their lines in the log, size limits, JSON
+answers, errors in the public form, and pages that open by a link."""
 
 import asyncio
+import logging
+import random
+import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from trainshed.api.calls.errors import Refusal, refusal
-from trainshed.httpd.messages import CHALLENGE, JSON, Request, Response, sized
+from trainshed.httpd.messages import (
+    CHALLENGE,
+    JSON,
+    Application,
+    Message,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    sized,
+)
+from trainshed.telemetry.lines import request_id
+from trainshed.telemetry.meters import Meters
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import StatusCode, Violation, WireError, error_body
 
@@ -26,6 +43,58 @@ T = TypeVar("T")
 LARGE: Final = 16 << 10
 """Bytes of a request from which on it is read in a thread."""
 _reader: Final = ThreadPoolExecutor(1, "large-requests")
+HEADER: Final = "x-request-id"
+METHOD: Final = "trainshed.method"
+"""Key in a scope: the full name of the method that answers, unless it is a stream."""
+_HEADER: Final = HEADER.encode()
+_WELL_FORMED: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_KEY: Final = re.compile(r"(?<=/with/)[^/]+|(?<=/tensorboard/)([0-9-]+/)[^/]+")
+"""A storage address with a key in it (`buckets.callers`), or that of a view of TensorBoard with its mark:
+whoever reads it may use the buckets, or look."""
+_numbers: Final = random.Random()
+"""Ids are no secrets: they only tell requests apart, and should not cost a system call each."""
+_log = logging.getLogger("trainshed.requests")
+
+
+async def logged(
+    application: Application, scope: Scope, receive: Receive, send: Send, meters: Meters
+) -> None:
+    """Have an HTTP request answered that has its id meanwhile. At its end count it, if its scope names the
+    method (`METHOD`), and log it at level info."""
+    sent = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    identity, status, began = identified(sent.decode("latin-1")), 0, time.perf_counter()
+
+    async def answered(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            others = [pair for pair in message.get("headers", ()) if pair[0] != _HEADER]
+            message = {**message, "headers": [*others, (_HEADER, identity.encode())]}
+        await send(message)
+
+    token = request_id.set(identity)
+    try:
+        await application(scope, receive, answered)
+    finally:
+        if status and (method := scope.get(METHOD)):
+            meters.requests.observe(time.perf_counter() - began, "rest", method, str(status))
+        log_request(scope["method"], scope["path"], str(status or "-"), began)
+        request_id.reset(token)
+
+
+def identified(identity: str) -> str:
+    """Return a request's id: the one that its sender gave it, if it is well-formed, else a new one."""
+    if identity and _WELL_FORMED.fullmatch(identity):
+        return identity
+    return f"{_numbers.getrandbits(64):016x}"
+
+
+def log_request(method: str, path: str, status: str, began: float) -> None:
+    """Log one line for an answered request. `began`: by `time.perf_counter`."""
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    milliseconds = (time.perf_counter() - began) * 1e3
+    _log.info("%s %s %s %.1f ms", method, _KEY.sub(r"\1KEY", path), status, milliseconds)
 
 
 def most_of(method: str) -> int:

@@ -16,6 +16,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.call import audited, id_of, project_in
 from trainshed.api.calls.http import (
     MAX_BODY,
+    METHOD,
     NDJSON,
     SMALL_BODY,
     json_answer,
@@ -43,7 +44,6 @@ from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.store.audit import concerns
-from trainshed.telemetry.lines import METHOD
 from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1 import access as access_records
 from trainshed.wire.trainshed_v1.access import SecretValue
