@@ -53,19 +53,19 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 class Relay(http.client.HTTPConnection):
-    """A connection as a replica's relay makes it: the introduction first, then whatever the program sends."""
+    """A connection as a replica's relay makes it: the preamble first, then whatever the program sends."""
 
-    def __init__(self, service: Service, introduction: bytes) -> None:
+    def __init__(self, service: Service, preamble: bytes) -> None:
         super().__init__("h", timeout=60)
         self._path = service.replicas
-        self._introduction = introduction
+        self._preamble = preamble
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(60)
         with reachable(str(self._path)) as short:
             self.sock.connect(short)
-        self.sock.sendall(self._introduction)
+        self.sock.sendall(self._preamble)
 
 
 def program(project: str, account: str = "sa@p") -> bytes:
@@ -157,7 +157,7 @@ def test_a_batch_is_no_way_round(service: Service) -> None:
 
 
 def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -> None:
-    """A second introduction, an identity header, a token of somebody else, a key: who it is was said
+    """A second preamble, an identity header, a token of somebody else, a key: who it is was said
     before."""
     forged = {
         "X-Trainshed-Identity": encode_caller(Caller(Kind.PERSON, "owner@test")).decode(),
@@ -181,7 +181,7 @@ def test_a_relay_that_does_not_say_whose_it_is(service: Service) -> None:
         with contextlib.suppress(BrokenPipeError):  # it may have heard enough
             connection.sock.sendall(b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\n\r\n")
         answer = b""
-        # What was sent after the introduction is not read: after the answer comes a reset, not an end.
+        # What was sent after the preamble is not read: after the answer comes a reset, not an end.
         with contextlib.suppress(ConnectionResetError):
             while block := connection.sock.recv(MIB):
                 answer += block
@@ -190,7 +190,7 @@ def test_a_relay_that_does_not_say_whose_it_is(service: Service) -> None:
         assert b"older version" in answer
 
 
-def test_the_introduction_may_come_in_pieces_and_holds_for_the_connection(service: Service) -> None:
+def test_the_preamble_may_come_in_pieces_and_holds_for_the_connection(service: Service) -> None:
     connection = Relay(service, b"")
     connection.connect()
     who = program("p")

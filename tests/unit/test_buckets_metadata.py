@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainshed.access.job_tokens import JobClaims, JobTokens
-from trainshed.buckets.callers import Caller, Kind, introduced
+from trainshed.buckets.callers import Caller, Kind, read_preamble
 from trainshed.buckets.metadata import Metadata
 from trainshed.core.names import project_number
 from trainshed.httpd.messages import Response
@@ -79,7 +79,7 @@ def test_values_and_directories(metadata: Metadata, path: str, expected: str) ->
 def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
     """Clients take the region from the zone."""
     line = b'{"project":"p1","job_uid":"7","replica":"workerpool1-3","region":"europe-west4"}'
-    placed = introduced(line).caller
+    placed = read_preamble(line).caller
     number = project_number("p1")
     for name, expected in (
         ("zone", f"projects/{number}/zones/europe-west4-b"),

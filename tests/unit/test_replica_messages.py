@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainshed.replica.endpoint import messages
-from trainshed.replica.endpoint.interception import preamble
+from trainshed.replica.protocol import preamble
 
 GET = b"GET /a HTTP/1.1\r\nHost: storage.googleapis.com\r\n\r\n"
 PUT = b"PUT /b HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
@@ -102,4 +102,5 @@ def test_a_connection_that_ends_within_a_message_is_no_whole_message() -> None:
 
 
 def test_the_line_before_a_connection_says_that_it_was_secure() -> None:
-    assert preamble(b'{"project": "p"}\n') == b'{"project": "p", "scheme": "https"}\n'
+    assert preamble('{"project": "p"}', is_secure=False) == b'{"project": "p"}\n'
+    assert preamble('{"project": "p"}', is_secure=True) == b'{"project": "p", "scheme": "https"}\n'

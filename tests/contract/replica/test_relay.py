@@ -33,8 +33,8 @@ def test_every_connection_begins_with_the_line_that_says_whose_it_is(
         identity=IDENTITY.decode(),
     )
     for number in range(2):
-        introduction, connection = behind.accept()
-        assert introduction == IDENTITY + b"\n"
+        preamble, connection = behind.accept()
+        assert preamble == IDENTITY + b"\n"
         with connection:
             received = b""
             while data := connection.recv(100):

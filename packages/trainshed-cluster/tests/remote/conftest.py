@@ -37,17 +37,17 @@ async def echo(channel: Channel[Message, Message]) -> None:
 
 
 class Place:
-    """A hub, the doors of its service, and who is admitted."""
+    """A hub, the sockets of its service, and who is admitted."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.issuer = Issuer.open(directory / "remote")
         self.admitted = {NAME, OTHER}
         self.serve: Callable[[Channel[Message, Message]], Awaitable[None]] = echo
-        self.introductions: dict[str, frozenset[bytes]] = {}
+        self.preambles: dict[str, set[bytes]] = {}
         self.channels: list[Channel[Message, Message]] = []
         self.services: list[asyncio.Server] = []
-        self.doors = {name: directory / f"{name}.sock" for name in ("buckets", "rest", "grpc")}
+        self.sockets = {name: directory / f"{name}.sock" for name in ("buckets", "rest", "grpc")}
         self.hub: Hub[Message, Message] = self.made()
         self._dialers: list[Dialer[Message, Message]] = []
 
@@ -57,10 +57,10 @@ class Place:
             host="127.0.0.1",
             port=port,
             received=Message,
-            doors=self.doors,
+            sockets=self.sockets,
             admits=lambda name: name in self.admitted,
             serve=self._serve,
-            introduction=lambda name, line: line in self.introductions.get(name, ()),
+            has_preamble=lambda name, line: line in self.preambles.get(name, ()),
             limits=Limits(connections=8, head_seconds=head_seconds),
         )
 

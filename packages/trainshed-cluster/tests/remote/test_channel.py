@@ -215,7 +215,9 @@ async def test_a_killed_agent_is_noticed_at_once(place: Place) -> None:
 async def test_a_conversation_that_is_given_up_ends_the_tunnels_of_its_side(place: Place) -> None:
     """Those with unsent bytes would not notice for long that their cable is cut."""
     place.serve = silent
-    listening = await asyncio.start_unix_server(lambda _reader, _writer: None, place.doors["rest"])
+    listening = await asyncio.start_unix_server(
+        lambda _reader, _writer: None, place.sockets["rest"]
+    )
     for giving_up in ("agent", "service"):
         dialer = place.dialer()
         channel = await dialer.dial()

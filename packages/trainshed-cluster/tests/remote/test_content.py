@@ -30,12 +30,12 @@ from trainshed_cluster.remote.content.cache import NodeCache
 from trainshed_cluster.remote.content.manifest import Manifest, Unit
 
 async def main():
-    root, limit, door, manifest = sys.argv[1:]
+    root, limit, socket, manifest = sys.argv[1:]
     content = json.loads(manifest)
     units = tuple(Unit(**{**u, "parents": tuple(map(tuple, u["parents"]))}) for u in content["units"])
     cache = NodeCache(Path(root), limit=int(limit), node="node3")
     async def fetch(path):
-        reader, writer = await asyncio.open_unix_connection(door)
+        reader, writer = await asyncio.open_unix_connection(socket)
         writer.write(path.encode() + b"\\n")
         return reader, writer
     try:
@@ -50,7 +50,7 @@ asyncio.run(main())
 """
 
 
-class Door:
+class Sender:
     """Where nodes fetch. `cut`: break each stream off after so many bytes; None = do not."""
 
     def __init__(self, library: Library, path: Path) -> None:
@@ -93,9 +93,9 @@ class Door:
 class Node:
     """`size`: of its cache's disk, as mount(8) takes it."""
 
-    def __init__(self, root: Path, door: Path, size: str = "1g") -> None:
+    def __init__(self, root: Path, socket: Path, size: str = "1g") -> None:
         self.root = root
-        self._door = door
+        self._socket = socket
         script = f"mount -t tmpfs -o mode=755,size={size} tmpfs {root} && echo up && exec cat"
         self._holder = subprocess.Popen(
             ["unshare", "-m", "--propagation", "private", "sh", "-c", script],
@@ -122,7 +122,7 @@ class Node:
         """One that has begun to fetch."""
         process = await asyncio.create_subprocess_exec(
             *(*self._enter, sys.executable, "-c", _AGENT),
-            *(str(self.root), str(limit), str(self._door), json.dumps(asdict(manifest))),
+            *(str(self.root), str(limit), str(self._socket), json.dumps(asdict(manifest))),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -175,17 +175,17 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 
 class Site:
-    """A service's cache, the door to it, and nodes."""
+    """A service's cache, what sends it, and nodes."""
 
-    def __init__(self, root: Path, stack: AsyncExitStack, door: Door, content: Library) -> None:
+    def __init__(self, root: Path, stack: AsyncExitStack, sender: Sender, content: Library) -> None:
         self.root = root
-        self.door = door
+        self.sender = sender
         self.library = content
         self._stack = stack
         self._agents: list[Agent] = []
 
     def node(self, size: str = "1g") -> Node:
-        node = Node(self.root, self.door.path, size)
+        node = Node(self.root, self.sender.path, size)
         self._stack.callback(node.close)
         return node
 
@@ -204,8 +204,8 @@ class Site:
 async def site(root: Path, tmp_path: Path) -> AsyncIterator[Site]:
     content = Library([root])
     async with AsyncExitStack() as stack:
-        door = await stack.enter_async_context(Door(content, tmp_path / "door").open())
-        yield Site(root, stack, door, content)
+        sender = await stack.enter_async_context(Sender(content, tmp_path / "socket").open())
+        yield Site(root, stack, sender, content)
 
 
 async def test_an_environment_runs_where_it_was_fetched(site: Site) -> None:
@@ -232,7 +232,7 @@ async def test_an_environment_runs_where_it_was_fetched(site: Site) -> None:
     python = str(layer.template / "bin" / "python")
     assert node.run(python, "-I", "-c", code).split() == ["base", "layer", python]
     assert await node.fetched(manifest) == "have"
-    assert len(site.door.fetched) == 2, "what is there was fetched again"
+    assert len(site.sender.fetched) == 2, "what is there was fetched again"
 
 
 async def test_a_virtual_environment_of_uv_runs_where_it_was_fetched(site: Site) -> None:
@@ -261,7 +261,7 @@ async def test_agents_that_ask_at_once_fetch_once(site: Site) -> None:
     node = site.node()
     agents = [await node.agent(manifest) for _ in range(4)]
     assert [await agent.answer() for agent in agents] == ["have"] * 4
-    assert len(site.door.fetched) == 1
+    assert len(site.sender.fetched) == 1
     for agent in agents:
         await agent.leave()
 
@@ -272,9 +272,9 @@ async def test_a_fetch_that_breaks_off_leaves_nothing_half(site: Site, is_killed
     place = site.put_bytes("one", 8)
     manifest = await site.library.manifest([str(place)])
     node = site.node()
-    site.door.cut = 4 << 20
+    site.sender.cut = 4 << 20
     agent = await node.agent(manifest)
-    await site.door.is_cut.wait()
+    await site.sender.is_cut.wait()
     if is_killed:
         await agent.kill()
     else:
@@ -282,7 +282,7 @@ async def test_a_fetch_that_breaks_off_leaves_nothing_half(site: Site, is_killed
         assert answer.startswith("EngineUnavailable node3 did not get")
         assert "broke off" in answer
         await agent.leave()
-    site.door.cut = None
+    site.sender.cut = None
     assert await node.fetched(manifest) == "have"
     assert node.names() == {"layers", "layers/one", "layers/one/.built", "layers/one/content"}
     assert node.run("cmp", str(place / "content"), str(place / "content")) == ""
@@ -315,7 +315,7 @@ async def test_other_content_is_put_there_once_nobody_uses_the_old(site: Site) -
     node = site.node()
     user = await node.agent(await site.library.manifest([str(place)]))
     assert await user.answer() == "have"
-    await site.door.is_sent.wait()  # What is being sent is not removed.
+    await site.sender.is_sent.wait()  # What is being sent is not removed.
     shelf = Shelf(site.root / "layers")
     assert shelf.remove(next(shelf.content()))
     site.put_bytes("one", 2)
@@ -338,7 +338,7 @@ async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) 
     node.run("touch", str(place.parent / ".marks" / "one"))
     assert await node.fetched(manifest, limit=1) == "have"
     assert node.run("cat", str(place / "content")) == "theirs\n"
-    assert site.door.fetched == []
+    assert site.sender.fetched == []
 
 
 async def test_a_node_that_takes_nothing_does_not_hold_up_others(
@@ -347,7 +347,7 @@ async def test_a_node_that_takes_nothing_does_not_hold_up_others(
     monkeypatch.setattr(library, "_STALLED", 1.0)
     monkeypatch.setattr(site.library, "_sending", asyncio.Semaphore(1))
     place = site.put_bytes("one", 32)
-    _, hanging = await asyncio.open_unix_connection(site.door.path, limit=1 << 10)
+    _, hanging = await asyncio.open_unix_connection(site.sender.path, limit=1 << 10)
     hanging.write(f"{place}\n".encode())
     assert await site.node().fetched(await site.library.manifest([str(place)])) == "have"
     hanging.close()
@@ -368,7 +368,7 @@ async def test_only_what_is_finished_in_the_cache_is_given(site: Site, tmp_path:
         with pytest.raises(Refused):
             await site.library.manifest([str(path)])
     for path in ("/etc", f"{place}/../../uv", f"{place}/content", str(site.root), "relative"):
-        reader, writer = await asyncio.open_unix_connection(site.door.path)
+        reader, writer = await asyncio.open_unix_connection(site.sender.path)
         writer.write(path.encode() + b"\n")
         content = await reader.read()
         assert content.startswith(b".built\0"), "there is no unit, only the reason"
@@ -397,8 +397,8 @@ async def test_an_interpreter_of_the_services_own_comes_along(root: Path, tmp_pa
     assert [unit.path for unit in manifest.units] == [str(place), str(prefix)]
     alone = await Library([root]).manifest([str(place), str(standard)])
     assert alone.outside == (str(standard),)
-    async with Door(content, tmp_path / "door").open() as door:
-        node = Node(root, door.path)
+    async with Sender(content, tmp_path / "socket").open() as sender:
+        node = Node(root, sender.path)
         try:
             node.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(tmp_path / "pythons"))
             assert await node.fetched(manifest) == "have"

@@ -150,9 +150,9 @@ async def test_who_is_not_expected_is_told_so_and_let_in_no_more(place: Place) -
         await channel.receive()
     with pytest.raises(ConnectionResetError):
         await waiting
-    for door in ("control", "rest", "stream:x"):
+    for destination in ("control", "rest", "stream:x"):
         with pytest.raises(NotAdmitted):
-            await (dialer.dial() if door == "control" else dialer.open(door))
+            await (dialer.dial() if destination == "control" else dialer.open(destination))
     assert not (await place.dialer(place.credential(OTHER)).dial()).is_closed
 
 
@@ -180,12 +180,12 @@ async def test_a_newer_conversation_ends_the_older_and_waits_for_it(place: Place
     assert events == ["1 begins", "1 ends", "2 begins", "2 ends"]
 
 
-async def test_streams_and_doors_are_those_that_were_told(place: Place) -> None:
+async def test_tunnels_lead_where_the_service_has_said(place: Place) -> None:
     dialer = place.dialer()
     place.hub.expect(OTHER, "theirs", Message)
-    for door in ("stream:unknown", "stream:theirs", "cellar"):
+    for destination in ("stream:unknown", "stream:theirs", "cellar"):
         with pytest.raises(Refused):
-            await dialer.open(door)
+            await dialer.open(destination)
     with pytest.raises(Refused, match="nobody answers"):
         await dialer.open("rest")
     given_up = place.hub.expect(NAME, "given up", Message)
@@ -213,7 +213,7 @@ async def test_an_agent_that_never_says_what_it_wants_is_hung_up_on(place: Place
     context = client(place.credential())
     assert await heard(place, b"contr", context) == b""
     assert await heard(place, b"x" * 200_000, context) == b""
-    assert b"there is no door 'nowhere'" in await heard(place, b"nowhere\n", context)
+    assert b"there is no destination 'nowhere'" in await heard(place, b"nowhere\n", context)
 
 
 async def test_an_agent_has_so_many_connections(
@@ -236,7 +236,9 @@ async def test_an_agent_has_so_many_connections(
 
 async def test_nothing_stays_of_connections_that_have_ended(place: Place) -> None:
     """However they ended: files, tasks and what is known of agents."""
-    service = await asyncio.start_unix_server(lambda _, writer: writer.close(), place.doors["rest"])
+    service = await asyncio.start_unix_server(
+        lambda _, writer: writer.close(), place.sockets["rest"]
+    )
 
     async def all_kinds() -> None:
         dialer = place.dialer()

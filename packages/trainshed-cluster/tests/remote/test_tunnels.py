@@ -11,32 +11,32 @@ from pathlib import Path
 import pytest
 
 from tests.remote.conftest import NAME, Place
-from trainshed.replica.endpoint.interception import preamble
+from trainshed.replica.protocol import preamble
 from trainshed_cluster.remote import dialer
-from trainshed_cluster.remote.hub import introductions
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 IDENTITY = json.dumps({"job_uid": "7", "attempt": 0, "replica": "worker-0", "project": "p1"})
+PREAMBLES = {preamble(IDENTITY, is_secure=False), preamble(IDENTITY, is_secure=True)}
 
 
-async def behind(place: Place, door: str, handler: Handler) -> asyncio.Server:
-    """A service that listens at one of its doors."""
+async def behind(place: Place, name: str, handler: Handler) -> asyncio.Server:
+    """A service that listens at one of its sockets."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             await handler(reader, writer)
 
-    server = await asyncio.start_unix_server(serve, place.doors[door])
+    server = await asyncio.start_unix_server(serve, place.sockets[name])
     place.services.append(server)
     return server
 
 
-async def node_socket(place: Place, door: str) -> Path:
-    path = place.directory / f"node-{door}.sock"
-    await place.dialer().listen(door, path)
+async def node_socket(place: Place, name: str) -> Path:
+    path = place.directory / f"node-{name}.sock"
+    await place.dialer().listen(name, path)
     return path
 
 
@@ -160,7 +160,7 @@ async def test_a_program_that_is_killed_ends_what_it_asked_for(place: Place) -> 
 
 
 async def test_a_connection_waits_for_a_service_that_is_away(place: Place) -> None:
-    """First nobody is behind the door, then the whole hub is away."""
+    """First nobody is behind the socket, then the whole hub is away."""
     path = await node_socket(place, "rest")
 
     waiting = asyncio.ensure_future(asked(path, b"hello"))
@@ -228,15 +228,15 @@ async def buckets(place: Place, *lines: bytes) -> list[bytes]:
     return heard
 
 
-async def test_programs_introduce_themselves_as_their_endpoint_does(place: Place) -> None:
-    place.introductions[NAME] = introductions(IDENTITY)
+async def test_programs_call_as_their_endpoint_does(place: Place) -> None:
+    place.preambles[NAME] = PREAMBLES
     plain = IDENTITY.encode() + b"\nGET / HTTP/1.1\r\n\r\n"
-    secure = preamble(IDENTITY.encode() + b"\n") + b"GET /s HTTP/1.1\r\n\r\n"
+    secure = preamble(IDENTITY, is_secure=True) + b"GET /s HTTP/1.1\r\n\r\n"
     assert await buckets(place, plain, secure) == [plain, secure]
 
 
-async def test_nobody_introduces_himself_as_anothers_program(place: Place) -> None:
-    place.introductions[NAME] = introductions(IDENTITY)
+async def test_nobody_calls_as_anothers_program(place: Place) -> None:
+    place.preambles[NAME] = PREAMBLES
     identity = json.loads(IDENTITY)
     foreign = [
         json.dumps({**identity, **other})
@@ -256,5 +256,5 @@ async def test_nobody_introduces_himself_as_anothers_program(place: Place) -> No
     tail = b"\nGET / HTTP/1.1\r\n\r\n"
     assert await buckets(place, *(line.encode() + tail for line in foreign)) == []
     assert await buckets(place, b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", IDENTITY.encode()) == []
-    place.introductions.clear()
+    place.preambles.clear()
     assert await buckets(place, IDENTITY.encode() + tail) == []

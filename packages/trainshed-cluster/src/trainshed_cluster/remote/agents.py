@@ -23,6 +23,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import Crew
+from trainshed.replica import protocol
 from trainshed.replica.system import durable
 from trainshed.telemetry.lines import about
 from trainshed_cluster.remote import messages
@@ -48,7 +49,7 @@ from trainshed_cluster.remote.gang import (
     place,
     with_another,
 )
-from trainshed_cluster.remote.hub import Hub, introductions
+from trainshed_cluster.remote.hub import Hub
 from trainshed_cluster.remote.lease import beat, longest_silence
 from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies, TornStream
@@ -91,10 +92,10 @@ class Agents:
             host=options.listening.host,
             port=options.listening.port or _last_port(options.directory),
             received=News,
-            doors=options.listening.doors,
+            sockets=options.listening.sockets,
             admits=self.admits,
             serve=self.serve,
-            introduction=self.may_introduce,
+            has_preamble=self.has_preamble,
             content=self.send_content if options.library else None,
             dialled=options.listening.dialled,
         )
@@ -142,14 +143,17 @@ class Agents:
         """Whether an agent of that name may connect now."""
         return name in self._by_name
 
-    def may_introduce(self, name: str, line: bytes) -> bool:
-        """Whether a program of that agent may introduce itself to the buckets by this line."""
+    def has_preamble(self, name: str, line: bytes) -> bool:
+        """Whether a replica of that agent begins its connections to the buckets with this line."""
         agent = self._by_name.get(name)
         gang = self._gang(agent)
         if agent is None or gang is None:
             return False
         return any(
-            line in introductions(seat.identity) for seat in gang.seats_of(agent) if seat.identity
+            line == protocol.preamble(seat.identity, is_secure)
+            for seat in gang.seats_of(agent)
+            if seat.identity
+            for is_secure in (False, True)
         )
 
     async def serve(self, connection: Connection) -> None:

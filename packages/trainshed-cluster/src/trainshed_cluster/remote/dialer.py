@@ -1,5 +1,5 @@
 """The agent's end of the remote transport: it dials the service, and carries the connections of programs on
-its node to the service's doors."""
+its node to the service's sockets."""
 
 import asyncio
 from pathlib import Path
@@ -63,37 +63,39 @@ class Dialer(Generic[Sent, Received]):
         messages that come on it. Raises OSError."""
         return Channel(await self.open(f"{greeting.STREAM}{stream}"), received)
 
-    async def open(self, door: str) -> Streams:
-        """Open a connection to a door of the service, in one try. Raises OSError."""
-        reader, writer = await self._connected(door)
+    async def open(self, destination: str) -> Streams:
+        """Open a tunnel to that destination (`greeting`), in one try. Raises OSError."""
+        reader, writer = await self._connected(destination)
         self._writers.add(writer)
         return reader, writer
 
-    async def listen(self, door: str, path: Path) -> asyncio.AbstractServer:
-        """Carry each connection to a Unix socket, which is made here for our own user alone, to a door. A
-        connection waits some seconds for a service that is away, and for earlier ones if there are too many.
-        Raises OSError."""
+    async def listen(self, destination: str, path: Path) -> asyncio.AbstractServer:
+        """Carry each connection to a Unix socket, which is made here for our own user alone, through a tunnel
+        to that destination. A connection waits some seconds for a service that is away, and for earlier ones
+        if there are too many. Raises OSError."""
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.add(writer)
-            self._crew.begin(self._carry((reader, writer), door), f"agent: carrying to {door}")
+            self._crew.begin(
+                self._carry((reader, writer), destination), f"agent: carrying to {destination}"
+            )
 
         server = await asyncio.start_unix_server(begin, sock=listen_unix(path))
         self._servers.append(server)
         return server
 
-    async def _carry(self, program: Streams, door: str) -> None:
+    async def _carry(self, program: Streams, destination: str) -> None:
         try:
             async with self._room:
-                await greeting.carry(program, await self._reached(program[1], door))
+                await greeting.carry(program, await self._reached(program[1], destination))
         except OSError:
             pass
         finally:
             program[1].transport.abort()
 
-    async def _reached(self, program: asyncio.StreamWriter, door: str) -> Streams:
-        """Return a connection to the door for a program, as soon as there can be one. Raises OSError if it
-        takes too long, there will be none, or the program has hung up."""
+    async def _reached(self, program: asyncio.StreamWriter, destination: str) -> Streams:
+        """Return a tunnel for a program's connection, as soon as there can be one. Raises OSError if it takes
+        too long, there will be none, or the program has hung up."""
         loop, pause = asyncio.get_running_loop(), _RETRY_PAUSE
         until = loop.time() + _RETRY_SECONDS
         while True:
@@ -101,7 +103,7 @@ class Dialer(Generic[Sent, Received]):
                 async with self._opening:
                     if program.is_closing():
                         raise ConnectionResetError("The program has hung up.")
-                    return await self.open(door)
+                    return await self.open(destination)
             except NotAdmitted:
                 raise
             except OSError:
@@ -110,7 +112,7 @@ class Dialer(Generic[Sent, Received]):
             await asyncio.sleep(pause)
             pause *= 2
 
-    async def _connected(self, door: str) -> Streams:
+    async def _connected(self, destination: str) -> Streams:
         """Return a connection that the hub has accepted."""
         host, port = self._credential.host, self._credential.port
         writer = None
@@ -119,7 +121,7 @@ class Dialer(Generic[Sent, Received]):
                 reader, writer = await asyncio.open_connection(
                     host, port, ssl=self._context, server_hostname=SERVER_NAME
                 )
-                writer.write(f"{door}\n".encode())
+                writer.write(f"{destination}\n".encode())
                 line = await greeting.read_line(reader)
                 greeting.check_answer(line.decode(errors="replace"))
                 return reader, writer

@@ -1,5 +1,5 @@
 """The protocol by which a connection from an agent to the hub begins: after the handshake the agent says in
-one line what it wants, and the hub answers in one line that it may, or why not.
+one line where it leads, its destination, and the hub answers in one line that it may, or why not.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from trainshed.eventloop.background import joined
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 CONTROL: Final = "control"
-"""The conversation itself; all else is a door of the service, or a stream."""
+"""The conversation. All else is the destination of a tunnel: one of these, or a socket of the service."""
 STREAM: Final = "stream:"
 """Followed by the name of a stream that the service expects."""
 CONTENT: Final = "content:"
 """Followed by the path of a unit that the service sends (`content.library`)."""
 BUCKETS: Final = "buckets"
-"""The door at which a connection says in its first line whose it is."""
+"""The socket at which a connection says in its first line whose it is (`replica.protocol.preamble`)."""
 SECONDS: Final = 10.0
 """For the whole of it."""
 YES: Final = "+"

@@ -1,14 +1,13 @@
 """The hub is the service's end of the remote transport: agents dial it over TLS, and are admitted by name.
 
-One connection of an agent is its conversation with the service; each other one is carried, byte for byte, to
-one of the service's Unix sockets, or is a stream that the service expects. A peer without a certificate of
-ours gets no answer.
+One connection of an agent is its conversation with the service; each other one is a tunnel, whose destination
+is one of the service's Unix sockets, a stream that the service expects, or content for the node. A peer
+without a certificate of ours gets no answer.
 """
 
 import asyncio
 import contextlib
 import errno
-import json
 import logging
 import random
 import socket
@@ -20,7 +19,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from trainshed.eventloop.background import Crew
 from trainshed.httpd.connections import Connections, HalfOpen, Limits
-from trainshed.replica.endpoint import interception
 from trainshed.replica.system.listening import listen_tcp
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
@@ -47,15 +45,6 @@ _LOOK_AGAIN_SECONDS: Final = 0.05
 _NO_FILES_SECONDS: Final = 0.1
 
 
-def introductions(identity: str) -> frozenset[bytes]:
-    """Return the lines by which a program with this identity (`launch.documents`) may introduce itself to the
-    buckets, exactly as its replica's endpoint writes them, so that none can be read in another way."""
-    plain = identity.encode()
-    secure = interception.preamble(plain).rstrip(b"\n")
-    assert json.loads(plain).keys() | {"scheme"} == json.loads(secure).keys()
-    return frozenset((plain, secure))
-
-
 class Hub(Generic[Sent, Received]):
     """The server that agents dial. It belongs to one event loop."""
 
@@ -66,31 +55,31 @@ class Hub(Generic[Sent, Received]):
         host: str,
         port: int,
         received: Any,
-        doors: Mapping[str, Path],
+        sockets: Mapping[str, Path],
         admits: Callable[[str], bool],
         serve: Callable[[Channel[Sent, Received]], Awaitable[None]],
-        introduction: Callable[[str, bytes], bool] | None = None,
+        has_preamble: Callable[[str, bytes], bool],
         content: Callable[[str, str, asyncio.StreamWriter], Awaitable[None]] | None = None,
         dialled: str = "127.0.0.1",
         limits: Limits = _LIMITS,
     ) -> None:
         """`host` and `port`: where it listens; port 0 = any free one. `received`: the type of agents'
-        messages. `doors`: the service's Unix sockets by name.
+        messages. `sockets`: the service's Unix sockets by name.
 
         `admits`: whether an agent of that name is expected now; asked for each connection. `serve`: holds a
         conversation, which ends when it returns; an agent has one at a time, and a newer one ends the older.
-        `introduction`: whether a program of that agent may introduce itself to the buckets by this line; None
-        = none may. `content`: sends an agent the content of a path, or the reason of a refusal, and closes
-        the writer; None = no content is sent. `dialled`: the host that agents are told.
+        `has_preamble`: whether a replica of that agent begins its connections to the buckets with this line.
+        `content`: sends an agent the content of a path, or the reason of a refusal, and closes the writer;
+        None = no content is sent. `dialled`: the host that agents are told.
         """
         self._issuer = issuer
         self._host = host
         self._port = port
         self._received = received
-        self._doors = doors
+        self._sockets = sockets
         self._admits = admits
         self._serve = serve
-        self._introduction = introduction
+        self._has_preamble = has_preamble
         self._content = content
         self._dialled = dialled
         self._opening = Connections(limits)
@@ -229,7 +218,7 @@ class Hub(Generic[Sent, Received]):
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    async def _let_in(self, streams: Streams, door: str) -> None:
+    async def _let_in(self, streams: Streams, destination: str) -> None:
         """Serve a connection that has a valid certificate, to its end."""
         _, writer = streams
         certificate = writer.get_extra_info("peercert")
@@ -238,7 +227,7 @@ class Hub(Generic[Sent, Received]):
             _refuse(writer, greeting.NOT_ADMITTED)
             return
         agent = self._agents.setdefault(name, _Agent())
-        if door != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
+        if destination != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
             # A newer conversation replaces an older one.
             _refuse(writer, greeting.CLOSED, f"this agent has {_MOST_OF_AGENT} connections already")
             return
@@ -246,10 +235,18 @@ class Hub(Generic[Sent, Received]):
         # The connection ends when its certificate expires, which was only checked at its beginning.
         end = asyncio.get_running_loop().call_later(left, writer.transport.abort)
         try:
-            if door == greeting.CONTROL:
+            if destination == greeting.CONTROL:
                 await self._converse(name, agent, streams)
+            elif destination.startswith(greeting.STREAM):
+                await self._hand_over(name, streams, destination.removeprefix(greeting.STREAM))
+            elif destination.startswith(greeting.CONTENT) and self._content is not None:
+                writer.write(greeting.answer(greeting.YES))
+                await self._content(name, destination.removeprefix(greeting.CONTENT), writer)
+                await writer.wait_closed()
+            elif path := self._sockets.get(destination):
+                await self._carry(name, streams, destination, path)
             else:
-                await self._carry(name, streams, door)
+                _refuse(writer, greeting.CLOSED, f"there is no destination {destination!r}")
         finally:
             end.cancel()
             agent.connections.discard(writer)
@@ -277,30 +274,21 @@ class Hub(Generic[Sent, Received]):
             # The way to the node is cut, which tunnels with unsent bytes would not notice for long.
             agent.cut()
 
-    async def _carry(self, name: str, streams: Streams, door: str) -> None:
-        """Carry a connection to a door, or a stream, until it ends."""
+    async def _hand_over(self, name: str, streams: Streams, stream: str) -> None:
+        """Hand a stream to who expects it, until it ends."""
+        _, writer = streams
+        received, expected = self._expected.pop((name, stream), (None, None))
+        if expected is None or expected.done():
+            _refuse(writer, greeting.CLOSED, "this stream is not expected")
+            return
+        channel: Channel[Any, Any] = Channel(streams, received)
+        writer.write(greeting.answer(greeting.YES))
+        expected.set_result(channel)
+        await channel.closed()
+
+    async def _carry(self, name: str, streams: Streams, destination: str, path: Path) -> None:
+        """Carry a connection to a socket of the service, until it ends."""
         reader, writer = streams
-        if door.startswith(greeting.STREAM):
-            received, expected = self._expected.pop(
-                (name, door.removeprefix(greeting.STREAM)), (None, None)
-            )
-            if expected is None or expected.done():
-                _refuse(writer, greeting.CLOSED, "this stream is not expected")
-                return
-            channel: Channel[Any, Any] = Channel(streams, received)
-            writer.write(greeting.answer(greeting.YES))
-            expected.set_result(channel)
-            await channel.closed()
-            return
-        if door.startswith(greeting.CONTENT) and self._content is not None:
-            writer.write(greeting.answer(greeting.YES))
-            await self._content(name, door.removeprefix(greeting.CONTENT), writer)
-            await writer.wait_closed()
-            return
-        path = self._doors.get(door)
-        if path is None:
-            _refuse(writer, greeting.CLOSED, f"there is no door {door!r}")
-            return
         try:
             with reachable(str(path)) as short:
                 inner = await asyncio.open_unix_connection(short)
@@ -309,15 +297,13 @@ class Hub(Generic[Sent, Received]):
             return
         try:
             writer.write(greeting.answer(greeting.YES))
-            if door == greeting.BUCKETS:
+            if destination == greeting.BUCKETS:
                 async with asyncio.timeout(self._opening.limits.head_seconds):
                     line = await greeting.read_line(reader)
-                # A tunnel's first line must prove to be that of a program of the agent.
-                if self._introduction is None or not self._introduction(name, line):
-                    log.warning(
-                        "agent %s: a program introduced itself as none of its own: %r", name, line
-                    )
-                    raise ConnectionRefusedError("no program of this agent introduces itself so")
+                # A node may speak for no other replicas than those that run there.
+                if not self._has_preamble(name, line + b"\n"):
+                    log.warning("agent %s: it has no replica that calls as %r", name, line)
+                    raise ConnectionRefusedError("no replica of this agent calls so")
                 inner[1].write(line + b"\n")
             await greeting.carry(streams, inner)
         finally:

@@ -60,8 +60,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     interception: str | None = None
     #: PEM of the authorities that programs trust in that case.
     trust: str | None = None
-    #: Names of the service's sockets that are reached through tunnels (`hub`).
-    doors: tuple[str, ...] = ()
+    #: Names of the service's sockets to which tunnels lead (`hub`).
+    sockets: tuple[str, ...] = ()
     #: The node's hosts file, where the agent has the node to itself, as a Pod; None = others use it as well.
     hosts_file: str | None = None
     #: Grace period in seconds of programs when the agent gets SIGTERM from something other than the service;

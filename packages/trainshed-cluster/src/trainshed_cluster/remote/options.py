@@ -42,8 +42,8 @@ class Listening(Struct, frozen=True):
     address: str = ""
     #: 0 = any free one, the same again after a restart.
     port: int = 0
-    #: The service's Unix sockets that programs reach through their agents, by name.
-    doors: Mapping[str, Path] = {}
+    #: The service's Unix sockets to which tunnels lead, by name.
+    sockets: Mapping[str, Path] = {}
 
     @property
     def dialled(self) -> str:
@@ -111,15 +111,15 @@ def module_command() -> AgentCommand:
     return AgentCommand((sys.executable, "-I", "-S", "-c", _BEGIN, *paths))
 
 
-def doors(context: EngineContext) -> dict[str, Path]:
-    """Return the service's sockets that programs reach through their agents, by name."""
+def service_sockets(context: EngineContext) -> dict[str, Path]:
+    """Return the service's Unix sockets to which tunnels lead, by name."""
     access = context.access
     known = {
         "buckets": access.storage_socket,
         "rest": access.rest_socket,
         "grpc": access.grpc_socket,
     }
-    return {door: path for door, path in known.items() if path is not None}
+    return {name: path for name, path in known.items() if path is not None}
 
 
 def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
@@ -140,7 +140,7 @@ def told_to_agents(context: EngineContext) -> dict[str, Any]:
         "hidden": tuple(map(str, context.hidden)),
         "interception": _text(access.certificate),
         "trust": _text(access.trust),
-        "doors": tuple(doors(context)),
+        "sockets": tuple(service_sockets(context)),
     }
 
 

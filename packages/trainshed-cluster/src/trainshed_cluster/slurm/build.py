@@ -20,9 +20,9 @@ from trainshed_cluster.remote.options import (
     AgentCommand,
     Listening,
     RemoteOptions,
-    doors,
     engine_here,
     module_command,
+    service_sockets,
     told_to_agents,
 )
 from trainshed_cluster.slurm import commands
@@ -47,7 +47,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     options = RemoteOptions(
         identity=identity,
         directory=directory,
-        listening=Listening(settings.address, settings.port, doors(context)),
+        listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
         agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
         command=_command(settings),

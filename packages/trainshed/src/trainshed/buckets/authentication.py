@@ -1,8 +1,8 @@
 """Finds out who calls: from the listener that a request came by, or from its token or key.
 
-There are three listeners. A replica's relay introduces the program it speaks for before the first byte of
-HTTP, and nothing that the program sends later can change that. The gateway of the API's process names the
-caller in a header. At the TCP port, as at the gateway itself, a token or the key in the address is needed.
+There are three listeners. A replica's relay says for which program it speaks before the first byte of HTTP,
+and nothing that the program sends later can change that. The gateway of the API's process names the caller in
+a header. At the TCP port, as at the gateway itself, a token or the key in the address is needed.
 
 The module owns no token: the service's token authority knows them.
 """
@@ -31,9 +31,9 @@ from trainshed.buckets.callers import (
     Caller,
     Kind,
     UnreadableCaller,
-    introduced,
     key_of_digest,
     reach_of,
+    read_preamble,
 )
 from trainshed.buckets.errors import Unauthenticated, Unavailable
 from trainshed.core.errors import Unauthenticated as UnknownToken
@@ -48,7 +48,7 @@ from trainshed.wire.trainshed_v1.access import Identity
 LISTENER = "trainshed.listener"
 CALLER = "trainshed.caller"
 """Keys of the connection's state, which the application finds in the scope of each request."""
-_LONGEST_INTRODUCTION = 4096
+_LONGEST_PREAMBLE = 4096
 _AGAIN: Final = 1.0
 """Seconds after which a request that goes on is admitted anew."""
 
@@ -69,7 +69,7 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
     the port. `groups`: the counters of connections."""
 
     class Marking(guarded(groups)):
-        """HTTP on a connection whose listener is known; on a relay's connection, after its introduction."""
+        """HTTP on a connection whose listener is known; on a relay's connection, after its preamble."""
 
         _waiting: bytearray | None = None
 
@@ -86,12 +86,12 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
                 return
             self._waiting += data
             line, end, rest = bytes(self._waiting).partition(b"\n")
-            if not end and len(line) <= _LONGEST_INTRODUCTION:
+            if not end and len(line) <= _LONGEST_PREAMBLE:
                 return
             try:
-                if len(line) > _LONGEST_INTRODUCTION:
-                    raise UnreadableCaller(f"it has more than {_LONGEST_INTRODUCTION} bytes")
-                introduction = introduced(line)
+                if len(line) > _LONGEST_PREAMBLE:
+                    raise UnreadableCaller(f"it has more than {_LONGEST_PREAMBLE} bytes")
+                preamble = read_preamble(line)
             except UnreadableCaller as error:
                 text = (
                     "This replica does not say on whose behalf it asks: an older version of the service has "
@@ -100,8 +100,8 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
                 self.send_400_response(text.encode("ascii", "backslashreplace").decode())
                 return
             self._waiting = None
-            self.scheme = introduction.scheme
-            self.app_state = {**self.app_state, CALLER: introduction.caller}
+            self.scheme = preamble.scheme
+            self.app_state = {**self.app_state, CALLER: preamble.caller}
             if rest:
                 super().data_received(rest)
 

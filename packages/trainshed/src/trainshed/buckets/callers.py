@@ -121,7 +121,7 @@ def decode_caller(text: bytes) -> Caller:
         raise UnreadableCaller(str(error)) from None
 
 
-class Introduction(msgspec.Struct, frozen=True):
+class Preamble(msgspec.Struct, frozen=True):
     """The line with which a replica's relay begins each connection; unknown fields are ignored."""
 
     project: str
@@ -146,15 +146,16 @@ class Introduction(msgspec.Struct, frozen=True):
         )
 
 
-def introduced(line: bytes) -> Introduction:
-    """Parse an introduction. Raises UnreadableCaller for a line that does not say whose a program is."""
+def read_preamble(line: bytes) -> Preamble:
+    """Parse what `replica.protocol.preamble` wrote. Raises UnreadableCaller for a line that does not say
+    whose a program is."""
     try:
-        introduction = msgspec.json.decode(line, type=Introduction)
+        preamble = msgspec.json.decode(line, type=Preamble)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnreadableCaller(str(error)) from None
-    if not introduction.project:
+    if not preamble.project:
         raise UnreadableCaller("it names no project")
-    return introduction
+    return preamble
 
 
 _PURPOSE = b"trainshed storage address"

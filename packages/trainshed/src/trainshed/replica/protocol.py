@@ -155,7 +155,7 @@ class Network(NamedTuple):
     storage_port: "int" = 0
     #: Unix socket behind the endpoint; None = there is no endpoint.
     storage_socket: "str | None" = None
-    #: JSON text, on one line, that each connection to `storage_socket` begins with.
+    #: Whose the replica is, as JSON on one line, for `preamble`.
     identity: "str" = ""
     #: Unix socket of the service's REST APIs, which answer for Google's; None = they are not served.
     rest_socket: "str | None" = None
@@ -164,6 +164,14 @@ class Network(NamedTuple):
     #: PEM file with the key and chain that the endpoint shows for Google's hosts; None = those are not
     #: served.
     certificate: "str | None" = None
+
+
+def preamble(identity: "str", is_secure: "bool") -> "bytes":
+    """Return the line with which a connection to `Network.storage_socket` begins. `is_secure`: its client has
+    connected over TLS, and must get https:// URLs."""
+    if is_secure:
+        identity = json.dumps({**json.loads(identity), "scheme": "https"})
+    return identity.encode("utf-8") + b"\n"
 
 
 class Observation(NamedTuple):

@@ -79,18 +79,12 @@ class Conversation:
     """The conversation with one client, whose handshake is done."""
 
     def __init__(
-        self,
-        client: ssl.SSLSocket,
-        network: protocol.Network,
-        preamble: bytes,
-        out: google_hosts.GoogleHosts | None,
+        self, client: ssl.SSLSocket, network: protocol.Network, out: google_hosts.GoogleHosts | None
     ) -> None:
-        """`preamble`: line that connections to the bucket process begin with. `out`: the way to the real
-        hosts, None = there is none."""
+        """`out`: the way to the real hosts, None = there is none."""
         self._client = client
         self._stream = client.makefile("rb")
         self._network = network
-        self._preamble = preamble
         self._out = out
         #: Kept connections by host, or by name of our own process.
         self._servers: dict[bytes, _Server] = {}
@@ -202,7 +196,10 @@ class Conversation:
             return server
         self._drop(host)
         if host == _BUCKETS:
-            made = unix_sockets.reached(self._network.storage_socket, self._preamble)
+            made = unix_sockets.reached(
+                self._network.storage_socket,
+                protocol.preamble(self._network.identity, is_secure=True),
+            )
         elif host == _SERVICE:
             made = unix_sockets.reached(self._network.rest_socket)
         else:

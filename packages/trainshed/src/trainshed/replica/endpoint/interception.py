@@ -5,7 +5,6 @@ are read and answered (`conversation`); HTTP/2, which is gRPC, is passed on to t
 Only a relay process with a certificate imports it.
 """
 
-import json
 import select
 import socket
 import ssl
@@ -15,12 +14,6 @@ from trainshed.replica.endpoint import conversation, google_hosts
 from trainshed.replica.system import unix_sockets
 
 _HANDSHAKE_SECONDS = 30.0
-
-
-def preamble(line: bytes) -> bytes:
-    """Return the preamble `line`, a JSON object, marked for a client over TLS, which must get https://
-    URLs."""
-    return json.dumps({**json.loads(line.decode("utf-8")), "scheme": "https"}).encode() + b"\n"
 
 
 class TlsFront:
@@ -36,7 +29,6 @@ class TlsFront:
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * bool(network.grpc_socket))
         self._context: ssl.SSLContext | None = made
         self._network = network
-        self._preamble = preamble(network.identity.encode("utf-8"))
         self._out = out
         assert network.certificate is not None
         try:
@@ -58,7 +50,7 @@ class TlsFront:
             pass_on(client, unix_sockets.reached(self._network.grpc_socket))
             return
         client.settimeout(None)
-        conversation.Conversation(client, self._network, self._preamble, self._out).run()
+        conversation.Conversation(client, self._network, self._out).run()
 
 
 _CHUNK = 64 << 10

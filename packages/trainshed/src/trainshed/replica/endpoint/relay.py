@@ -134,8 +134,6 @@ class Relay:
         """`listeners`: with a certificate the last of them is that of TLS connections. `peers`: decides who
         may connect, None = everybody."""
         self._network = network
-        #: Line that connections to the bucket process begin with.
-        self._preamble = network.identity.encode("utf-8") + b"\n"
         self._peers = peers
         self._proxy = proxy
         self._listeners = {listener.fileno(): listener for listener in listeners}
@@ -169,7 +167,8 @@ class Relay:
 
     def _serve(self, client: socket.socket) -> None:
         with client:
-            server = unix_sockets.reached(self._network.storage_socket, self._preamble)
+            line = protocol.preamble(self._network.identity, is_secure=False)
+            server = unix_sockets.reached(self._network.storage_socket, line)
             if server is None:
                 return
             with server:
