@@ -1,12 +1,17 @@
 """The pages of buckets: the list, the folders of one, the outputs of a job; downloading an object."""
 
+import asyncio
+import json
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from trainshed.buckets.authentication import caller_of
-from trainshed.buckets.gateway import BucketCalls
+from trainshed.buckets.callers import Caller
+from trainshed.buckets.errors import Unauthenticated
+from trainshed.buckets.gateway import BucketsGateway
 from trainshed.core.requested import requested
-from trainshed.httpd.messages import Message, Receive, Response, Send
+from trainshed.httpd.forwarding import NoAnswer
+from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
 from trainshed.wire.status import Refused, StatusCode
 from trainshed_console.pages.job import describe, tab_view
 from trainshed_console.rendering import clean, epoch
@@ -16,11 +21,7 @@ _PAGE: Final = 200
 _SCHEME: Final = "gs://"
 _MOST: Final = 4 << 20
 """Most bytes of an answer of the storage API that a page is made of."""
-_CODES: Final = {
-    404: StatusCode.NOT_FOUND,
-    413: StatusCode.RESOURCE_EXHAUSTED,
-    503: StatusCode.UNAVAILABLE,
-}
+_CODES: Final = {404: StatusCode.NOT_FOUND, 503: StatusCode.UNAVAILABLE}
 _KEPT: Final = frozenset({b"content-type", b"content-length", b"x-goog-generation", b"x-goog-hash"})
 
 
@@ -77,28 +78,65 @@ async def download(visit: Visit) -> Response:
     if not name:
         raise Refused(StatusCode.INVALID_ARGUMENT, "The address names no object to download.")
     path = f"/storage/v1/b/{visit.quoted('bucket')}/o/{quote(name, safe='')}?alt=media"
-    return _Download(_calls(visit), path, clean(name.rpartition("/")[2]) or "object")
+    return _Download(visit, path, clean(name.rpartition("/")[2]) or "object")
 
 
 async def _ask(visit: Visit, path: str) -> Any:
     """Return the JSON that answers `GET path` of the storage API. Raises Refused."""
-    status, answer = await _calls(visit).ask("GET", path, _MOST)
+    status, body = 0, bytearray()
+    messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> Any:
+        message = next(messages, None)
+        if message is None:
+            await asyncio.Event().wait()  # Never disconnects before the answer is there.
+        return message
+
+    async def take(message: Any) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        if len(body) <= _MOST:
+            body.extend(message.get("body", b""))
+
+    try:
+        await _send(visit, path, receive, take)
+    except NoAnswer as died:
+        raise Refused(StatusCode.UNAVAILABLE, str(died)) from None
+    if len(body) > _MOST:
+        raise Refused(StatusCode.RESOURCE_EXHAUSTED, "The answer is too large.")
+    answer: Any = json.loads(body)
     if status < 400:
         return answer
     code = _CODES.get(status, StatusCode.PERMISSION_DENIED)
     raise Refused(code, str(answer["error"].get("message", status)))
 
 
-def _calls(visit: Visit) -> BucketCalls:
-    return BucketCalls(visit.buckets, caller_of(visit.principal), visit.is_valid)
+async def _send(visit: Visit, path: str, receive: Receive, send: Send) -> None:
+    """Send `GET path` to the bucket process with the visitor's rights. `path`: encoded, with its query."""
+
+    async def identify(_authorization: str | None, _key: str) -> Caller:
+        if not visit.is_valid():
+            raise Unauthenticated("Your session has ended, or your roles have changed.")
+        return caller_of(visit.principal)
+
+    raw, _, query = path.partition("?")
+    scope: Scope = {
+        "type": "http",
+        "method": "GET",
+        "path": raw,
+        "raw_path": raw.encode(),
+        "query_string": query.encode(),
+        "headers": [(b"host", b"localhost"), (b"content-length", b"0")],
+    }
+    await BucketsGateway(visit.buckets, identify)(scope, receive, send)
 
 
 class _Download(Response):
     """The download of an object. What jobs wrote is never shown as a page of this address."""
 
-    def __init__(self, calls: BucketCalls, path: str, name: str) -> None:
+    def __init__(self, visit: Visit, path: str, name: str) -> None:
         super().__init__()
-        self._calls = calls
+        self._visit = visit
         self._path = path
         self._name = name
 
@@ -115,4 +153,4 @@ class _Download(Response):
                 message = {**message, "headers": [*kept, *more]}
             await send(message)
 
-        await self._calls.send("GET", self._path, receive, pass_on)
+        await _send(self._visit, self._path, receive, pass_on)

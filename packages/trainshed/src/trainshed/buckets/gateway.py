@@ -1,5 +1,4 @@
-"""Forwards storage requests from the API process to the bucket process, over its Unix socket, and sends the
-service's own.
+"""Forwards storage requests from the API process to the bucket process, over its Unix socket.
 
 The gateway streams both ways with back-pressure and buffers nothing. It finds out who asks (by the
 `Identify` that the composition root hands in) and tells the bucket process in a header that no client can
@@ -8,11 +7,9 @@ clients retry.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -46,11 +43,6 @@ _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Ra
 Identify = Callable[[str | None, str], Awaitable[Caller]]
 """Returns who asks, given the `Authorization` header and the key in the address (`Authenticator.caller`).
 A `BucketsError` that it raises is the answer."""
-
-
-def handles(path: str) -> bool:
-    """Whether a request path belongs to the storage API."""
-    return path.startswith(PREFIXES)
 
 
 class BucketsGateway:
@@ -139,56 +131,3 @@ def _restarting() -> Unavailable:
         "The bucket service is not answering: it is restarting, or could not start. "
         "Try again in a moment; if it lasts, look into the service's log."
     )
-
-
-class BucketCalls:
-    """Requests of the service itself, with the rights of one caller and without a body. Paths are encoded,
-    and have their query."""
-
-    def __init__(self, uds: Path, caller: Caller, is_valid: Callable[[], bool]) -> None:
-        """`uds`: the bucket process's socket for the service. `is_valid`: whether the caller may go on."""
-
-        async def identify(_authorization: str | None, _key: str) -> Caller:
-            if not is_valid():
-                raise Unauthenticated("Your session has ended, or your roles have changed.")
-            return caller
-
-        self._gateway = BucketsGateway(uds, identify)
-
-    async def send(self, method: str, path: str, receive: Receive, send: Send) -> None:
-        raw, _, query = path.partition("?")
-        scope: Scope = {
-            "type": "http",
-            "method": method,
-            "path": raw,
-            "raw_path": raw.encode(),
-            "query_string": query.encode(),
-            "headers": [(b"host", b"localhost"), (b"content-length", b"0")],
-        }
-        await self._gateway(scope, receive, send)
-
-    async def ask(self, method: str, path: str, most: int = 64 << 20) -> tuple[int, Any]:
-        """Return the answer's status and JSON; 503 while the bucket process restarts, 413 if the answer has
-        more bytes than `most`."""
-        status, body = 0, bytearray()
-        messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
-
-        async def receive() -> Any:
-            message = next(messages, None)
-            if message is None:
-                await asyncio.Event().wait()  # Never disconnects before the answer is there.
-            return message
-
-        async def take(message: Any) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            if len(body) <= most:
-                body.extend(message.get("body", b""))
-
-        try:
-            await self.send(method, path, receive, take)
-        except NoAnswer as died:
-            return 503, {"error": {"message": str(died)}}
-        if len(body) > most:
-            return 413, {"error": {"message": "The answer is too large."}}
-        return status, json.loads(body) if body else {}
