@@ -13,10 +13,9 @@ from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.store.codec import DETAILS
+from trainshed.store.codec import DETAILS, work_parameters
 from trainshed.store.sqlite.connections import load_statements, migrate
 from trainshed.store.sqlite.database import DATABASE_FILE
-from trainshed.store.sqlite.rows import work_parameters
 
 PROJECTS = ("research", "production")
 LOCATIONS = ("us-central1", "europe-west4")

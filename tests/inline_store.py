@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
-from trainshed.store.audit import record_is_stored
-from trainshed.store.sqlite.access import recorded
+from trainshed.store.audit import record_is_stored, recorded
 from trainshed.store.sqlite.connections import migrate
 from trainshed.store.sqlite.database import Store
 from trainshed.store.sqlite.snapshots import unreadable

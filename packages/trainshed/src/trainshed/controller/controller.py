@@ -42,7 +42,6 @@ from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget, Prices, Use, released
-from trainshed.core.works import parent_of
 from trainshed.engines.port import (
     CapacityChanged,
     KeepsQuarantine,
@@ -441,8 +440,8 @@ class Controller:
             tracked.live = LiveJob(job, generation)
             self._capacity.given_back(uses)
             count_step(self._meters, live.job, job, self._now())
-            if job.state is not live.job.state and (parent := parent_of(job)) is not None:
-                self.wake(parent)
+            if job.state is not live.job.state and job.parent is not None:
+                self.wake(job.parent.uid)
             if job.state.is_final:
                 self._wake_made(job.uid)
         self._go_on(tracked)
@@ -552,7 +551,7 @@ class Controller:
         """Take note that a trial has measured something: its tuning job is woken once for all measurements of
         a short time."""
         job = self._stored(uid)
-        parent = parent_of(job) if job else None
+        parent = job.parent.uid if job and job.parent else None
         if parent is not None and parent not in self._measured and not self._closing:
             loop = asyncio.get_running_loop()
             self._measured[parent] = loop.call_later(_METRICS_SPAN, self._wake_measured, parent)

@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, ActingJob, Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work, parent_of
+from trainshed.core.works import Work
 
 MOST: Final = 20
 """The default of the setting `max_child_jobs`."""
@@ -76,6 +76,6 @@ class JobsOfJobs:
 
 def maker_of(work: Work) -> ActingJob | None:
     """Return the job whose program made a work; None if a person or the service did."""
-    if work.creator is None or parent_of(work) is not None:
+    if work.creator is None or work.parent is not None:
         return None
     return work.creator.job

@@ -28,7 +28,7 @@ from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work, parent_of
+from trainshed.core.works import Work
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.models import Models
@@ -121,9 +121,9 @@ class Parents:
         self._set_alarm(reconciled.job.uid, reconciled.deadlines)
         for new in made:
             self._wake(new.job.uid)
-        parent = parent_of(reconciled.job)
+        parent = reconciled.job.parent
         if parent is not None and reconciled.job.state is not live.job.state:
-            self._wake(parent)
+            self._wake(parent.uid)
         # Last, because it may fail: it is then done again, when the state does not change any more.
         for uid, cause in reconciled.cancel:
             await self._cancel(uid, cause)

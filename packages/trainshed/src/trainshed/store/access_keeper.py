@@ -16,7 +16,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.store import audit
-from trainshed.store.sqlite.access import Access
+from trainshed.store.sqlite.resources import Access
 from trainshed.wire.status import StatusCode
 
 log = logging.getLogger(__name__)

@@ -6,14 +6,24 @@ change without its record cannot be, nor a record of what did not happen.
 
 import contextlib
 import hashlib
-from collections.abc import Generator, Mapping
+import sqlite3
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, TypeVar
 
+import msgspec
 from msgspec import Struct, field
 
 from trainshed.access.strangers import SOURCE
 from trainshed.core.units import Nanos
+from trainshed.store.sqlite.connections import load_statements
+from trainshed.wire.status import StatusCode
+
+_SQL = load_statements("audit.sql")
+_NEWEST = (1 << 63) - 1
+_KEPT: Final = 400 * 24 * 3600 * 10**9
+"""Nanoseconds that records are kept: a year, and a month to notice it."""
+T = TypeVar("T")
 
 
 class AuditRecord(Struct, omit_defaults=True):
@@ -95,3 +105,46 @@ def chained(before: bytes, at: Nanos, project: str, content: bytes) -> bytes:
     digest.update(b"%d\0%s\0" % (at, project.encode()))
     digest.update(content)
     return digest.digest()
+
+
+def recorded(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
+    """Return `work`, which then also adds the record of the call under way. When it is committed, the caller
+    has to say so."""
+    call = under_way()
+    if call is None:
+        return work
+
+    def with_record(connection: sqlite3.Connection) -> T:
+        result = work(connection)
+        content = msgspec.json.encode(call.record)
+        row = connection.execute(_SQL["last_hash"]).fetchone()
+        chain = chained(row[0] if row else b"", call.at, call.project, content)
+        values = {"at": call.at, "project_id": call.project, "content": content, "hash": chain}
+        connection.execute(_SQL["add"], values)
+        connection.execute(_SQL["forget"], {"before": call.at - _KEPT})
+        return result
+
+    return with_record
+
+
+def page(
+    connection: sqlite3.Connection, project: str | None, before: int | None, limit: int
+) -> tuple[AuditRow, ...]:
+    """Return the newest records with a lower `seq` than `before`, newest first; those of one project with
+    `project`."""
+    parameters = {"project_id": project, "before": before or _NEWEST, "limit": limit}
+    return tuple(_row(row) for row in connection.execute(_SQL["page"], parameters))
+
+
+def _row(row: tuple[int, Nanos, str, bytes, bytes, bytes | None]) -> AuditRow:
+    """Return a record; if the hash does not fit, because it was changed or the one before it is gone, it says
+    so."""
+    seq, at, project, content, hash_, before = row
+    try:
+        record = msgspec.json.decode(content, type=AuditRecord)
+    except msgspec.DecodeError:
+        record = AuditRecord("", "")
+    is_oldest = before is None and seq > 1
+    if not is_oldest and hash_ != chained(before or b"", at, project, content):
+        record.status = StatusCode.DATA_LOSS.number
+    return AuditRow(seq, at, project, record, hash_)

@@ -169,7 +169,7 @@ class Parent(Struct, frozen=True):
 
 
 class WorkRecord(Struct, frozen=True):
-    """What the records of a job and of a tuning job have in common."""
+    """What the records of a job, a tuning job and a pipeline have in common."""
 
     uid: JobUid
     name: JobName
@@ -187,7 +187,7 @@ class WorkRecord(Struct, frozen=True):
     outcome: Outcome | None = None
     #: Its public error once it is over.
     error: JobError | None = None
-    #: What made it; None = a client did.
+    #: What made it, never set of a pipeline; None = a client did.
     parent: Parent | None = None
     #: The client that made it, or its parent; None = it is not known.
     creator: Actor | None = None

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from trainshed.core.errors import FailedPrecondition, NotFound
-from trainshed.store.codec import Codec
+from trainshed.store.codec import Codec, Parameters
 from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ def _open(database: Path) -> sqlite3.Connection:
 
 T = TypeVar("T")
 R = TypeVar("R")
-Parameters = dict[str, Any]
 
 
 class Writing(Protocol):

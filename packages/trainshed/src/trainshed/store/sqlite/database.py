@@ -11,7 +11,6 @@ from pathlib import Path
 from trainshed.core.errors import Unavailable
 from trainshed.replica.system import durable
 from trainshed.store.port import StoreInUse, StoreUnreadable
-from trainshed.store.sqlite.access import Access
 from trainshed.store.sqlite.connections import (
     DATABASE_FILE,
     Reading,
@@ -31,7 +30,7 @@ from trainshed.store.sqlite.presence import (
     require_present,
 )
 from trainshed.store.sqlite.reader import Reader
-from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
+from trainshed.store.sqlite.resources import Access, Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import Studies
 from trainshed.store.sqlite.writer import Writer

@@ -2,15 +2,21 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
 
 from msgspec.structs import asdict
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.errors import Aborted, FailedPrecondition, RequestError
+from trainshed.core.errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    RequestError,
+    Unavailable,
+)
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
-from trainshed.core.lifecycle.records import Drill, Job
+from trainshed.core.lifecycle.records import Drill, Job, person_of
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import StudyUid
@@ -18,8 +24,19 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.audit import concerns
-from trainshed.store.codec import CANCEL, DRILL, LABELS, decode_job, encode_job
-from trainshed.store.port import Commit, Intent, LiveJob, NewWork, NodeDrain, StaleCommit
+from trainshed.store.codec import (
+    CANCEL,
+    DETAILS,
+    DRILL,
+    LABELS,
+    decode_job,
+    encode_job,
+    etag,
+    name_parameters,
+    use_parameters,
+    work_parameters,
+)
+from trainshed.store.port import PERSON, Commit, Intent, LiveJob, NewWork, NodeDrain, StaleCommit
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
@@ -32,19 +49,16 @@ from trainshed.store.sqlite.connections import (
 )
 from trainshed.store.sqlite.models import registering
 from trainshed.store.sqlite.resources import put as put_notifications
-from trainshed.store.sqlite.rows import etag, intent, name_parameters, use_parameters
-from trainshed.store.sqlite.writes import (
-    append_timeline,
-    insert_operation,
+from trainshed.store.sqlite.studies import (
     measurement_parameters,
-    put_labels,
     put_measurements,
     put_trials,
-    storing,
     trial_parameters,
 )
+from trainshed.store.sqlite.tables import insert_operation
 
 _SQL = load_statements("jobs.sql")
+_WORKS = load_statements("works.sql")
 _USES_KEPT = 400 * 24 * 3600 * 10**9
 """Nanoseconds."""
 _OF_A_JOB = (
@@ -52,6 +66,70 @@ _OF_A_JOB = (
     *("delete_trials", "delete_measurements", "orphan_children"),
     *("delete_curve_files", "delete_curve_series", "delete_curve_job", "delete_outputs"),
 )
+
+
+def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
+    """Return the function that stores a new work. The work is encoded here, on the caller's thread, and not
+    on the writer's.
+
+    The function raises AlreadyExists (the name was used before), Unavailable (the uid is taken).
+    """
+    job = made.job
+    parameters = work_parameters(job)
+    output = job.spec.output if isinstance(job, Job) else ""
+    # An id that is the work's uid needs no reservation: a uid is given once, and ids that clients choose
+    # begin with a letter (facts/limits#ids).
+    is_chosen = job.name.job_id != str(job.uid)
+
+    def is_taken(connection: sqlite3.Connection) -> bool:
+        return connection.execute(_WORKS["has_name"], parameters).fetchone() is not None
+
+    def store(connection: sqlite3.Connection) -> None:
+        if is_chosen and (
+            is_taken(connection)
+            or connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1
+        ):
+            raise _taken(job)
+        if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
+            if is_taken(connection):
+                raise _taken(job)
+            raise Unavailable("two jobs were given one number; send the request again")
+        connection.execute(_WORKS["insert_work"], parameters)
+        put_labels(connection, job)
+        if output:
+            connection.execute(_WORKS["insert_output"], parameters | {"uri": output})
+        append_timeline(connection, job.uid, made.timeline)
+
+    return store
+
+
+def _taken(job: Work) -> AlreadyExists:
+    return AlreadyExists(
+        f"{job.name} exists or existed before; names are never used again. Choose another id"
+    )
+
+
+def put_labels(connection: sqlite3.Connection, work: Work) -> None:
+    """Add what lists find the work by: its labels, and whose it is."""
+    for key, value in (*work.labels, (PERSON, person_of(work.creator))):
+        connection.execute(_WORKS["insert_label"], {"uid": work.uid, "key": key, "value": value})
+
+
+def append_timeline(
+    connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
+) -> None:
+    """Add entries to the timeline of a work; does not check that the work exists."""
+    rows = [
+        {
+            "uid": uid,
+            "at": entry.at,
+            "kind": entry.kind,
+            "message": entry.message,
+            "details": DETAILS.encode(entry.details),
+        }
+        for entry in entries
+    ]
+    connection.executemany(_WORKS["append_timeline"], rows)
 
 
 class Intake(Port):
@@ -266,7 +344,7 @@ class Ledger(Port):
         read."""
 
         def read(connection: sqlite3.Connection) -> LiveJob[Work] | None:
-            intents = tuple(map(intent, connection.execute(_SQL["load_intents"], {"uid": uid})))
+            intents = tuple(map(_intent, connection.execute(_SQL["load_intents"], {"uid": uid})))
             rows = connection.execute(_SQL["load_job"], {"uid": uid})
             return next(readable(rows, lambda row: _live_job(row, intents)), None)
 
@@ -279,7 +357,7 @@ class Ledger(Port):
         def read(connection: sqlite3.Connection) -> tuple[LiveJob[Work], ...]:
             intents: dict[int, list[Intent]] = {}
             for uid, *row in connection.execute(_SQL["load_all_intents"]):
-                intents.setdefault(uid, []).append(intent(row))
+                intents.setdefault(uid, []).append(_intent(row))
             return tuple(
                 readable(
                     connection.execute(_SQL["load_live"]),
@@ -350,3 +428,10 @@ def _live_job(row: Sequence[Any], intents: tuple[Intent, ...]) -> LiveJob[Work]:
     record, labels, labels_updated, kind, generation = row
     job = decode_job(record, labels, labels_updated, kind)
     return LiveJob(job, generation, intents)
+
+
+def _intent(row: Sequence[Any]) -> Intent:
+    seq, kind, encoded = row
+    codec = {"cancel": CANCEL, "drill": DRILL}.get(kind)
+    events = readable([encoded], codec.decode) if codec is not None else iter(())
+    return Intent(seq, next(events, None))

@@ -18,8 +18,7 @@ from trainshed.store.sqlite.connections import (
     missing,
     records,
 )
-from trainshed.store.sqlite.tables import Resources
-from trainshed.store.sqlite.writes import insert_operation
+from trainshed.store.sqlite.tables import Resources, insert_operation
 
 _SQL = load_statements("models.sql")
 _EVALUATIONS = load_statements("evaluations.sql")

@@ -11,6 +11,7 @@ from typing import Final, assert_never
 from msgspec import Struct, field
 
 from trainshed.core.names import Api, JobUid
+from trainshed.store.codec import ABOVE_ALL_UIDS, KINDS
 from trainshed.store.port import (
     Column,
     Condition,
@@ -23,7 +24,6 @@ from trainshed.store.port import (
     Labelled,
 )
 from trainshed.store.sqlite.connections import Parameters
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, KINDS
 
 _EVERYWHERE: Final = (
     "SELECT uid FROM works INDEXED BY works_by_client WHERE parent_uid = 0 AND uid < :below"

@@ -11,7 +11,14 @@ from trainshed.core.names import JobName, JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime
 from trainshed.core.works import Work
-from trainshed.store.codec import OPERATION
+from trainshed.store.codec import (
+    OPERATION,
+    machine_time,
+    name_parameters,
+    quota,
+    timeline_entry,
+    viewed_job,
+)
 from trainshed.store.port import Condition, Every, JobQuery, Matches, NodeDrain
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
@@ -23,13 +30,6 @@ from trainshed.store.sqlite.connections import (
     readable,
 )
 from trainshed.store.sqlite.narrowing import narrowed, walk
-from trainshed.store.sqlite.rows import (
-    machine_time,
-    name_parameters,
-    quota,
-    timeline_entry,
-    viewed_job,
-)
 
 _SQL = load_statements("reader.sql")
 

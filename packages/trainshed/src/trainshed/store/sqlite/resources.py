@@ -1,9 +1,10 @@
-"""Operations, notifications, secrets, datasets and curves in SQLite."""
+"""Notifications, secrets, datasets, curves and the access book in SQLite."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from trainshed.access.book import Documents
 from trainshed.core.curves import CurveSeries
 from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import NotFound
@@ -11,6 +12,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.notifications import BudgetNotice, Notification, Occasion
 from trainshed.core.secrets import SecretRef
 from trainshed.core.units import Nanos
+from trainshed.store.audit import AuditRow, page
 from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
 from trainshed.store.records import Outgoing, Sealed, SecretVersion
 from trainshed.store.sqlite.connections import Parameters, Port, load_statements
@@ -207,3 +209,48 @@ class Curves(Port):
         """Return the jobs that are over and have files that may not have been read to their ends."""
         rows = await self._snapshots.aside(lambda c: c.execute(_CURVES["unfinished"]).fetchall())
         return tuple([JobUid(uid) for (uid,) in rows])
+
+
+_ACCESS = load_statements("access.sql")
+
+
+class Access(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
+
+    def load(self) -> tuple[Documents, Mapping[str, Nanos]]:
+        """Return all entries, and when each token was last shown, by its digest. Blocks."""
+
+        def read(connection: sqlite3.Connection) -> tuple[Documents, Mapping[str, Nanos]]:
+            rows = connection.execute(_ACCESS["all"])
+            entries = {(kind, key): content for kind, key, content in rows}
+            return entries, dict(connection.execute(_ACCESS["uses"]).fetchall())
+
+        return self._snapshots.here(read)
+
+    async def change(self, put: Documents, removed: Collection[tuple[str, str]]) -> None:
+        """Write and remove entries, in one transaction."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany(_ACCESS["remove"], removed)
+            connection.executemany(
+                _ACCESS["put"], [(kind, key, content) for (kind, key), content in put.items()]
+            )
+            tokens = [(key,) for kind, key in removed if kind == "token"]
+            connection.executemany(_ACCESS["forget_uses"], tokens)
+
+        await self._writer.run("change_access", work)
+
+    async def note_uses(self, uses: Mapping[str, Nanos]) -> None:
+        """Record when tokens were last shown, by their digests."""
+        rows = list(uses.items())
+        await self._writer.run(
+            "note_token_uses", lambda connection: connection.executemany(_ACCESS["note_use"], rows)
+        )
+
+    async def audited(
+        self, project: str | None, before: int | None, limit: int
+    ) -> tuple[AuditRow, ...]:
+        """See `store.audit.page`."""
+        return await self._snapshots.aside(
+            lambda connection: page(connection, project, before, limit)
+        )

@@ -6,20 +6,21 @@ commits and only read here.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound
+from trainshed.core.job import JobError
+from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
 from trainshed.core.study import changes
 from trainshed.core.study.records import Measurement, Study, StudyUid, Trial
 from trainshed.core.units import Nanos
-from trainshed.store.codec import MEASUREMENT, STUDY, TRIAL
+from trainshed.store.codec import MEASUREMENT, OPERATION, STUDY, TRIAL
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation
-from trainshed.store.sqlite import writes
 from trainshed.store.sqlite.connections import (
     Parameters,
     existing,
@@ -28,16 +29,13 @@ from trainshed.store.sqlite.connections import (
     readable,
     records,
 )
-from trainshed.store.sqlite.tables import Resources
-from trainshed.store.sqlite.writes import (
-    measurement_parameters,
-    put_measurements,
-    put_trials,
-    trial_parameters,
-)
+from trainshed.store.sqlite.tables import Resources, insert_operation
 
 _SQL = load_statements("studies.sql")
 _TRIALS = load_statements("trials.sql")
+_OPERATIONS = load_statements("operations.sql")
+_NOT_FOUND = 5
+"""A google.rpc.Code."""
 
 
 class Studies(Resources[StudyName, Study]):
@@ -77,7 +75,7 @@ class Studies(Resources[StudyName, Study]):
 
         def work(connection: sqlite3.Connection) -> StudyUid:
             uid = self.read(connection, name).uid
-            writes.fail_operations_of(connection, uid, str(name), now)
+            _fail_operations_of(connection, uid, str(name), now)
             for statement in ("delete", "delete_numbers", "delete_trials", "delete_measurements"):
                 connection.execute(_SQL[statement], {"uid": uid})
             connection.execute(_SQL["delete_operations"], {"uid": uid})
@@ -180,19 +178,19 @@ class Studies(Resources[StudyName, Study]):
         def work(connection: sqlite3.Connection) -> None:
             # Nobody would end an operation of a study that was deleted meanwhile.
             _study_by_uid(connection, operation.study)
-            writes.insert_operation(connection, operation)
+            insert_operation(connection, operation)
 
         await self._writer.run("begin_operation", work)
 
     async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
         """Return the operations that are not done, oldest first; of all studies if `study` is None."""
-        return self._snapshots.here(lambda connection: writes.running_operations(connection, study))
+        return self._snapshots.here(lambda connection: _running_operations(connection, study))
 
     async def delete_operation(self, name: str) -> None:
         """Delete an operation that is done, of any kind. Raises NotFound, FailedPrecondition (it is
         running)."""
         await self._writer.run(
-            "delete_operation", lambda connection: writes.delete_operation(connection, name)
+            "delete_operation", lambda connection: _delete_operation(connection, name)
         )
 
     async def finish_operation(
@@ -217,7 +215,7 @@ class Studies(Resources[StudyName, Study]):
                 raise StaleCommit(str(changed)) from changed
             numbers = [trial.number for trial in handed_out]
             finished = replace(operation, trials=(*operation.trials, *numbers))
-            if not writes.finish_operation(connection, finished):
+            if not _finish_operation(connection, finished):
                 raise StaleCommit(f"{operation.name} is done already, or gone")
             return finished
 
@@ -267,3 +265,65 @@ def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str
         return
     for number in dict.fromkeys(numbers):
         yield "measurements_of", {"study_uid": study, "number": number}
+
+
+def _finish_operation(connection: sqlite3.Connection, operation: Operation) -> bool:
+    """Store an operation as it ended. Returns False, and writes nothing, if it is done already or was
+    deleted."""
+    parameters = {"name": operation.name, "record": OPERATION.encode(operation)}
+    return connection.execute(_OPERATIONS["finish_operation"], parameters).rowcount == 1
+
+
+def _running_operations(
+    connection: sqlite3.Connection, study: StudyUid | None
+) -> tuple[Operation, ...]:
+    """Return the operations that are not done, oldest first; of all studies if `study` is None."""
+    statement = "running_operations" if study is None else "running_operations_of_study"
+    return records(connection, _OPERATIONS[statement], {"study_uid": study}, OPERATION)
+
+
+def _delete_operation(connection: sqlite3.Connection, name: str) -> None:
+    """Delete an operation that is done. Raises NotFound, FailedPrecondition (it is running)."""
+    if connection.execute(_OPERATIONS["delete_operation"], {"name": name}).rowcount == 1:
+        return
+    if connection.execute(_OPERATIONS["is_there"], {"name": name}).fetchone() is None:
+        raise NotFound(f"{name} does not exist; check the name of the operation")
+    raise FailedPrecondition(
+        f"{name} is not done yet; cancel it, or wait for its end, before you delete it"
+    )
+
+
+def _fail_operations_of(
+    connection: sqlite3.Connection, study: StudyUid, name: str, now: Nanos
+) -> None:
+    """End the operations that still run for the deleted study `name` with NOT_FOUND at `now`. They are not
+    deleted with the study, so that clients that wait for them are told."""
+    error = JobError(_NOT_FOUND, f"{name} was deleted while the operation ran")
+    for operation in _running_operations(connection, study):
+        failed = replace(operation, state=OperationState.FAILED, error=error, updated=now)
+        _finish_operation(connection, failed)
+        connection.execute(_OPERATIONS["orphan_operation"], {"name": operation.name})
+
+
+def trial_parameters(trial: Trial) -> Parameters:
+    return {"study_uid": trial.study, "number": trial.number, "record": TRIAL.encode(trial)}
+
+
+def measurement_parameters(study: StudyUid, number: int, measurement: Measurement) -> Parameters:
+    return {
+        "study_uid": study,
+        "number": number,
+        "step": measurement.step,
+        "elapsed": measurement.elapsed,
+        "record": MEASUREMENT.encode(measurement),
+    }
+
+
+def put_trials(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
+    """Store trials, each new or replacing the one of its number, without a guard."""
+    connection.executemany(_TRIALS["put_trial"], rows)
+
+
+def put_measurements(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
+    """Store measurements, replacing those of the same step and elapsed time."""
+    connection.executemany(_TRIALS["put_measurement"], rows)

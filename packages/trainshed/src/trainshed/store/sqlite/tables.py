@@ -6,11 +6,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec.structs import asdict
 
-from trainshed.core.errors import AlreadyExists
-from trainshed.store.codec import Codec
+from trainshed.core.errors import AlreadyExists, Unavailable
+from trainshed.store.codec import OPERATION, Codec
 from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Parameters, Port, existing
-from trainshed.store.sqlite.writes import insert_operation
+from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements
 
 
 class Named(Protocol):
@@ -108,3 +107,19 @@ class Resources(Port, Generic[N, R]):
         """Remove a record with what lies below it, and return all of them."""
         connection.execute(self.sql["delete"], self.key(record.name))
         return (record,)
+
+
+_OPERATIONS = load_statements("operations.sql")
+
+
+def insert_operation(connection: sqlite3.Connection, operation: Operation) -> None:
+    """Store a new operation. Raises Unavailable (the name is taken)."""
+    parameters = {
+        "name": operation.name,
+        "study_uid": operation.study,
+        "created": operation.created,
+        "is_running": int(not operation.state.is_final),
+        "record": OPERATION.encode(operation),
+    }
+    if connection.execute(_OPERATIONS["insert_operation"], parameters).rowcount != 1:
+        raise Unavailable("two operations were given one name; send the request again")

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from trainshed.core.errors import Unavailable
-from trainshed.store.audit import record_is_stored
-from trainshed.store.sqlite.access import recorded
+from trainshed.store.audit import record_is_stored, recorded
 from trainshed.store.sqlite.presence import OpenFiles
 from trainshed.store.sqlite.snapshots import unreadable
 
