@@ -11,8 +11,6 @@ from contextvars import ContextVar
 from ipaddress import ip_address
 from typing import Final
 
-from trainshed.httpd.messages import Message, Send
-
 SOURCE: Final[ContextVar[str]] = ContextVar("source", default="")
 """The address that the request under way came from."""
 SOURCE_HEADER: Final = "x-trainshed-source"
@@ -62,16 +60,6 @@ class Strangers(Refusals):
     def count(self, caller: str) -> int:
         """Count a refusal of an address."""
         return super().count(network_of(caller))
-
-    def slows(self, source: str, send: Send) -> Send:
-        """Return `send` for answers to an address: those with the status 401 may wait."""
-
-        async def sent(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 401:
-                await self.refused(source)
-            await send(message)
-
-        return sent
 
     async def refused(self, source: str) -> None:
         """Return when an answer that refuses unknown credentials may be sent. `source`: the address that they

@@ -45,7 +45,7 @@ from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.core.errors import Unauthenticated, Unavailable
-from trainshed.httpd.hosts import Hosts, keeps_credentials, refuse
+from trainshed.httpd.hosts import Hosts, keeping_credentials, refuse
 from trainshed.httpd.messages import (
     JSON,
     Application,
@@ -57,6 +57,7 @@ from trainshed.httpd.messages import (
     serve,
     sized,
 )
+from trainshed.httpd.messages import Message as HttpMessage
 from trainshed.httpd.routing import ANY, Router, Template
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
@@ -144,7 +145,13 @@ class ApiApplication:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         source = (scope.get("client") or ("",))[0]
-        answered = self._strangers.slows(source, keeps_credentials(scope, send))
+
+        async def answered(message: HttpMessage) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                await self._strangers.refused(source)
+                message = keeping_credentials(scope, message)
+            await send(message)
+
         if fault := self._hosts.fault(scope):
             await refuse(scope, answered, fault)
         elif self._is_of_page(scope):

@@ -140,22 +140,17 @@ def _is_named(name: str, pattern: str) -> bool:
     return pattern in (ANY, name.rstrip("."))
 
 
-def keeps_credentials(scope: Scope, send: Send) -> Send:
-    """Return `send`, with 403 in place of a 401 to a browser that has sent the console's credentials.
+def keeping_credentials(scope: Scope, refusal: Message) -> Message:
+    """Return the beginning of a 401 to a request, as a 403 to a browser that has sent the console's
+    credentials.
 
     Browsers forget them at any 401 of the port, so a link to the API would sign their owner out. A challenge
     for such credentials stays as it is."""
     headers: Headers = scope["headers"]
-    if not any(
+    has_sent = any(
         name == b"authorization" and value[:6].lower() == b"basic " for name, value in headers
-    ):
-        return send
-
-    async def sent(message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] == 401:
-            challenge = dict(message.get("headers", ())).get(b"www-authenticate", b"")
-            if not challenge.startswith(b"Basic"):
-                message = {**message, "status": 403}
-        await send(message)
-
-    return sent
+    )
+    challenge = dict(refusal.get("headers", ())).get(b"www-authenticate", b"")
+    if has_sent and not challenge.startswith(b"Basic"):
+        return {**refusal, "status": 403}
+    return refusal

@@ -88,15 +88,17 @@ class BucketsApp:
         if scope["type"] != "http":
             return
 
-        async def guarded(message: Message) -> None:
+        is_port = listener_of(scope.get("state", {})) is Listener.PORT
+        if is_port:
+            SOURCE.set((scope.get("client") or ("",))[0])
+
+        async def answered(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if is_port and message["status"] == 401:
+                    await self._strangers.refused(SOURCE.get())
                 message = {**message, "headers": [*message.get("headers", ()), *GUARDS]}
             await send(message)
 
-        answered: Send = guarded
-        if listener_of(scope.get("state", {})) is Listener.PORT:
-            SOURCE.set((scope.get("client") or ("",))[0])
-            answered = self._strangers.slows(SOURCE.get(), guarded)
         if fault := self._hosts.fault(scope):
             await refuse(scope, answered, fault)
         else:
