@@ -11,7 +11,7 @@ filter examines a bounded number of lines, and then says that there is more to e
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -30,19 +30,17 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
-from trainshed.store.logs.lines import LogCursor, LogPage, Severity, Stream, read_line
+from trainshed.store.logs.lines import LogCursor, LogPage, Severity, read_line
 from trainshed.store.logs.lines import LogLine as StoredLine
 from trainshed.store.logs.reader import LogReader
 from trainshed.wire.trainshed_v1 import timeline as records
 
 _AT_ONCE: Final = 64 << 10
-"""Bytes that are sent at once. Whoever follows and does not read holds some of them twice, and may have
-thousands of streams."""
+"""Bytes that are sent at once. Whoever follows and does not read holds them twice, beside a block of each
+replica's log, and may have thousands of streams."""
 _THREAD: Final = ThreadPoolExecutor(1, "following")
 """One for all streams: while several threads compute, the event loop waits for each of them after every write
 to a socket, so that those who follow a log would keep up all others."""
-_LEAST: Final = 4 << 10
-"""The same for each writer of many: all logs are opened for what is read at once."""
 _LONGEST_TAIL: Final = 10_000
 _PLACE: Final = re.compile(r"([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
@@ -68,7 +66,7 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
         for replica, place in seen.items():
             before[replica] = max(place, before.get(replica, place))
         since, seen = 0, before
-    read = partial(_read, reader, job, seen, since, replicas)
+    read = partial(_pieces, reader, job, seen, since, replicas)
     return _lines(call.services, job, read, follow=call.flag("follow"))
 
 
@@ -86,7 +84,7 @@ async def _before_last(reader: LogReader, job: Job, replicas: Replicas, count: i
 
 
 async def _lines(
-    services: Services, job: Job, read: Callable[[], bytes], *, follow: bool
+    services: Services, job: Job, read: Callable[[], Iterator[bytes]], *, follow: bool
 ) -> AsyncGenerator[bytes]:
     notices, loop = services.notices, asyncio.get_running_loop()
     pace = Pace(notices)
@@ -95,9 +93,10 @@ async def _lines(
         count = notices.count(job.uid)
         # Before its lines, so that a job's end is not reported before its last lines can be read.
         is_over = await _is_over(services, job.uid)
-        while lines := await loop.run_in_executor(_THREAD, read):
+        pieces = read()
+        while piece := await loop.run_in_executor(_THREAD, next, pieces, b""):
             pace.spoke()
-            yield lines
+            yield piece
         if is_over or not follow:
             return
         if pace.is_silent():
@@ -113,34 +112,33 @@ async def _is_over(services: Services, uid: JobUid) -> bool:
     return work.state.is_final
 
 
-def _read(logs: LogReader, job: Job, seen: Position, since: Nanos, replicas: Replicas) -> bytes:
-    """Return the next lines, about _AT_ONCE bytes of them, and note that they were `seen`; b"" if there are
-    none now."""
-    texts: list[bytes] = []
-    left = max(_AT_ONCE, _LEAST * len(job.spec.replicas()))
+def _pieces(
+    logs: LogReader, job: Job, seen: Position, since: Nanos, replicas: Replicas
+) -> Iterator[bytes]:
+    """Yield the lines that there are now, about _AT_ONCE bytes at a time, and note that they were `seen`."""
+    piece = bytearray()
     for _, entry, source in logs.onward(job.uid, seen, since, replicas):
         replica, task = _names(job.name.api, source.replica)
-        reading = read_line(_STREAMS[entry.s], entry.m)
+        reading = read_line(entry.s, entry.m)
         line = records.LogLine(
             at=text_nanos(entry.t),
             replica=replica,
             task=task,
             attempt=source.attempt,
-            severity=reading.severity.value,
+            severity=reading.severity,
             message=reading.text,
             n=entry.n,
         )
-        text = _encode(line)
-        texts += (text, b"\n")
+        _encode_into(line, piece, -1)
+        piece += b"\n"
         seen[source.replica] = (source.attempt, entry.n)
-        left -= len(text)
-        if left <= 0:
-            break
-    return b"".join(texts)
+        if len(piece) >= _AT_ONCE:
+            full, piece = bytes(piece), bytearray()
+            yield full
+    yield bytes(piece)
 
 
-_encode: Final = msgspec.json.Encoder().encode
-_STREAMS: Final = {stream.value: stream for stream in Stream}
+_encode_into: Final = msgspec.json.Encoder().encode_into
 
 
 @lru_cache(1024)

@@ -7,6 +7,8 @@ Times are nanoseconds since the epoch; 0 = not yet.
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -107,12 +109,15 @@ class LineTexts:
 
     def of(self, lines: Iterable[Line]) -> list[str]:
         """Return the text of each line, with its line end."""
-        return list(map(self._text, lines))
+        texts: list[str] = []
+        for (task, replica), own in groupby(lines, attrgetter("task", "replica")):
+            name = plain(task).ljust(self._width)
+            before = f"{click.style(name, fg=replica_colour(replica))}  "
+            below = f"\n{' ' * (len(name) + 2)}"
+            for line in own:
+                message = below.join(coloured(line.message).split("\n"))
+                texts.append(f"{self._moment(line)}{before}{message}\n")
+        return texts
 
-    def _text(self, line: Line) -> str:
-        task = plain(line.task).ljust(self._width)
-        message = line.message
-        if not message.isprintable():
-            message = f"\n{' ' * (len(task) + 2)}".join(coloured(message).split("\n"))
-        moment = faint(f"{exact_moment(parse_moment(line.at))}  ") if self._timestamps else ""
-        return f"{moment}{click.style(task, fg=replica_colour(line.replica))}  {message}\n"
+    def _moment(self, line: Line) -> str:
+        return faint(f"{exact_moment(parse_moment(line.at))}  ") if self._timestamps else ""

@@ -62,9 +62,9 @@ def sample(segments: Sequence[Segment], place: int, whole: int = FEW) -> Sample:
             place = start + ends
         elif until - start >= most // _END:
             place = until  # The beginning of a long line; it is passed over.
-    lines = tuple((entry.t, entry.m) for entry in entries if entry.s != "b")
+    lines = tuple((entry.t, entry.m) for entry in entries if entry.s is not Stream.SERVICE)
     newest = entries[-1] if entries else None
-    text = read_line(Stream(newest.s), newest.m).text if newest else ""
+    text = read_line(newest.s, newest.m).text if newest else ""
     return Sample(lines, place, text)
 
 

@@ -17,15 +17,7 @@ from msgspec import Struct
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
 from trainshed.core.units import Bytes, Nanos
-from trainshed.store.logs.lines import (
-    LogCursor,
-    LogLine,
-    LogPage,
-    LogPosition,
-    OrderKey,
-    Stream,
-    read_line,
-)
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey, read_line
 from trainshed.store.logs.progress import FEW, Sample, is_small, sample
 from trainshed.store.logs.segments import Entry, ReplicaLog, contents, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
@@ -184,15 +176,14 @@ class _Source(Struct, frozen=True):
         return (entry.t, self.replica.pool, self.replica.index, self.attempt, entry.n)
 
     def line(self, entry: Entry) -> LogLine:
-        stream = Stream(entry.s)
-        reading = read_line(stream, entry.m)
+        reading = read_line(entry.s, entry.m)
         return LogLine(
             self.uid,
             self.attempt,
             self.replica,
             entry.n,
             entry.t,
-            stream,
+            entry.s,
             reading.text,
             reading.severity,
             reading.payload,

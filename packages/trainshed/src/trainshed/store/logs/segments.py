@@ -7,18 +7,20 @@ a segment of any size.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, TypeVar
+from itertools import chain
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
+from trainshed.store.logs.lines import Stream
 
 Record = TypeVar("Record")
 
-_BLOCK = 64 * 1024
-_PROBE = 4 * 1024
+_BLOCK = 8 * 1024
+"""Bytes that are read at a time: few, because whoever reads slowly holds as many of every replica."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -27,7 +29,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     n: int
     t: int
-    s: Literal["o", "e", "b"]
+    s: Stream
     m: str
     p: int = 0
 
@@ -81,8 +83,8 @@ class _Segment:
         """Return the offset of the first entry that is not `before`; `size` if all are."""
         low, high = 0, self.size
         # The first guess is near the end, where followers of a log look.
-        guess = high - _PROBE
-        while high - low > _PROBE:
+        guess = high - _BLOCK
+        while high - low > _BLOCK:
             middle = self._line_start(guess, high)
             place = self.first(middle, high) if middle < high else None
             if place is None:
@@ -100,27 +102,26 @@ class _Segment:
         return self.size
 
     def entries(self, offset: int) -> Iterator[Entry]:
-        """Yield the readable entries from `offset` on, where a line begins."""
-        for block in self._blocks(offset):
-            yield from _decoded_lines(block)
+        """Return the readable entries from `offset` on, where a line begins."""
+        return chain.from_iterable(map(_decoded_lines, self._blocks(offset)))
 
     def lines(self, offset: int) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes without the newline) of each complete line from `offset` on, where a line
         begins."""
         for block in self._blocks(offset):
-            for raw in block.split(b"\n")[:-1]:
+            for raw in block.split(b"\n"):
                 yield offset, raw
                 offset += len(raw) + 1
 
     def _blocks(self, offset: int) -> Iterator[bytes]:
-        """Yield the complete lines from `offset` on, where one begins, several at a time."""
-        rest, size = b"", _PROBE
-        while offset < self.size and (data := self._read(min(size, self.size - offset), offset)):
+        """Yield the complete lines from `offset` on, where one begins, several at a time, without the last
+        newline of each block."""
+        rest = b""
+        while offset < self.size and (data := self._read(min(_BLOCK, self.size - offset), offset)):
             offset += len(data)
-            size = _BLOCK
             complete, newline, rest = (rest + data).rpartition(b"\n")
             if newline:
-                yield complete + newline
+                yield complete
 
     def lines_backwards(self, end: int) -> Iterator[bytes]:
         """Yield the complete lines before `end`, where a line begins, from the last to the first."""
@@ -144,7 +145,7 @@ class _Segment:
         it."""
         position = max(offset - 1, 0)
         while position < limit:
-            data = self._read(min(_PROBE, limit - position), position)
+            data = self._read(min(_BLOCK, limit - position), position)
             if not data:
                 return limit
             newline = data.find(b"\n")
@@ -156,7 +157,7 @@ class _Segment:
     def _end_of_last_line(self) -> int:
         position = self._stored.size()
         while position > 0:
-            start = max(position - _PROBE, 0)
+            start = max(position - _BLOCK, 0)
             newline = self._read(position - start, start).rfind(b"\n")
             if newline >= 0:
                 return start + newline + 1
