@@ -44,8 +44,9 @@ def _built(
     installer = Installer(tmp_path / "uv-cache", {**known, **environ}, str(uv))
     lines: list[str] = []
     environments = Environments(tmp_path / "cache", installer, time.monotonic_ns)
-    prefix = environments.build(sheet, release, running_interpreter(), lines.append)
-    return prefix.root, lines
+    base = environments.base(sheet, release, running_interpreter())
+    environments.build(base, lines.append)
+    return base.prefix.root, lines
 
 
 def _installs(said: list[str]) -> list[str]:

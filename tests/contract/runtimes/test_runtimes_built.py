@@ -15,10 +15,9 @@ from tests.contract.runtimes.conftest import Objects, Replica, Workshop
 from tests.e2e.running import SLIM
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.runtimes.environments import Environments
+from trainshed.runtimes.environments import Base, Environments
 from trainshed.runtimes.layers import Layers
 from trainshed.runtimes.port import PackageFailed
-from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.service import LocalRuntimes
 
 
@@ -39,7 +38,7 @@ def test_what_is_built_is_ready_at_once_and_for_another_service_too(workshop: Wo
 async def test_a_service_ends_while_another_one_builds_what_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Environments, "key", Mock(return_value="key"))
+    monkeypatch.setattr(Base, "key", "key")
     lock = tmp_path / "environments" / ".locks" / "key"
     lock.parent.mkdir(parents=True)
     runtimes, choice = fresh(tmp_path, Objects())
@@ -59,7 +58,7 @@ async def test_a_service_ends_while_another_one_builds_what_it_waits_for(
 async def test_what_a_full_cache_loses_while_packages_are_fetched_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, built = Prefix(tmp_path / "base", "3.11"), [True]
+    built = [True]
 
     class Losing(Objects):
         def open(self, uri: str) -> BinaryIO:
@@ -69,14 +68,13 @@ async def test_what_a_full_cache_loses_while_packages_are_fetched_is_built_again
         def fingerprint(self, uri: str) -> str:
             return uri
 
-    def find(*_: object) -> Prefix | None:
-        return base if built else None
+    def has(*_: object) -> bool:
+        return bool(built)
 
-    def build(*_: object) -> Prefix:
+    def build(*_: object) -> None:
         built.append(True)
-        return base
 
-    monkeypatch.setattr(Environments, "find", find)
+    monkeypatch.setattr(Environments, "has", has)
     monkeypatch.setattr(Environments, "build", build)
     monkeypatch.setattr(Layers, "build", Mock(side_effect=PackageFailed))
     runtimes, choice = fresh(tmp_path, Losing())

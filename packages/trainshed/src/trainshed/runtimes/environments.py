@@ -5,8 +5,9 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import Release, Sheet, format_minor, parse_minor, sheet_of
@@ -35,16 +36,52 @@ _SIZE = "size.txt"
 """File with the bytes that it takes on the disk, which nothing changes any more."""
 
 
+class Base(Struct, frozen=True):
+    """A base environment, whether it is built or not."""
+
+    sheet: Sheet
+    release: Release
+    interpreter: Interpreter
+    #: Where it is once it is built. The directory's name identifies its content.
+    prefix: Prefix
+    #: Its directory, and those of its interpreter.
+    places: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.prefix.root.name
+
+
 class Environments:
     def __init__(self, root: Path, installer: Installer, now: Callable[[], int]) -> None:
         """`now`: nanoseconds, only for the durations in progress lines."""
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
+        #: By family, version and Python.
+        self._resolved: dict[tuple[str, str, str], Base] = {}
 
-    def key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
-        """Return an environment's name, which identifies its content: interpreter, lock, uv, platform,
-        layout."""
+    def resolve(self, choice: RuntimeChoice, interpreters: Interpreters) -> Base:
+        """Return the environment for a choice, worked out once. Raises BuildFailed if it is not known any
+        more."""
+        key = choice.family, choice.version, choice.python_version
+        if (known := self._resolved.get(key)) is not None:
+            return known
+        sheet = sheet_of(choice.family)
+        release = sheet.release(choice.version) if sheet else None
+        python = parse_minor(choice.python_version)
+        interpreter = interpreters.get(python) if python else None
+        if sheet is None or release is None or interpreter is None:
+            raise BuildFailed(
+                f"The runtime {choice.family} {choice.version} on Python {choice.python_version} is not "
+                "known here any more: its family was removed, or its interpreter is gone. Submit the job "
+                "again."
+            )
+        base = self._resolved[key] = self.base(sheet, release, interpreter)
+        return base
+
+    def base(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Base:
+        """Return the environment of a release. Its key is made of interpreter, lock, uv, platform, layout."""
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, interpreter.full_version],
@@ -54,11 +91,11 @@ class Environments:
             "command": _digest(sheet.command) if sheet.command else "",
         }
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-        return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
-
-    def _prefix(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix:
-        root = self._shelf.path(self.key(sheet, release, interpreter))
-        return Prefix(root, format_minor(interpreter.minor))
+        python = format_minor(interpreter.minor)
+        key = f"{sheet.family}-{release.version or 'plain'}-py{python}-{digest}"
+        prefix = Prefix(self._shelf.path(key), python)
+        places = (str(prefix.root), *interpreter.places)
+        return Base(sheet, release, interpreter, prefix, places)
 
     def used(self, environment: Prefix) -> None:
         """Record that a program is about to be started in the environment, or in a layer on top of it."""
@@ -72,23 +109,15 @@ class Environments:
         """Return the bytes that the environment takes on the disk."""
         return int((environment.root / _SIZE).read_text())
 
-    def find(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix | None:
-        """Return the environment if it is built and its interpreter still has its standard library. Fast."""
-        prefix = self._prefix(sheet, release, interpreter)
-        is_built = self._shelf.has(prefix.root.name)
-        return prefix if is_built and (prefix.library / "os.py").exists() else None
+    def has(self, base: Base) -> bool:
+        """Whether the environment is built and its interpreter still has its standard library. Fast."""
+        return self._shelf.has(base.key) and (base.prefix.library / "os.py").exists()
 
-    def build(
-        self,
-        sheet: Sheet,
-        release: Release,
-        interpreter: Interpreter,
-        progress: Callable[[str], None],
-    ) -> Prefix:
+    def build(self, base: Base, progress: Callable[[str], None]) -> None:
         """Build the environment unless it exists. Blocks for seconds to minutes. Raises BuildFailed, and
         leaves nothing in that case."""
-        final = self._prefix(sheet, release, interpreter)
-        key = final.root.name
+        sheet, release, interpreter = base.sheet, base.release, base.interpreter
+        final, key = base.prefix, base.key
 
         def fill(draft: Path) -> None:
             started = self._now()
@@ -130,7 +159,6 @@ class Environments:
                 f"The runtime {key} could not be written: {failure}. Check the disk and the"
                 " permissions of the cache directory, or choose another one with $TRAINSHED_CACHE."
             ) from failure
-        return final
 
     def _install(
         self, prefix: Prefix, sheet: Sheet, release: Release, progress: Callable[[str], None]
@@ -159,23 +187,6 @@ class Environments:
             install(*pinned)
 
 
-def resolve(
-    choice: RuntimeChoice, interpreters: Interpreters
-) -> tuple[Sheet, Release, Interpreter]:
-    """Return what an environment for a choice is made of. Raises BuildFailed if it is not known any more."""
-    sheet = sheet_of(choice.family)
-    release = sheet.release(choice.version) if sheet else None
-    python = parse_minor(choice.python_version)
-    interpreter = interpreters.get(python) if python else None
-    if sheet is None or release is None or interpreter is None:
-        raise BuildFailed(
-            f"The runtime {choice.family} {choice.version} on Python {choice.python_version} is not known "
-            "here any more: its family was removed, or its interpreter is gone. Submit the job again."
-        )
-    return sheet, release, interpreter
-
-
-@cache
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 

@@ -8,10 +8,10 @@ from msgspec import Struct
 from trainshed.core.runtime import RuntimeRefusal
 from trainshed.core.units import Bytes, Nanos
 from trainshed.runtimes.catalog import LocalCatalog, newest, no_family
-from trainshed.runtimes.environments import Environments, resolve
+from trainshed.runtimes.environments import Base, Environments
 from trainshed.runtimes.families import FAMILIES, Release, Sheet, format_minor
 from trainshed.runtimes.installer import Installer
-from trainshed.runtimes.interpreters import Interpreter, Interpreters
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import BuildFailed, Progress
 
 LIKELY = (FAMILIES[0].family, "python")
@@ -70,9 +70,9 @@ class Inventory:
                 f"{family} {choice.version} cannot be built on Python {python} here; the nearest on which it "
                 f"can is {choice.python_version}."
             )
-        sheet, release, interpreter = resolve(choice, self._interpreters)
-        self._environments.build(sheet, release, interpreter, progress)
-        return self._offer(sheet, release, interpreter)
+        base = self._environments.resolve(choice, self._interpreters)
+        self._environments.build(base, progress)
+        return self._offer(base)
 
     def _of(self, sheet: Sheet, release: Release) -> list[InventoryEntry]:
         chosen = newest(sheet, self._interpreters, release.version)
@@ -81,24 +81,24 @@ class Inventory:
         for python in sorted(self._interpreters.found(), key=lambda python: python != home):
             interpreter = self._interpreters.get(python)
             if interpreter is not None and release.runs_on(python):
-                offer = self._offer(sheet, release, interpreter)
+                offer = self._offer(self._environments.base(sheet, release, interpreter))
                 if offer.built or python == home:
                     entries.append(offer)
         return entries or [InventoryEntry(sheet.family, release.version, "", _needs(release))]
 
-    def _offer(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> InventoryEntry:
-        built = self._environments.find(sheet, release, interpreter)
+    def _offer(self, base: Base) -> InventoryEntry:
+        built = base.prefix if self._environments.has(base) else None
         size = self._environments.size(built) if built else 0
         used = self._environments.last_used(built) if built else 0
         return InventoryEntry(
-            sheet.family,
-            release.version,
-            format_minor(interpreter.minor),
-            _needs(release),
+            base.sheet.family,
+            base.release.version,
+            format_minor(base.interpreter.minor),
+            _needs(base.release),
             built.root if built else None,
             size,
             used,
-            tuple(map(str, sheet.lacks(release, interpreter.minor))),
+            tuple(map(str, base.sheet.lacks(base.release, base.interpreter.minor))),
         )
 
 

@@ -17,11 +17,11 @@ from trainshed.eventloop.background import heed, joined, looked_at
 from trainshed.runtimes.cache_cleaner import REDUCTION, bound
 from trainshed.runtimes.catalog import LocalCatalog, MappedImage
 from trainshed.runtimes.confinement import InstallationTerms
-from trainshed.runtimes.environments import Environments, resolve
-from trainshed.runtimes.families import GSUTIL, Release, Sheet
+from trainshed.runtimes.environments import Base, Environments
+from trainshed.runtimes.families import GSUTIL
 from trainshed.runtimes.images.cluster import ContainerImages
 from trainshed.runtimes.installer import Installer
-from trainshed.runtimes.interpreters import Interpreter, Interpreters
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.layers import Layers
 from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import (
@@ -90,7 +90,7 @@ class LocalRuntimes:
         self._images = images
         self._contained = ContainerRuntimes(images, self._packages)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
-        self._bases = SingleFlight[Prefix](self._workers)
+        self._bases = SingleFlight[None](self._workers)
         # Unlike a base, a layer runs setup scripts of users and is of no use to other jobs, so it is
         # abandoned.
         self._tops = SingleFlight[Prefix](self._workers, abandons=True)
@@ -124,25 +124,24 @@ class LocalRuntimes:
         if choice.family == CONTAINER:
             return self._contained.ready(choice, packages)
         try:
-            sheet, release, interpreter = resolve(choice, self._interpreters)
-            base = self._environments.find(sheet, release, interpreter)
+            base = self._environments.resolve(choice, self._interpreters)
         except BuildFailed:
             # `prepare` will report it, where a failure belongs.
             return None
-        if base is None:
+        if not self._environments.has(base):
             return None
         layer = None
         if packages:
             known = self._packages.known(packages)
-            layer = self._layers.find(base, known) if known else None
+            layer = self._layers.find(base.prefix, known) if known else None
             if layer is None:
                 return None
         if not self._calls_gsutil(choice, layer):
-            return self._prepared(sheet, base, layer, interpreter)
+            return self._prepared(base, layer)
         command = self._gsutil()
         if command is None and not self._lacks_gsutil:
             return None
-        return self._prepared(sheet, base, layer, interpreter, command)
+        return self._prepared(base, layer, command)
 
     async def prepare(
         self,
@@ -165,12 +164,12 @@ class LocalRuntimes:
     ) -> PreparedRuntime:
         if choice.family == CONTAINER:
             return await self._contained.prepare(choice, packages, progress)
-        sheet, release, interpreter = await asyncio.to_thread(resolve, choice, self._interpreters)
-        building = joined(self._base(sheet, release, interpreter, progress))
+        base = await asyncio.to_thread(self._environments.resolve, choice, self._interpreters)
+        building = joined(self._build(base, progress))
         if not packages:
-            base = await building
+            await building
             command = await self._built_gsutil(choice, None, progress)
-            return self._prepared(sheet, base, None, interpreter, command)
+            return self._prepared(base, None, command)
         # The packages are fetched while the base is built; if that fails, this caller stops waiting for the
         # base.
         building.add_done_callback(looked_at)
@@ -180,15 +179,16 @@ class LocalRuntimes:
         finally:
             building.cancel()
         # A full cache may have lost the base since.
-        base = await self._base(sheet, release, interpreter, progress)
-        self._environments.used(base)
-        layer = self._layers.find(base, fetched) or await self._tops.run(
-            self._layers.key(base, fetched),
-            lambda tell, stop: self._layers.build(base, interpreter, fetched, tell, stop),
+        await self._build(base, progress)
+        prefix = base.prefix
+        self._environments.used(prefix)
+        layer = self._layers.find(prefix, fetched) or await self._tops.run(
+            self._layers.key(prefix, fetched),
+            lambda tell, stop: self._layers.build(prefix, base.interpreter, fetched, tell, stop),
             progress,
         )
         command = await self._built_gsutil(choice, layer, progress)
-        return self._prepared(sheet, base, layer, interpreter, command)
+        return self._prepared(base, layer, command)
 
     def reduction(self) -> str | None:
         package = self._reduction.find()
@@ -200,18 +200,17 @@ class LocalRuntimes:
     def _calls_gsutil(self, choice: RuntimeChoice, layer: Prefix | None) -> bool:
         return choice.gsutil or (layer is not None and self._layers.calls_gsutil(layer))
 
-    def _gsutil(self) -> "_Command | None":
+    def _gsutil(self) -> Base | None:
         """Return gsutil if it is built. Fast."""
         try:
-            sheet, release, interpreter = self._resolve_gsutil()
+            command = self._resolve_gsutil()
         except BuildFailed:
             return None
-        prefix = self._environments.find(sheet, release, interpreter)
-        return _Command(prefix, interpreter) if prefix else None
+        return command if self._environments.has(command) else None
 
     async def _built_gsutil(
         self, choice: RuntimeChoice, layer: Prefix | None, progress: Progress | None
-    ) -> "_Command | None":
+    ) -> Base | None:
         """Return gsutil for a program that calls it, built if needed; None for others, and where it cannot be
         built, which its job's log says."""
         if not self._calls_gsutil(choice, layer):
@@ -220,8 +219,8 @@ class LocalRuntimes:
         if ready is not None or self._lacks_gsutil:
             return ready
         try:
-            sheet, release, interpreter = await asyncio.to_thread(self._resolve_gsutil)
-            prefix = await self._base(sheet, release, interpreter, progress)
+            command = await asyncio.to_thread(self._resolve_gsutil)
+            await self._build(command, progress)
         except BuildFailed as failure:
             # It may only be named, in a comment for example.
             self._lacks_gsutil = True
@@ -230,57 +229,42 @@ class LocalRuntimes:
                 f"started again, or `trainshed runtimes build {GSUTIL}` has built it."
             )
             return None
-        return _Command(prefix, interpreter)
+        return command
 
-    async def _base(
-        self, sheet: Sheet, release: Release, interpreter: Interpreter, progress: Progress | None
-    ) -> Prefix:
-        prefix = self._environments.find(sheet, release, interpreter)
-        return prefix or await self._bases.run(
-            self._environments.key(sheet, release, interpreter),
-            lambda tell, _: self._environments.build(sheet, release, interpreter, tell),
-            progress,
-        )
+    async def _build(self, base: Base, progress: Progress | None) -> None:
+        if not self._environments.has(base):
+            await self._bases.run(
+                base.key, lambda tell, _: self._environments.build(base, tell), progress
+            )
 
-    def _resolve_gsutil(self) -> tuple[Sheet, Release, Interpreter]:
+    def _resolve_gsutil(self) -> Base:
         """Raises BuildFailed: no Python here can run it."""
         choice = self.catalog.named(GSUTIL)
         if isinstance(choice, RuntimeRefusal):
             raise BuildFailed(choice.reason)
-        return resolve(choice, self._interpreters)
+        return self._environments.resolve(choice, self._interpreters)
 
     def _prepared(
-        self,
-        sheet: Sheet,
-        base: Prefix,
-        layer: Prefix | None,
-        interpreter: Interpreter,
-        command: "_Command | None" = None,
+        self, base: Base, layer: Prefix | None, command: Base | None = None
     ) -> PreparedRuntime:
-        top = layer or base
-        prefixes = [prefix for prefix in (layer, base) if prefix]
-        places = interpreter.places
+        prefixes = [base.prefix]
+        places = [*base.places]
+        self._environments.used(base.prefix)
+        if layer is not None:
+            self._layers.used(layer)
+            prefixes.insert(0, layer)
+            places.append(str(layer.root))
         if command is not None:
             self._environments.used(command.prefix)
             prefixes.append(command.prefix)
-            places = (*places, *command.interpreter.places)
-        self._environments.used(base)
-        if layer is not None:
-            self._layers.used(layer)
+            places += command.places
         return PreparedRuntime(
-            template=str(top.template),
+            template=str(prefixes[0].template),
             notices=self._layers.notices(layer) if layer else (),
             path=tuple(str(prefix.scripts) for prefix in prefixes),
-            read_only=tuple(dict.fromkeys((*(str(prefix.root) for prefix in prefixes), *places))),
-            preloadable=Preloadable(str(base.template), sheet.preloads),
+            read_only=tuple(dict.fromkeys(places)),
+            preloadable=Preloadable(str(base.prefix.template), base.sheet.preloads),
         )
-
-
-class _Command(Struct, frozen=True):
-    """An environment that programs have beside their own, for its command."""
-
-    prefix: Prefix
-    interpreter: Interpreter
 
 
 class ContainerRuntimes:

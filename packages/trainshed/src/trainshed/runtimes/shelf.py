@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import durable, processes
+from trainshed.replica.system import durable
 from trainshed.runtimes.port import BuildFailed, Progress, unheard
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import freeze, protect, remove_tree
@@ -66,7 +66,10 @@ class Shelf:
     def has(self, key: str) -> bool:
         """Whether the directory exists, is complete and was built for this place. Two file-system calls."""
         path = self.path(key)
-        boot, _, place = processes.read(f"{path}/{_BUILT}").decode().partition("\n")
+        try:
+            boot, _, place = (path / _BUILT).read_text().partition("\n")
+        except OSError:
+            return False
         if not (place and _is_same(path, place)):
             return False
         return (bool(self._boot) and boot == self._boot) or self._mark(key).exists()
