@@ -16,12 +16,11 @@ from msgspec import Struct, field
 from trainshed.access.issuers import Endpoints, Issuer
 from trainshed.access.principals import Shown
 from trainshed.access.tokens import TokenAuthority
-from trainshed.api.calls.call import Handler, Handlers
-from trainshed.api.calls.checks import Check, Checks
+from trainshed.api.calls.call import Check, Checks, Handler, Handlers, Registry
 from trainshed.api.calls.links import Links
 from trainshed.api.calls.services import ApiSettings, Authenticate, Tracking
 from trainshed.api.inside import InsideCaller
-from trainshed.api.registry import BUILT_IN, Registry
+from trainshed.api.registry import BUILT_IN
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Application
 from trainshed.runtimes.confinement import InstallationTerms

@@ -23,12 +23,12 @@ from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
 from trainshed.access.strangers import SOURCE, Strangers
-from trainshed.api.calls.call import Call, tell_of_stranger
+from trainshed.api.calls.call import Call, Registry, tell_of_stranger
 from trainshed.api.calls.errors import Refusal, not_served, refusal
 from trainshed.api.calls.http import HEADER, identified, log_request, most_of
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import BETA, V1, Version
-from trainshed.api.registry import BUILT_IN, Registry
+from trainshed.api.registry import BUILT_IN
 from trainshed.eventloop.background import joined, outliving
 from trainshed.telemetry.lines import request_id
 from trainshed.wire import json as wire_json

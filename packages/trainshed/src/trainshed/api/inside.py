@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import Call
+from trainshed.api.calls.call import Call, Registry
 from trainshed.api.calls.errors import refusal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.versions import Version
-from trainshed.api.registry import BUILT_IN, Registry
+from trainshed.api.registry import BUILT_IN
 from trainshed.api.trainshed_v1 import transport
 from trainshed.core.errors import NotFound
 from trainshed.store.notices import Notices

@@ -14,8 +14,7 @@ from google.protobuf.message import Message
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.api.calls.call import Call, Handlers, sent
-from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.call import Call, Checks, Handlers, sent
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.timestamps import set_micros

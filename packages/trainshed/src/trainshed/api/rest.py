@@ -24,7 +24,15 @@ from google.protobuf.message import Message
 
 from trainshed.access.strangers import SOURCE, SOURCE_HEADER, Strangers
 from trainshed.api import projects, service_accounts
-from trainshed.api.calls.call import Call, HandCall, HandHandler, audited, id_of, tell_of_stranger
+from trainshed.api.calls.call import (
+    Call,
+    HandCall,
+    HandHandler,
+    Registry,
+    audited,
+    id_of,
+    tell_of_stranger,
+)
 from trainshed.api.calls.errors import NotServed, installing, not_served
 from trainshed.api.calls.http import (
     METHOD,
@@ -40,7 +48,7 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
-from trainshed.api.registry import BUILT_IN, Registry
+from trainshed.api.registry import BUILT_IN
 from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface

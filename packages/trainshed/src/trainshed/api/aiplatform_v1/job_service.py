@@ -14,8 +14,7 @@ from msgspec import Struct
 from trainshed.api.aiplatform_v1 import operations, views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
-from trainshed.api.calls.call import Call, Handler, Handlers, sent
-from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.call import Call, Checks, Handler, Handlers, sent
 from trainshed.api.calls.errors import installing
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import LocationName

@@ -1,5 +1,5 @@
-"""One call of an API method, as transports pass it to handlers, and what a principal of one project may ask.
-Those of people that change something are recorded.
+"""One call of an API method, as every transport makes it: read the request, find out whether the caller may,
+answer. Calls of people that change something are recorded.
 
 A request names its project in its own text fields (`name`, `parent`, ...), as `projects/P/...`, or in the
 name of the resource that it carries. Only Logging also lists bare projects, and entries that name their logs.
@@ -7,7 +7,7 @@ name of the resource that it carries. Only Logging also lists bare projects, and
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -19,7 +19,11 @@ from trainshed.access.account_tokens import what_became
 from trainshed.access.permissions import authorize, is_recorded
 from trainshed.access.policy import home_of
 from trainshed.access.principals import Bearer, Principal
+from trainshed.api.calls.checks import completed
+from trainshed.api.calls.errors import not_served
+from trainshed.api.calls.http import LARGE, read_aside
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.versions import Version
 from trainshed.core import secrets
 from trainshed.core.errors import (
     FailedPrecondition,
@@ -31,7 +35,8 @@ from trainshed.core.errors import (
 from trainshed.core.names import ids_by_number
 from trainshed.store.audit import AuditRecord, RecordedCall, recording, under_way
 from trainshed.wire import json as wire_json
-from trainshed.wire.status import StatusCode
+from trainshed.wire import routes
+from trainshed.wire.status import StatusCode, WireError
 
 _CREATING: Final = frozenset(
     {
@@ -101,8 +106,50 @@ Handler = Callable[[Call, Any], Awaitable[Message]]
 Handlers = Mapping[str, Handler]
 """Handlers by full method name."""
 
+Check = Callable[[Call, Any], object]
+"""Validates a request message without side effects. Raises InvalidRequest, or another refusal."""
 
-async def performed(handler: Handler, call: Call, request: Any) -> Message:
+Checks = Mapping[str, Check]
+"""Checks by full method name."""
+
+
+class Registry(Struct, frozen=True):
+    """The methods that a service serves."""
+
+    #: By their full names.
+    handlers: Handlers
+    #: Of those of them whose requests can be read in part.
+    checks: Checks
+
+    async def answered(
+        self, call: Call, version: Version, size: int, read: Callable[[], Message]
+    ) -> Message:
+        """Return the answer to a request of `size` bytes, which `read` makes a message of. A large one is
+        read and checked aside, as far as that needs no store. Raises NotServed, PermissionDenied, WireError,
+        and what the handler raises."""
+        handler, check = self.handlers.get(call.method), self.checks.get(call.method)
+        if handler is None:
+            known = routes.by_name(call.method) or routes.KnownMethod(call.method, "")
+            raise not_served(known, self.handlers)
+
+        def read_whole() -> Message:
+            try:
+                request = read()
+            except WireError as refused:
+                if check is None:
+                    raise
+                raise completed(refused, partial(check, call)) from None
+            if check is not None and size >= LARGE:
+                check(call, request)
+            return request
+
+        answer = await _performed(handler, call, await read_aside(size, read_whole))
+        service = call.method.rpartition(".")[0]
+        call.services.beta.dress(answer, version, made=service not in routes.MIXED_IN)
+        return answer
+
+
+async def _performed(handler: Handler, call: Call, request: Any) -> Message:
     """Return what a handler answers to a call, if its principal may make it in the projects that the request
     names. Raises PermissionDenied, and what the handler raises."""
     principal, services, method = call.principal, call.services, call.method

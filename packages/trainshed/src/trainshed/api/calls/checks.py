@@ -5,30 +5,25 @@ A body with an unknown field or a wrong type is refused by `wire` before a handl
 could be read is still passed to the handler's own check, so that one answer tells the caller of every fault.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from trainshed.api.calls.call import Call
+from google.protobuf.message import Message
+
 from trainshed.core import errors as core
 from trainshed.wire.status import Undecided, Violation, WireError, told
-
-Check = Callable[[Call, Any], object]
-"""Validates a request message without side effects. Raises InvalidRequest, or another refusal."""
-
-Checks = Mapping[str, Check]
-"""Checks by full method name."""
 
 _MOST_UNDECIDED: Final = 8
 """Most undecided fields that are tried; bounds what a request with many faults can cost."""
 
 
-def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
-    """Return the refusal with the further faults that `check` finds in the readable part."""
-    if refused.partial is None or check is None:
+def completed(refused: WireError, check: Callable[[Message], object]) -> WireError:
+    """Return the refusal with the further faults that the method's check finds in the readable part."""
+    if refused.partial is None:
         return refused
     partial = refused.partial
     try:
-        certain = certain_faults(lambda: check(call, partial), refused.undecided)
+        certain = certain_faults(lambda: check(partial), refused.undecided)
     except Exception:
         # Broad, because the check reads a message that is known to be broken: whatever it stumbles over (the
         # project's name, say) must not hide the refusal at hand. The caller is told of it once this is

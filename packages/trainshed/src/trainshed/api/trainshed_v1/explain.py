@@ -2,6 +2,7 @@
 (spec/submit#preflight). Stores nothing."""
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -74,7 +75,7 @@ async def _read(
     try:
         request = routes.bind(route, variables, (), wire_json.encode_text(body))
     except WireError as refused:
-        raise completed(refused, _CHECKS[create_call.method], create_call) from None
+        raise completed(refused, partial(_CHECKS[create_call.method], create_call)) from None
     refuse_more(call.principal, call.services, list(texts_of(body)))
     draft = await _asked_for(create_call, request)
     notices = (_PIPELINE,) if route.rpc.full_name.endswith(".CreateTrainingPipeline") else ()
