@@ -16,8 +16,8 @@ from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
-from trainshed.core.lifecycle import tables
-from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
+from trainshed.core.lifecycle import transition
+from trainshed.core.lifecycle.transition import Ignore, Illegal, Next, Table
 from trainshed.runtimes.catalog import nearest
 from trainshed.runtimes.families import FAMILIES, Minor, format_minor, parse_minor
 from trainshed.runtimes.interpreters import Interpreters
@@ -29,13 +29,13 @@ TEXTS: Final = Path(__file__).resolve().parent / "pages"
 
 AnyTable = Table[Any, Any]
 _ABOUT: Final[tuple[tuple[AnyTable, str], ...]] = (
-    (tables.JOB, "What the public surfaces show of a job."),
+    (transition.JOB, "What the public surfaces show of a job."),
     (
-        tables.ATTEMPT,
+        transition.ATTEMPT,
         "Where the job's current attempt stands. A job has one attempt at a time; a retry is another one.",
     ),
     (
-        tables.REPLICA,
+        transition.REPLICA,
         "One replica within an attempt. It has no end of its own: an incarnation that is over may be "
         "followed by another, and all end with the attempt.",
     ),

@@ -12,7 +12,7 @@ import pytest
 from tests.sim import virtual
 from tests.sim.engine.clock import Clock
 from trainshed.eventloop import background
-from trainshed.eventloop.lag import LagMeter
+from trainshed.telemetry.meters import LagMeter
 
 
 def test_the_death_of_a_task_is_logged_with_its_job_and_healed(

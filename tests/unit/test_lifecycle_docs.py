@@ -8,7 +8,7 @@ from tools import command_reference, diagrams, site
 
 from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.failure.table import RULES, table_with
-from trainshed.core.lifecycle import tables
+from trainshed.core.lifecycle import transition
 
 
 @pytest.mark.parametrize("name", sorted(diagrams.pages()))
@@ -22,7 +22,7 @@ def test_every_row_and_every_reason_is_on_its_page() -> None:
     pages = diagrams.pages()
     for rule in RULES:
         assert f"| `{rule.name}` |" in pages["failure-table.md"]
-    for table in (tables.JOB, tables.ATTEMPT, tables.REPLICA):
+    for table in (transition.JOB, transition.ATTEMPT, transition.REPLICA):
         for cell in table.cells.values():
             assert getattr(cell, "why", "") in diagrams.lifecycle()
 

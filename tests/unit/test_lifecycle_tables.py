@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.core.lifecycle import tables
+from trainshed.core.lifecycle import transition
 from trainshed.core.lifecycle.states import (
     AttemptState,
     JobState,
@@ -14,14 +14,14 @@ from trainshed.core.lifecycle.states import (
     ReplicaState,
     ReplicaTrigger,
 )
-from trainshed.core.lifecycle.tables import Ignore, Illegal, IllegalTransition, Next, Table
+from trainshed.core.lifecycle.transition import Ignore, Illegal, IllegalTransition, Next, Table
 
 AnyTable = Table[Any, Any]
 
 FIRST: list[tuple[AnyTable, enum.StrEnum]] = [
-    (tables.JOB, JobState.QUEUED),
-    (tables.ATTEMPT, AttemptState.WAITING),
-    (tables.REPLICA, ReplicaState.WAITING),
+    (transition.JOB, JobState.QUEUED),
+    (transition.ATTEMPT, AttemptState.WAITING),
+    (transition.REPLICA, ReplicaState.WAITING),
 ]
 """Each with the state that it begins in."""
 TABLES = [table for table, _ in FIRST]
@@ -30,7 +30,7 @@ ENDS: dict[str, set[enum.StrEnum]] = {
     "attempt": {AttemptState.OVER},
     "replica": set(),  # a replica has no end of its own: it ends with its attempt
 }
-CANCELS: list[tuple[AnyTable, enum.StrEnum]] = [(tables.JOB, JobTrigger.CANCEL_ACCEPTED)]
+CANCELS: list[tuple[AnyTable, enum.StrEnum]] = [(transition.JOB, JobTrigger.CANCEL_ACCEPTED)]
 CELLS = [(table, state, trigger) for table in TABLES for state, trigger in table.cells]
 
 
@@ -105,14 +105,14 @@ def test_a_cancelling_job_never_goes_back_to_work() -> None:
 def test_a_replica_has_another_incarnation_only_after_the_end_of_the_last() -> None:
     """spec/invariants#one-incarnation: never two live incarnations of one replica."""
     for state in ReplicaState:
-        cell = tables.REPLICA.cells[state, ReplicaTrigger.RESTARTED]
+        cell = transition.REPLICA.cells[state, ReplicaTrigger.RESTARTED]
         assert isinstance(cell, Next if state.is_over else Illegal)
 
 
 def test_a_table_with_a_gap_cannot_be_made() -> None:
     running = {
-        name: cell for name, cell in tables.ROWS["replica"]["RUNNING"].items() if name != "LOST"
+        name: cell for name, cell in transition.ROWS["replica"]["RUNNING"].items() if name != "LOST"
     }
-    rows = {**tables.ROWS["replica"], "RUNNING": running}
+    rows = {**transition.ROWS["replica"], "RUNNING": running}
     with pytest.raises(ValueError, match="nothing is said of"):
         Table("replica", ReplicaState, ReplicaTrigger, rows)

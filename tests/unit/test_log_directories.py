@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import job
-from trainshed.core.curves import VARIABLE, log_directory
-from trainshed.core.job import JobSpec
+from trainshed.core.job import LOG_DIRECTORY, JobSpec
 from trainshed.core.names import Api
 
 
@@ -13,19 +12,19 @@ def spec_with(value: str) -> JobSpec:
     spec = job(output="gs://b/out").spec
     pool = spec.pools[0]
     return replace(
-        spec, pools=(replace(pool, program=replace(pool.program, env=((VARIABLE, value),))),)
+        spec, pools=(replace(pool, program=replace(pool.program, env=((LOG_DIRECTORY, value),))),)
     )
 
 
 def test_vertex_jobs_log_below_their_output_directory() -> None:
-    assert [log_directory(job(output=output).spec) for output in ("gs://b/out/", "")] == [
+    assert [job(output=output).spec.log_directory for output in ("gs://b/out/", "")] == [
         *("gs://b/out/logs", "")
     ]
 
 
 def test_ml_jobs_log_anywhere_in_their_job_directory() -> None:
     spec = replace(job(api=Api.ML).spec, job_dir="gs://b/census/3/")
-    assert log_directory(spec) == "gs://b/census/3"
+    assert spec.log_directory == "gs://b/census/3"
 
 
 @pytest.mark.parametrize(
@@ -40,4 +39,4 @@ def test_ml_jobs_log_anywhere_in_their_job_directory() -> None:
     ],
 )
 def test_the_users_own_variable_counts(value: str, directory: str) -> None:
-    assert log_directory(spec_with(value)) == directory
+    assert spec_with(value).log_directory == directory

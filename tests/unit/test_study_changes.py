@@ -5,7 +5,7 @@ import math
 import pytest
 
 from trainshed.core.errors import FailedPrecondition, InvalidRequest
-from trainshed.core.lifecycle.tables import Next
+from trainshed.core.lifecycle.transition import Next
 from trainshed.core.requests import Faults, Section
 from trainshed.core.study import changes
 from trainshed.core.study.changes import TRIAL, TrialTrigger

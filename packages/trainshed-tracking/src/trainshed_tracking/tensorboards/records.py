@@ -6,7 +6,6 @@ All four are one kind of record at four levels; the points of a series are store
 
 import enum
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -14,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import PLACE, Api, read_name
+from trainshed.core.names import PLACE, read_name
 from trainshed.core.units import Nanos
 
 
@@ -117,10 +116,7 @@ class BoardExperiment(Struct, frozen=True):
 def board_experiment(job: Job) -> BoardExperiment | None:
     """Return the experiment that the SDK links to: its id is that of the job which a client made, so all
     trials of a tuning job share one. None for a job that names no Tensorboard."""
-    spec = job.spec
-    if spec.api is Api.ML or '"tensorboard"' not in spec.job_json:
-        return None
-    if not (name := str(json.loads(spec.job_json).get("tensorboard", ""))):
+    if not (name := job.spec.tensorboard):
         return None
     # In the job's own location, since a name may have the project's number.
     place = job.name

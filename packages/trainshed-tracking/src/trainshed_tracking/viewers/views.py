@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 from trainshed.access.principals import Shown
 from trainshed.api.calls.links import MOST_JOBS, Links
 from trainshed.api.resources.jobs import jobs_below
-from trainshed.core.curves import log_directory
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -108,7 +107,7 @@ async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDir
             continue
         title = _title(work.display_name or work.name.job_id) if len(uids) > 1 else ""
         jobs += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
-    written = [(name, job, log_directory(job.spec)) for name, job in jobs]
+    written = [(name, job, job.spec.log_directory) for name, job in jobs]
     shown = [entry for entry in written if entry[2]][-MOST_DIRECTORIES:]
     if len(shown) == 1:
         return (LogDirectory("", shown[0][2], shown[0][1].name.project_id),)

@@ -37,7 +37,8 @@ class Budgets:
     def __init__(self, prices: Prices, running: Callable[[], Iterable[Job]]) -> None:
         self._prices = prices
         self._running = running
-        self._limits: Mapping[QuotaKey, float] = {}
+        #: The budgets that are set.
+        self.limits: Mapping[QuotaKey, float] = {}
         #: What was used in this month by attempts that are over.
         self._ended: _Sums = {}
         #: When this month began, and when all budgets begin anew (ns).
@@ -60,13 +61,8 @@ class Budgets:
 
     def set_quotas(self, quotas: Mapping[QuotaKey, float]) -> None:
         budgets = {*BUDGETS, *HARD_BUDGETS}
-        self._limits = {key: limit for key, limit in quotas.items() if key.metric in budgets}
+        self.limits = {key: limit for key, limit in quotas.items() if key.metric in budgets}
         self._holds_until = 0
-
-    @property
-    def are_set(self) -> bool:
-        """Whether there is any."""
-        return bool(self._limits)
 
     def used(self, now: Nanos) -> Callable[[QuotaKey], float]:
         """Return the function that says how much of a budget was used until now."""
@@ -85,8 +81,6 @@ class Budgets:
     def exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
         """Return the keys of the numbers of jobs of those whose budget is used up, with a sentence each, and
         those keys of them whose hard budget is."""
-        if not self._limits:
-            return {}, frozenset()
         if now < self._holds_until:
             return self._exhausted
         sums = self._sums(now)
@@ -119,12 +113,12 @@ class Budgets:
         )
 
     def _set(self, sums: _Sums) -> Iterator[tuple[QuotaKey, float]]:
-        limited = {key.metric for key in self._limits}
+        limited = {key.metric for key in self.limits}
         metrics = [metric for metric in (*BUDGETS, *HARD_BUDGETS) if metric in limited]
         for project, person in sums:
             for metric in metrics:
                 key = QuotaKey(project, GLOBAL, metric, person)
-                if person != EACH and (limit := limit_of(self._limits, key)) is not None:
+                if person != EACH and (limit := limit_of(self.limits, key)) is not None:
                     yield key, limit
 
     def _sums(self, now: Nanos) -> _Sums:
@@ -134,7 +128,7 @@ class Budgets:
             for use in uses(job, now):
                 self._count(sums, use.within(*self.month))
         # A budget of nothing is used up before anything was used.
-        for key in self._limits:
+        for key in self.limits:
             sums.setdefault((key.project_id, key.person), {})
         return sums
 

@@ -32,7 +32,8 @@ from trainshed.core.capacity import (
     QuotaStatus,
     Waiting,
 )
-from trainshed.core.catalog.quotas import BUDGETS, HARD_BUDGETS
+from trainshed.core.catalog.quotas import BUDGETS, GLOBAL, HARD_BUDGETS, JOBS, PRIORITY, QUEUED
+from trainshed.core.errors import FailedPrecondition, ResourceExhausted
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
@@ -242,7 +243,8 @@ class CapacityTracker:
         if not self._changed or self._deciding is not None or self._refusal is not None:
             return ()
         self._changed = self._was_in_vain = False
-        self._snapshot.set_exhausted(*self.budgets.exhausted(now))
+        if self.budgets.limits or self._snapshot.exhausted:
+            self._snapshot.set_exhausted(*self.budgets.exhausted(now))
         if not (self._snapshot.queue or self._snapshot.unplaced or self._snapshot.stopped):
             self._snapshot.reservations = ()
             return ()
@@ -348,14 +350,32 @@ class CapacityTracker:
         return position(self._snapshot, uid)
 
     def require_admissible(self, work: Job | TuningJob) -> None:
-        """Raise as `explaining.require_admissible` if a new work may not be submitted now."""
+        """Raise ResourceExhausted if a project, or a person in it, has as many jobs that wait as it may have,
+        FailedPrecondition if its jobs may not have this priority."""
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
-        whose, priority = _account(work), spec.scheduling.priority
-        explaining.require_admissible(self._snapshot, *whose, priority, self._arriving.values())
+        project, person = _account(work)
+        priority = spec.scheduling.priority
+        for key in (QuotaKey(project, GLOBAL, QUEUED, who) for who in dict.fromkeys(("", person))):
+            whose, limit = key.person or f"project {project}", self._snapshot.limit
+            highest = limit(of_priority := replace(key, metric=PRIORITY))
+            if highest is not None and priority > highest:
+                raise FailedPrecondition(
+                    f"Jobs of {whose} may have a priority of at most {highest:g}, not {priority}; "
+                    f"{explaining.raised_by(of_priority, priority)}"
+                )
+            most, meter = limit(key), self._snapshot.meters.get(replace(key, metric=JOBS))
+            waiting = meter.waiting // 1000 if meter else 0
+            arriving = self._arriving.values()
+            waiting += sum(at == project and key.person in ("", whom) for at, whom in arriving)
+            if most is not None and waiting >= most:
+                raise ResourceExhausted(
+                    f"{whose} has {waiting} jobs that wait, of at most {most:g}: submit it when one has "
+                    f"started; {explaining.raised_by(key, waiting + 1)}"
+                )
 
     def admit(self, work: Work) -> None:
         """Count a new work that is about to be stored: of a burst, each counts for the next. Raises as
-        `explaining.require_admissible`."""
+        `require_admissible`."""
         if not isinstance(work, Pipeline):  # Its job is a work of its own.
             self.require_admissible(work)
             self._arriving[work.uid] = _account(work)

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from trainshed.core.curves import MOST_SERIES, CurveSeries, CurveWriter, Point, log_directory, point
+from trainshed.core.curves import MOST_SERIES, CurveSeries, CurveWriter, Point, point
 from trainshed.core.errors import RequestError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -105,7 +105,7 @@ class JobCurves:
         """Follow a job whose programs run, or will run. May be called repeatedly."""
         if job.uid in self._followed or job.state.is_final:
             return
-        if (job.attempt and log_directory(job.spec)) or self._stores.board(job) is not None:
+        if (job.attempt and job.spec.log_directory) or job.spec.tensorboard:
             self._begin(job)
 
     async def finish(self, job: Job) -> None:
@@ -123,7 +123,7 @@ class JobCurves:
     async def logged(self, job: Job, tag: str) -> tuple[SeenSummaries, Sequence[Point]] | None:
         """Return what was read of a job until now, all of it if the job is over: its tags, and the points
         under one of them, ascending by step. None: it has no log directory."""
-        uri = log_directory(job.spec)
+        uri = job.spec.log_directory
         if not uri:
             return None
         if job.state.is_final:
@@ -174,7 +174,7 @@ class JobCurves:
             followed.series = {
                 (series.run, series.tag): series for series in await curves.series(job.uid)
             }
-        uri, project = log_directory(job.spec), job.name.project_id
+        uri, project = job.spec.log_directory, job.name.project_id
         directory = await asyncio.to_thread(self._stores.directory, uri, project) if uri else None
         if directory is None:
             await followed.ended.wait()
@@ -210,7 +210,7 @@ class JobCurves:
                     break
                 has_news = True
         except OSError as failure:
-            where = log_directory(followed.job.spec)
+            where = followed.job.spec.log_directory
             about(log, followed.job.uid).warning("event files in %s not read: %s", where, failure)
         return has_news
 

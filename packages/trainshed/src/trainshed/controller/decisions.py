@@ -70,7 +70,7 @@ class Decisions:
         """Take in what operators have set: which nodes are drained, and the quotas."""
         self.capacity.set_drains(await reader.drained_nodes())
         self.capacity.set_quotas(dict(await reader.quotas()))
-        if self._budgets.are_set and self._watching is None and not self._is_closed:
+        if self._budgets.limits and self._watching is None and not self._is_closed:
             self._watching = keep(self._watch_budgets, "looking at budgets")
 
     def close(self, error: Exception) -> None:

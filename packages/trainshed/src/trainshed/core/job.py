@@ -6,6 +6,7 @@ check it again.
 """
 
 import enum
+import json
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -116,6 +117,9 @@ class Scheduling(Struct, frozen=True):
 
 _SLASHES_OF_A_BUCKET: Final = 2
 """The number of slashes in `gs://BUCKET`."""
+LOG_DIRECTORY: Final = "AIP_TENSORBOARD_LOG_DIR"
+"""The variable that tells a Vertex program where to write event files."""
+_MOUNT: Final = "/gcs/"
 
 
 class JobSpec(Struct, frozen=True):
@@ -160,6 +164,29 @@ class JobSpec(Struct, frozen=True):
         return uri if uri.count("/") > _SLASHES_OF_A_BUCKET else ""
 
     @property
+    def log_directory(self) -> str:
+        """The `gs://` URI of the directory below which the job's event files are, without a slash at its end;
+        "" for a job that has none.
+
+        For `ml` v1 that is the job's own directory. If the user sets the variable, a Vertex program writes
+        where it says; that counts only if it is in a bucket.
+        """
+        if self.api is Api.ML:
+            return self.job_dir.rstrip("/")
+        value = dict(self.pools[0].program.env).get(LOG_DIRECTORY)
+        if value is not None:
+            return _in_bucket(value)
+        base = self.base_output_directory.removesuffix("/")
+        return f"{base}/logs" if base else ""
+
+    @property
+    def tensorboard(self) -> str:
+        """The name of the Tensorboard to which the job's curves are written as well; "" = none."""
+        if self.api is Api.ML or '"tensorboard"' not in self.job_json:
+            return ""
+        return str(json.loads(self.job_json).get("tensorboard", ""))
+
+    @property
     def runtime_notices(self) -> tuple[str, ...]:
         """The notices about the pools' runtimes: what was asked for and what is given instead, each once."""
         notices = (notice for pool in self.pools for notice in pool.program.runtime.notices)
@@ -177,6 +204,13 @@ class JobSpec(Struct, frozen=True):
             if pool.position == position:
                 return pool
         raise KeyError(f"the job has no worker pool {position}")
+
+
+def _in_bucket(path: str) -> str:
+    if path.startswith(_MOUNT):
+        path = f"gs://{path.removeprefix(_MOUNT)}"
+    # A value that is only known when the program starts is known to the program alone.
+    return path.rstrip("/") if path.startswith("gs://") and "$(" not in path else ""
 
 
 SpecT_co = TypeVar("SpecT_co", covariant=True)

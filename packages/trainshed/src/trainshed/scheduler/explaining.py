@@ -1,7 +1,7 @@
 """Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see
 them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from msgspec.structs import asdict, replace
@@ -15,8 +15,8 @@ from trainshed.core.capacity import (
     Waiting,
     WaitReason,
 )
-from trainshed.core.catalog.quotas import GLOBAL, JOBS, PRIORITY, QUEUED
-from trainshed.core.errors import FailedPrecondition, ResourceExhausted, listed
+from trainshed.core.catalog.quotas import GLOBAL, JOBS, QUEUED
+from trainshed.core.errors import listed
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
@@ -180,11 +180,11 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
     else:
         reason = WaitReason.QUOTA
         what = _over_quota(snapshot, entry, meter, amount, holders)
-    raised = None if meter.alone else _raised(meter.key, (meter.used + amount) / 1000)
+    raised = None if meter.alone else raised_by(meter.key, (meter.used + amount) / 1000)
     return Waiting(reason, what, raised, _names(snapshot, entry.gang, holders))
 
 
-def _raised(key: QuotaKey, enough: float) -> str:
+def raised_by(key: QuotaKey, enough: float) -> str:
     """Say who can raise a limit, and how."""
     region = "" if key.region == GLOBAL else f" --region {key.region}"
     user = f" --user {key.person}" if key.person else ""
@@ -192,34 +192,6 @@ def _raised(key: QuotaKey, enough: float) -> str:
         f"an owner lets it through: trainshed quotas set {key.metric} {enough:g} "
         f"--project {key.project_id}{region}{user}"
     )
-
-
-def require_admissible(
-    snapshot: Snapshot,
-    project: str,
-    person: str,
-    priority: int,
-    arriving: Collection[tuple[str, str]],
-) -> None:
-    """Raise ResourceExhausted if a project, or a person in it, has as many jobs that wait as it may have,
-    FailedPrecondition if its jobs may not have this priority. `arriving`: by project and person, works that
-    the snapshot does not hold yet."""
-    for key in (QuotaKey(project, GLOBAL, QUEUED, whose) for whose in dict.fromkeys(("", person))):
-        whose = key.person or f"project {project}"
-        highest = snapshot.limit(of_priority := replace(key, metric=PRIORITY))
-        if highest is not None and priority > highest:
-            raise FailedPrecondition(
-                f"Jobs of {whose} may have a priority of at most {highest:g}, not {priority}; "
-                f"{_raised(of_priority, priority)}"
-            )
-        most, meter = snapshot.limit(key), snapshot.meters.get(replace(key, metric=JOBS))
-        waiting = meter.waiting // 1000 if meter else 0
-        waiting += sum(at == project and key.person in ("", whom) for at, whom in arriving)
-        if most is not None and waiting >= most:
-            raise ResourceExhausted(
-                f"{whose} has {waiting} jobs that wait, of at most {most:g}: submit it when one has started; "
-                f"{_raised(key, waiting + 1)}"
-            )
 
 
 def _over_quota(

@@ -46,7 +46,6 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.registry import EngineContext, factory
 from trainshed.engines.streams import ServiceStreams
-from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import mail_server
 from trainshed.runtimes.images.cluster import ClusterImages
@@ -67,7 +66,7 @@ from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.telemetry.meters import Meters
+from trainshed.telemetry.meters import LagMeter, Meters
 
 _ANY_NUMBER = 1 << 30
 """The limit of replicas at once if a cluster itself limits how many it takes."""

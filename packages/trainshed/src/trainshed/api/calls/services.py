@@ -26,7 +26,6 @@ from trainshed.core.terminals import Terminals
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
 from trainshed.core.works import Work
-from trainshed.eventloop.lag import Lag
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
@@ -37,7 +36,7 @@ from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Seen
-from trainshed.telemetry.meters import Meters
+from trainshed.telemetry.meters import Lag, Meters
 from trainshed.wire.trainshed_v1.jobs import Outlook, ViewLink
 
 Authenticate = Callable[[str | None], Awaitable[Principal]]

@@ -1,6 +1,6 @@
 """States and triggers of the state machines: job (with tuning job and pipeline), attempt, replica, operation.
 
-The transitions between the states are in `core.lifecycle.tables`.
+The transitions between the states are in `core.lifecycle.transition`.
 """
 
 import enum

@@ -1,12 +1,19 @@
 """One step of a job: the changes that an event makes, the entries of its timeline, and the instructions that
 follow from its new state (docs/adr/0003).
 
-Every change of a state goes through a transition table here. A `Transition` lives as long as one step; its
-result is frozen.
+Every change of a state goes through a transition table: for each (state, trigger) the next state, why nothing
+happens, or why the trigger cannot come, from the cells in `tables.toml`. A table is total: building one that
+leaves a cell out raises ValueError. Diagrams in docs/lifecycle.md are made from them;
+tests/unit/test_lifecycle_tables.py walks every cell.
+
+A `Transition` lives as long as one step; its result is frozen.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+import enum
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +23,7 @@ from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.job import JobError
-from trainshed.core.lifecycle import tables, timeline
+from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.events import (
     CancelRequested,
     InjectFault,
@@ -39,6 +46,89 @@ from trainshed.core.lifecycle.states import (
 )
 from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
+
+State = TypeVar("State", bound=enum.StrEnum)
+Trigger = TypeVar("Trigger", bound=enum.StrEnum)
+
+
+class IllegalTransition(Exception):
+    """A trigger came in a state in which it can never come: a bug of ours. The message tells what happened
+    before."""
+
+
+class Next(Struct, Generic[State], frozen=True):
+    """The trigger leads to `state` (which may be the same)."""
+
+    state: State
+
+
+class Ignore(Struct, frozen=True):
+    """Nothing happens, for the reason `why`."""
+
+    why: str
+
+
+class Illegal(Struct, frozen=True):
+    """The trigger can never come in this state, for the reason `why`."""
+
+    why: str
+
+
+class Table(Generic[State, Trigger]):
+    """All cells of one state machine. `rows`: for each state the cells by trigger, as in `tables.toml`."""
+
+    def __init__(
+        self,
+        name: str,
+        states: type[State],
+        triggers: type[Trigger],
+        rows: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self.name = name
+        self.states = tuple(states)
+        self.triggers = tuple(triggers)
+        by_state = {state: row for names, row in rows.items() for state in names.split(", ")}
+        self.cells: dict[tuple[State, Trigger], Next[State] | Ignore | Illegal] = {}
+        for state in states:
+            row = by_state.get(state.name, {})
+            for trigger in triggers:
+                text = row.get("*") or row.get(trigger.name)
+                if text is None:
+                    raise ValueError(f"{name}: nothing is said of {trigger!r} in {state}")
+                self.cells[state, trigger] = _cell(states, text)
+
+    def fire(self, state: State, trigger: Trigger, timeline: Iterable[str] = ()) -> State | None:
+        """Return the next state; None if the trigger is ignored. Raise IllegalTransition, with the lines of
+        `timeline` in its message, if the trigger can never come here."""
+        cell = self.cells[state, trigger]
+        if isinstance(cell, Illegal):
+            story = "".join(f"\n  {line}" for line in timeline)
+            raise IllegalTransition(
+                f"{self.name} in state {state}: {trigger!r} can never come here: {cell.why}. "
+                f"What happened until then:{story or ' nothing'}"
+            )
+        return cell.state if isinstance(cell, Next) else None
+
+
+def _cell(states: type[State], text: str) -> Next[State] | Ignore | Illegal:
+    word, _, why = text.partition(": ")
+    match word:
+        case "ignored":
+            return Ignore(why)
+        case "never":
+            return Illegal(why)
+        case _:
+            return Next(states[word])
+
+
+ROWS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = tomllib.loads(
+    Path(__file__).with_name("tables.toml").read_text("utf-8")
+)
+"""The rows of `tables.toml`, by table and state."""
+
+JOB: Final = Table("job", JobState, JobTrigger, ROWS["job"])
+ATTEMPT: Final = Table("attempt", AttemptState, AttemptTrigger, ROWS["attempt"])
+REPLICA: Final = Table("replica", ReplicaState, ReplicaTrigger, ROWS["replica"])
 
 
 class FailurePolicy(Struct, frozen=True):
@@ -82,7 +172,7 @@ class WorkTransition(Generic[W]):
     def fire_job(self, trigger: JobTrigger) -> bool:
         """Fire the job's table; return False if the trigger is ignored. Raise IllegalTransition if it can
         never come."""
-        state = tables.JOB.fire(self.job.state, trigger, self._so_far())
+        state = JOB.fire(self.job.state, trigger, self._so_far())
         if state is not None and state is not self.job.state:
             self.change(state=state)
         return state is not None
@@ -126,7 +216,7 @@ class Transition(WorkTransition[Job]):
     def fire_attempt(self, trigger: AttemptTrigger) -> bool:
         """Fire the attempt's table; return False if the trigger is ignored. Raise IllegalTransition if it can
         never come."""
-        phase = tables.ATTEMPT.fire(self.job.phase, trigger, self._so_far())
+        phase = ATTEMPT.fire(self.job.phase, trigger, self._so_far())
         if phase is not None:
             self.change(phase=phase)
         return phase is not None
@@ -137,7 +227,7 @@ class Transition(WorkTransition[Job]):
         """Fire a replica's table, set its `changes`, and return it; None if the trigger is ignored. Raise
         IllegalTransition if it can never come."""
         before = self.replica(replica)
-        state = tables.REPLICA.fire(before.state, trigger, self._so_far())
+        state = REPLICA.fire(before.state, trigger, self._so_far())
         if state is None:
             return None
         return self.change_replica(replica, state=state, **changes)

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from trainshed.core.catalog import images
 from trainshed.core.cluster import PS_POOL, reducers_of
-from trainshed.core.curves import log_directory
 from trainshed.core.job import (
     DEFAULT_TIMEOUT,
     JobDraft,
@@ -97,7 +96,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         base_output_directory=output,
         warnings=(*_ignored(spec), *worker_pool.pool_warnings(pools)),
     )
-    if pools and spec.is_set("tensorboard") and not log_directory(read):
+    if pools and spec.is_set("tensorboard") and not read.log_directory:
         return with_warnings(
             read,
             f"{spec.at('tensorboard')} is given without {spec.at('baseOutputDirectory')}: programs are told "

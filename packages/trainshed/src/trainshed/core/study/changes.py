@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from trainshed.core.errors import FailedPrecondition
-from trainshed.core.lifecycle.tables import ROWS, Illegal, Next, Table
+from trainshed.core.lifecycle.transition import ROWS, Illegal, Next, Table
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.units import Nanos
 
