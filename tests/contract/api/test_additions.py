@@ -18,6 +18,7 @@ from trainshed.api.additions import (
     AdditionUnusable,
     Mounts,
     load_additions,
+    mounts_with,
     registry_with,
 )
 from trainshed.api.calls.call import Call
@@ -62,6 +63,14 @@ def new_thief(context: AdditionContext) -> Addition:
     return Addition({next(iter(BUILT_IN.handlers)): store})
 
 
+async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("nobody calls it")
+
+
+def new_squatter(context: AdditionContext) -> Addition:
+    return Addition(mounts=lambda api: {"storage": nothing})
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> House:
     return House(tmp_path)
@@ -84,7 +93,7 @@ def begin(house: House, directory: Path) -> None:
     loaded = load_additions(house.addition_context(directory))
     registry = registry_with(loaded)
     caller = InsideCaller(house.services, registry)
-    mounts = dict(item for addition in loaded.values() for item in addition.mounts(caller).items())
+    mounts = mounts_with(loaded, caller, {"storage": nothing})
     authenticate = house.issuers.authenticate
     house.app = ApiApplication(house.services, authenticate, mounts, hosts=HOSTS, registry=registry)
 
@@ -108,6 +117,7 @@ async def test_an_addition_serves_methods_and_paths(
         (f"{__name__}:missing", "'toy' of toy-distribution cannot be loaded (AttributeError: "),
         ("no_such_module:new_addition", "or do without: pip uninstall toy-distribution"),
         (f"{__name__}:new_thief", "'toy' serves google.cloud.aiplatform.v1.JobService."),
+        (f"{__name__}:new_squatter", "'toy' serves /storage, which is served already"),
     ],
 )
 def test_an_addition_that_cannot_be_used_is_named(

@@ -177,3 +177,17 @@ def registry_with(additions: Mapping[str, Addition]) -> Registry:
         handlers |= addition.handlers
         checks |= addition.checks
     return Registry(handlers, checks)
+
+
+def mounts_with(additions: Mapping[str, Addition], api: InsideCaller, own: Mounts) -> Mounts:
+    """Return the service's `own` mounts and those of the additions. Raises AdditionUnusable."""
+    mounts = dict(own)
+    for name, addition in additions.items():
+        brought = addition.mounts(api)
+        if twice := sorted(mounts.keys() & brought.keys()):
+            raise AdditionUnusable(
+                f"The addition {name!r} serves /{twice[0]}, which is served already: uninstall one of "
+                "the two."
+            )
+        mounts |= brought
+    return mounts

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from trainshed.access.job_tokens import JobClaims
 from trainshed.access.tokens import digest_of
+from trainshed.api.additions import AdditionUnusable, mounts_with
 from trainshed.api.calls.services import Authenticate
 from trainshed.api.grpc import GrpcServer, Identity
 from trainshed.api.inside import InsideCaller
@@ -29,7 +30,6 @@ from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import Crew, joined
 from trainshed.httpd import connections
-from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica import protocol
@@ -44,7 +44,7 @@ from trainshed.serve.addresses import (
     write_private,
 )
 from trainshed.serve.app import App
-from trainshed.serve.bootstrap import Bootstrap
+from trainshed.serve.bootstrap import Bootstrap, StartFailed
 from trainshed.serve.settings import speaks_tls
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class Service:
         settings = self._bootstrap.settings
         authenticator = Authenticator(lambda: self._bootstrap.tokens, authenticate)
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
-        mounts: dict[str, Application] = dict.fromkeys(
-            (prefix.split("/")[1] for prefix in PREFIXES), gateway
-        )
+        buckets = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
         groups = ConnectionGroups(connections.of_this_process())
         plain = [self._bootstrap.listener, self._bootstrap.programs]
         tls: list[TlsListener] = []
@@ -123,8 +121,10 @@ class Service:
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
         services, registry = self._app.services, self._app.registry
         caller = InsideCaller(services, registry)
-        for addition in self._app.additions.values():
-            mounts = {**addition.mounts(caller), **mounts}
+        try:
+            mounts = mounts_with(self._app.additions, caller, buckets)
+        except AdditionUnusable as failure:
+            raise StartFailed(str(failure)) from failure
         application = ApiApplication(
             services, authenticate, mounts, hosts=own_hosts(settings), registry=registry
         )
