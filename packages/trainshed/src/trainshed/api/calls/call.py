@@ -28,12 +28,16 @@ from trainshed.core import secrets
 from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,
+    NotFound,
     PermissionDenied,
+    Unauthenticated,
     Unavailable,
     Violation,
 )
-from trainshed.core.names import ids_by_number
+from trainshed.core.lifecycle.records import ActingJob, Actor, person_of
+from trainshed.core.names import JobUid, ids_by_number
 from trainshed.store.audit import AuditRecord, RecordedCall, recording, under_way
+from trainshed.store.sqlite.reader import Reader
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.status import StatusCode, WireError
@@ -453,3 +457,20 @@ async def tell_of_stranger(services: Services, source: str, detail: Mapping[str,
     record = AuditRecord("", method, source, source=source, detail=detail, status=status)
     with recording(RecordedCall(services.now(), record)), contextlib.suppress(Unavailable):
         await services.access.record()
+
+
+async def actor_of(reader: Reader, principal: Principal) -> Actor:
+    """Return what is stored of a principal. Raises Unauthenticated for a program whose job was deleted."""
+    if principal.program is None:
+        return Actor(principal.email)
+    uid = JobUid(principal.program.job_uid)
+    try:
+        job, _ = await reader.job_by_uid(uid)
+    except NotFound:
+        raise Unauthenticated(
+            f"The access token is that of the job {uid}, which is not there: use a token of your own."
+        ) from None
+    creator = job.creator
+    acting = creator.job if creator is not None else None
+    root = acting.root if acting else uid
+    return Actor(principal.email, ActingJob(uid, job.name, root, person_of(creator)))

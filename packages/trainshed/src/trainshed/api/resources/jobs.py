@@ -1,5 +1,5 @@
 """What the APIs share for a job, tuning job or pipeline that a request names: read its name, find it, cancel
-it, delete it, tell its place in the queue; and who acts in a call.
+it, delete it, tell its place in the queue.
 
 Jobs made with `enableWebAccess` show links to shells while they run (`webAccessUris`, facts/resources). A
 link opens a shell for everybody who has it, so only callers who may open shells get any, of their own.
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import Call
+from trainshed.api.calls.call import Call, actor_of
 from trainshed.api.calls.links import Links
 from trainshed.api.calls.services import CapacityView, Services
 from trainshed.api.resources.operations import done_at_once
@@ -26,14 +26,13 @@ from trainshed.core.errors import (
     InvalidRequest,
     NotFound,
     PermissionDenied,
-    Unauthenticated,
     Unavailable,
     Violation,
 )
 from trainshed.core.failure.messages import linked
 from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.records import ActingJob, Actor, Job, person_of
+from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines import Pipeline
@@ -210,23 +209,6 @@ def queue_position(capacity: CapacityView, work: Work) -> int:
     (facts/resources#ml)."""
     waits = isinstance(work, Job) and work.state is JobState.QUEUED
     return capacity.position(work.uid) if waits else 0
-
-
-async def actor_of(reader: Reader, principal: Principal) -> Actor:
-    """Return what is stored of a principal. Raises Unauthenticated for a program whose job was deleted."""
-    if principal.program is None:
-        return Actor(principal.email)
-    uid = JobUid(principal.program.job_uid)
-    try:
-        job, _ = await reader.job_by_uid(uid)
-    except NotFound:
-        raise Unauthenticated(
-            f"The access token is that of the job {uid}, which is not there: use a token of your own."
-        ) from None
-    creator = job.creator
-    acting = creator.job if creator is not None else None
-    root = acting.root if acting else uid
-    return Actor(principal.email, ActingJob(uid, job.name, root, person_of(creator)))
 
 
 async def refuse_cancel(reader: Reader, actor: Actor, work: Work) -> None:

@@ -12,9 +12,10 @@ from typing import Any, Final, TypeVar, assert_never
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
+from trainshed.api.calls.call import actor_of
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
-from trainshed.api.resources.jobs import actor_of, asked_for, find_by_uid
+from trainshed.api.resources.jobs import asked_for, find_by_uid
 from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from trainshed.api import ml_v1
 from trainshed.api.aiplatform_v1 import job_service, training_pipelines
-from trainshed.api.calls.call import Call, refuse_more, texts_of
+from trainshed.api.calls.call import Call, actor_of, refuse_more, texts_of
 from trainshed.api.calls.checks import completed
-from trainshed.api.resources.jobs import actor_of, of_kind
+from trainshed.api.resources.jobs import of_kind
 from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
