@@ -233,7 +233,7 @@ class LocalCatalog:
         #: Whether this machine has a GPU; called only for images that are for GPUs.
         self._has_gpu = has_gpu
         # Nearly all jobs ask for one of a few images, and the releases and Pythons do not change.
-        self._nearest = lru_cache(maxsize=256)(self._look_for_nearest)
+        self._prebuilt = lru_cache(maxsize=256)(self._choose_for_prebuilt)
 
     def named(
         self, family: str = "", version: str = "", python_version: str = ""
@@ -267,14 +267,7 @@ class LocalCatalog:
         image = parse_prebuilt(image_uri)
         if image is None:
             return self._container(image_uri)
-        sheet = next((sheet for sheet in FAMILIES if sheet.framework == image.framework), None)
-        if sheet is None:
-            return RuntimeRefusal(
-                f"No runtime with {image.framework} {image.version} is served here ({image_uri}), and "
-                f"another framework cannot stand in for it. The nearest that can be had: {self._offers()}. "
-                f"{_HOW_TO_MAP}"
-            )
-        return self._prebuilt(sheet, image, image_uri)
+        return self._prebuilt(image, image_uri, image.device == "gpu" and self._has_gpu())
 
     def for_runtime_version(
         self, runtime_version: str, python_version: str
@@ -294,7 +287,7 @@ class LocalCatalog:
         sheets = [sheet for sheet in FAMILIES if sheet.runtime_versions]
         # If none of those runs on a Python of this machine, the default is better than nothing.
         for sheet in (*sheets, FAMILIES[0]):
-            candidate = self._nearest(sheet.family, runtime_version, python)
+            candidate = nearest(sheet, self._pythons, runtime_version, python, for_gpu=False)
             if candidate:
                 return self._runtime_version(sheet, candidate, runtime_version, python_version)
         return RuntimeRefusal(_no_interpreter(sheets[0] if sheets else FAMILIES[0]))
@@ -375,15 +368,19 @@ class LocalCatalog:
             f" lists them). {reason} {_HOW_TO_MAP}"
         )
 
-    def _prebuilt(
-        self, sheet: Sheet, image: PrebuiltImage, uri: str
+    def _choose_for_prebuilt(
+        self, image: PrebuiltImage, uri: str, has_gpu: bool
     ) -> RuntimeChoice | RuntimeRefusal:
+        sheet = next((sheet for sheet in FAMILIES if sheet.framework == image.framework), None)
+        if sheet is None:
+            return RuntimeRefusal(
+                f"No runtime with {image.framework} {image.version} is served here ({uri}), and another "
+                f"framework cannot stand in for it. The nearest that can be had: {self._offers()}. "
+                f"{_HOW_TO_MAP}"
+            )
         python = parse_minor(image.python) or (3, 0)
-        # If no release is built for GPUs in particular, there is nothing to choose and no notice to give.
-        wants_gpu = image.device == "gpu" and any(release.for_gpu for release in sheet.releases)
-        has_gpu = wants_gpu and self._has_gpu()
-        candidate = self._nearest(
-            sheet.family, image.version, python, for_gpu=has_gpu, slim=image.slim
+        candidate = nearest(
+            sheet, self._pythons, image.version, python, for_gpu=has_gpu, slim=image.slim
         )
         if candidate is None:
             return RuntimeRefusal(_no_interpreter(sheet))
@@ -404,7 +401,9 @@ class LocalCatalog:
             f"({change.old_way.variable}={change.old_way.value})."
             for change in changes
         ]
-        if wants_gpu and not candidate.release.for_gpu:
+        # If no release is built for GPUs in particular, there is no notice to give.
+        has_builds = any(release.for_gpu for release in sheet.releases)
+        if image.device == "gpu" and has_builds and not candidate.release.for_gpu:
             reason = (
                 f"{_title(choice)} cannot be had here with CUDA"
                 if has_gpu
@@ -419,13 +418,6 @@ class LocalCatalog:
             )
         old_ways = tuple(change.old_way for change in changes)
         return replace(_with_notices(choice, *notices), old_ways=old_ways)
-
-    def _look_for_nearest(
-        self, family: str, version: str, python: Minor, *, for_gpu: bool = False, slim: bool = False
-    ) -> Candidate | None:
-        """Return what `nearest` does; the sheet is given by its family, as part of a cache key."""
-        sheet = next(sheet for sheet in FAMILIES if sheet.family == family)
-        return nearest(sheet, self._pythons, version, python, for_gpu=for_gpu, slim=slim)
 
     def _offers(self) -> str:
         """Return the newest listed image of every framework that is served, as a text."""

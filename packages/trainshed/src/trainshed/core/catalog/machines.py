@@ -28,6 +28,8 @@ class MachineType(Struct, frozen=True):
     name: str
     vcpus: float
     memory_bytes: int
+    #: What a replica on this machine may use (`_memory_limit`).
+    memory_limit_bytes: int
     #: A request must name the machine's accelerators as well.
     needs_accelerators: bool
     #: The APIs in which a request may name the type; empty for a type that only a scale tier uses.
@@ -40,19 +42,19 @@ class MachineType(Struct, frozen=True):
     #: Largest outgoing bandwidth in Gbit/s; None = unknown.
     egress_gbps: float | None = None
 
-    @property
-    def memory_limit_bytes(self) -> int:
-        """What a replica on this machine may use: what the platform's tiered share leaves
-        (spec/machines#memory). 0 = its memory is not known."""
-        if self.memory_bytes <= 0:
-            return 0
-        left, reserved = self.memory_bytes, 0
-        for gib, percent in _RESERVED:
-            part = min(left, gib * GIB)
-            reserved += part * percent // 100
-            left -= part
-        reserved += left * _RESERVED_ABOVE // 100
-        return max(0, self.memory_bytes - reserved - EVICTION_RESERVE)
+
+def _memory_limit(memory_bytes: int) -> int:
+    """Return what the platform's tiered share leaves of a machine's memory (spec/machines#memory). 0 = it is
+    not known."""
+    if memory_bytes <= 0:
+        return 0
+    left, reserved = memory_bytes, 0
+    for gib, percent in _RESERVED:
+        part = min(left, gib * GIB)
+        reserved += part * percent // 100
+        left -= part
+    reserved += left * _RESERVED_ABOVE // 100
+    return max(0, memory_bytes - reserved - EVICTION_RESERVE)
 
 
 @functools.cache
@@ -66,7 +68,8 @@ def machine_types() -> dict[str, MachineType]:
             types[name] = MachineType(
                 name=name,
                 vcpus=vcpus,
-                memory_bytes=round(gib * GIB),
+                memory_bytes=(memory := round(gib * GIB)),
+                memory_limit_bytes=_memory_limit(memory),
                 needs_accelerators=needs,
                 apis=frozenset(apis if section == "computeEngine" else ()),
                 egress_gbps=egress,
@@ -75,7 +78,8 @@ def machine_types() -> dict[str, MachineType]:
         types[name] = MachineType(
             name=name,
             vcpus=vcpus,
-            memory_bytes=round(gib * GIB),
+            memory_bytes=(memory := round(gib * GIB)),
+            memory_limit_bytes=_memory_limit(memory),
             needs_accelerators=False,
             apis=frozenset({Api.ML}),
             is_legacy=True,
