@@ -24,7 +24,6 @@ from trainshed.access.tokens import digest_of
 from trainshed.api.additions import AdditionContext, registry_with
 from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.services import ApiSettings, Authenticate, ContentDigest, Services
-from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import Event, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
@@ -196,13 +195,9 @@ class House:
         tracking = addition_with(self.addition_context(directory), self.viewers)
         self.services = replace(self.services, tracking=tracking.tracking)
         self.registry = registry_with({"tracking": tracking})
-        self.mounts: Mapping[str, Application] = tracking.mounts(self.caller())
+        self.mounts: Mapping[str, Application] = tracking.mounts(self.services, self.registry)
         self.app = self.application()
         self._epoch = 0
-
-    def caller(self) -> InsideCaller:
-        """What calls methods of this service from inside."""
-        return InsideCaller(self.services, self.registry)
 
     def application(
         self,

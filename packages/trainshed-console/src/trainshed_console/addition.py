@@ -3,9 +3,11 @@ and how a browser gets in."""
 
 from trainshed.access.principals import Shown
 from trainshed.api.additions import Addition, AdditionContext, Mounts
-from trainshed.api.inside import InsideCaller
+from trainshed.api.calls.call import Registry
+from trainshed.api.calls.services import Services
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed_console.application import ConsoleApplication
+from trainshed_console.inside import InsideCaller
 from trainshed_console.mcp.protocol import McpSurface
 from trainshed_console.sessions import Sessions
 from trainshed_console.signing_in import SigningIn
@@ -33,7 +35,8 @@ def new_addition(context: AdditionContext) -> Addition:
         address=settings.pages.rstrip("/"),
     )
 
-    def mounts(api: InsideCaller) -> Mounts:
+    def mounts(services: Services, registry: Registry) -> Mounts:
+        api = InsideCaller(services, registry)
         console = ConsoleApplication(
             sessions,
             api,

@@ -17,7 +17,6 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from trainshed.access.principals import Principal
-from trainshed.api.inside import InsideCaller
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import is_loopback, name_of
@@ -37,6 +36,7 @@ from trainshed.wire.json import encode_text
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.access import IssuedToken
 from trainshed_console import live
+from trainshed_console.inside import InsideCaller
 from trainshed_console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed_console.routes import ACTIONS, PAGES, STREAMS
 from trainshed_console.sessions import Sessions

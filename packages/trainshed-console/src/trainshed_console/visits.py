@@ -12,11 +12,11 @@ from msgspec import Struct, field
 
 from trainshed.access.permissions import PERMISSIONS, needed
 from trainshed.access.principals import Principal
-from trainshed.api.inside import InsideCaller
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.record import Record
+from trainshed_console.inside import InsideCaller
 
 FIRST_SEGMENTS: Final = frozenset(
     {

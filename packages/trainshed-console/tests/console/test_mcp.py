@@ -19,6 +19,7 @@ from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
+from trainshed_console.inside import InsideCaller
 from trainshed_console.mcp.protocol import MOST, McpSurface
 from trainshed_console.mcp.tools import BY_NAME, TOOLS
 
@@ -43,7 +44,8 @@ NEEDS: dict[str, set[str]] = {
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house = House(tmp_path)
-    surface = McpSurface(house.services.settings, house.issuers.authenticate, house.caller())
+    caller = InsideCaller(house.services, house.registry)
+    surface = McpSurface(house.services.settings, house.issuers.authenticate, caller)
     house.app = house.application({"mcp": surface})
     yield house
     house.close()

@@ -11,12 +11,12 @@ from msgspec import Struct
 
 from trainshed.api.calls.http import MAX_BODY, error_answer, read_aside
 from trainshed.api.calls.services import ApiSettings, Authenticate
-from trainshed.api.inside import InsideCaller
 from trainshed.api.trainshed_v1.call import read
 from trainshed.core.errors import InvalidRequest
 from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import Refused, WireError
+from trainshed_console.inside import InsideCaller
 from trainshed_console.mcp.tools import BY_NAME, TOOLS, Arguments, Inside
 
 VERSION: Final = "2026-07-28"

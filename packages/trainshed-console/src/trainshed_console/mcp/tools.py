@@ -12,11 +12,11 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from trainshed.access.principals import Principal
-from trainshed.api.inside import InsideCaller
 from trainshed.core.copies import collection_of
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import Api, JobUid
 from trainshed.wire.trainshed_v1.record import plain
+from trainshed_console.inside import InsideCaller
 
 KEY_LABEL: Final = "trainshed-idempotency-key"
 _MOST_LINES: Final = 40

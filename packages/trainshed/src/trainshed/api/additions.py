@@ -18,8 +18,7 @@ from trainshed.access.principals import Shown
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.call import Check, Checks, Handler, Handlers, Registry
 from trainshed.api.calls.links import Links
-from trainshed.api.calls.services import ApiSettings, Authenticate, Tracking
-from trainshed.api.inside import InsideCaller
+from trainshed.api.calls.services import ApiSettings, Authenticate, Services, Tracking
 from trainshed.api.registry import BUILT_IN
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Application
@@ -106,7 +105,7 @@ Mounts = Mapping[str, Application]
 """HTTP applications by the first segment of the paths that they answer."""
 
 
-def _no_mounts(api: InsideCaller) -> Mounts:
+def _no_mounts(services: Services, registry: Registry) -> Mounts:
     return {}
 
 
@@ -117,7 +116,7 @@ class Addition(Struct, frozen=True):
     #: For those of its methods whose requests can be checked in part.
     checks: Checks = field(default_factory=dict[str, Check])
     #: Makes its applications, which may call methods of the API. Called once, when all handlers are known.
-    mounts: Callable[[InsideCaller], Mounts] = _no_mounts
+    mounts: Callable[[Services, Registry], Mounts] = _no_mounts
     #: Returns an address that signs a browser in once, with the rights of who has shown this, and opens its
     #: pages; None = it has none.
     link: Callable[[Shown], str] | None = None
@@ -179,11 +178,13 @@ def registry_with(additions: Mapping[str, Addition]) -> Registry:
     return Registry(handlers, checks)
 
 
-def mounts_with(additions: Mapping[str, Addition], api: InsideCaller, own: Mounts) -> Mounts:
+def mounts_with(
+    additions: Mapping[str, Addition], services: Services, registry: Registry, own: Mounts
+) -> Mounts:
     """Return the service's `own` mounts and those of the additions. Raises AdditionUnusable."""
     mounts = dict(own)
     for name, addition in additions.items():
-        brought = addition.mounts(api)
+        brought = addition.mounts(services, registry)
         if twice := sorted(mounts.keys() & brought.keys()):
             raise AdditionUnusable(
                 f"The addition {name!r} serves /{twice[0]}, which is served already: uninstall one of "

@@ -18,7 +18,6 @@ from trainshed.access.tokens import digest_of
 from trainshed.api.additions import AdditionUnusable, mounts_with
 from trainshed.api.calls.services import Authenticate
 from trainshed.api.grpc import GrpcServer, Identity
-from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
@@ -120,9 +119,8 @@ class Service:
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
         services, registry = self._app.services, self._app.registry
-        caller = InsideCaller(services, registry)
         try:
-            mounts = mounts_with(self._app.additions, caller, buckets)
+            mounts = mounts_with(self._app.additions, services, registry, buckets)
         except AdditionUnusable as failure:
             raise StartFailed(str(failure)) from failure
         application = ApiApplication(

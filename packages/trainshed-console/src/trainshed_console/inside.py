@@ -1,4 +1,4 @@
-"""Calls API methods from within the process, for callers who are known already, as the console does.
+"""Calls API methods from within the process, for callers who are known already.
 
 The permissions, checks, limits and refusals are the same as over HTTP.
 """
@@ -15,7 +15,6 @@ from trainshed.api.calls.call import Call, Registry
 from trainshed.api.calls.errors import refusal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.versions import Version
-from trainshed.api.registry import BUILT_IN
 from trainshed.api.trainshed_v1 import transport
 from trainshed.core.errors import NotFound
 from trainshed.store.notices import Notices
@@ -30,7 +29,7 @@ Query = Mapping[str, Sequence[str]]
 class InsideCaller:
     """Calls API methods as a given principal. All methods raise Refused."""
 
-    def __init__(self, services: Services, registry: Registry = BUILT_IN) -> None:
+    def __init__(self, services: Services, registry: Registry) -> None:
         self._services = services
         self._registry = registry
 
