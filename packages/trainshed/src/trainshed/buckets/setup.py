@@ -85,13 +85,6 @@ class BucketRules(Struct, frozen=True):
     project: str = "trainshed"
     tables: tuple[BucketTable, ...] = ()
 
-    def table(self, name: str) -> BucketTable | None:
-        return next((table for table in self.tables if table.name == name), None)
-
-    def is_remote(self, name: str) -> bool:
-        table = self.table(name)
-        return table is not None and table.is_remote
-
 
 PLAIN = BucketRules()
 """Every bucket belongs to the service's own project, and is on this disk."""

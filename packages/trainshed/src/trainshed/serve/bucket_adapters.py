@@ -96,7 +96,7 @@ class BucketAdapter:
         hashed, size = hashlib.sha256(), 0
         try:
             bucket, name = parse_gs_uri(uri)
-            if self._store.catalog.rules.is_remote(bucket):
+            if self._store.catalog.is_remote(bucket):
                 return ContentDigest(unknown="lies in a store elsewhere")
             with self._store.content(bucket, name) as content:
                 while block := content.read(_BLOCK):
@@ -159,7 +159,7 @@ def find_summaries(store: ObjectStore, uri: str, project: str) -> Directory | No
         bucket, name = _readable(store, uri, project)
     except BucketsError:
         return None
-    if store.catalog.rules.is_remote(bucket):
+    if store.catalog.is_remote(bucket):
         return _RemoteDirectory(store, bucket, f"{name}/" if name else "")
     return LocalDirectory(store.catalog.directory(bucket), path_below(name))
 
@@ -180,7 +180,7 @@ def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | Non
         bucket, name = _readable(store, wanted.uri, wanted.project)
     except BucketsError:
         return None
-    if store.catalog.rules.is_remote(bucket):
+    if store.catalog.is_remote(bucket):
         raise errors.FailedPrecondition(
             f"The bucket of {wanted.uri} lies elsewhere, and TensorBoard is started here for files on this "
             f"disk alone. Run one where that bucket can be read: tensorboard --logdir {wanted.uri}"

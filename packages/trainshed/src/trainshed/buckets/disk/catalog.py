@@ -72,6 +72,8 @@ class BucketCatalog:
         self._root = root
         self._now = now
         self.rules = rules
+        #: What the configuration says about single buckets, by name.
+        self.tables = {table.name: table for table in rules.tables}
         self._records = state_directory(root) / "buckets"
         self._trash = state_directory(root) / "tmp"
         self.generations = Generations(state_directory(root))
@@ -89,10 +91,15 @@ class BucketCatalog:
         """The visible tree of a bucket, which `/gcs/BUCKET` is a bind mount of."""
         return self._root / validate_bucket_name(bucket)
 
+    def is_remote(self, bucket: str) -> bool:
+        """Whether the configuration says that the bucket's objects lie in a store elsewhere."""
+        table = self.tables.get(bucket)
+        return table is not None and table.is_remote
+
     def exists(self, bucket: str) -> bool:
         """Whether the bucket is there; raises `InvalidRequest` for an illegal name."""
         path = self.directory(bucket)
-        return self.rules.is_remote(bucket) or (path.is_dir() and not path.is_symlink())
+        return self.is_remote(bucket) or (path.is_dir() and not path.is_symlink())
 
     def names(self, prefix: str = "") -> list[str]:
         """Returns all buckets whose name begins with `prefix`, sorted."""
@@ -111,10 +118,10 @@ class BucketCatalog:
             record = self.get(bucket)
         except (InvalidRequest, NotFound):
             return None
-        table = self.rules.table(record.name)
+        table = self.tables.get(record.name)
         shared = table is not None and table.shared
         policy = record.policy
-        if prevents_public_access(record.settings):
+        if policy and prevents_public_access(record.settings):
             policy = [without(binding, PUBLIC) for binding in policy]
         return Holding(record.name, self.project_of(record), shared, policy)
 
@@ -132,7 +139,10 @@ class BucketCatalog:
         """Whether there is such a bucket and programs do not see it as `/gcs/BUCKET`: it is remote, or it
         promises to keep objects, which a directory cannot."""
         with suppress(NotFound):
-            return self.rules.is_remote(bucket) or bool(promises(self.get(bucket).settings))
+            if self.is_remote(bucket):
+                return True
+            settings = self.get(bucket).settings
+            return bool(settings) and bool(promises(settings))
         return False
 
     def is_closed(self, bucket: str, project: str) -> bool:
@@ -142,7 +152,7 @@ class BucketCatalog:
         return holding is not None and not readable(project, holding)
 
     def project_of(self, record: BucketRecord) -> str:
-        table = self.rules.table(record.name)
+        table = self.tables.get(record.name)
         project = table.project if table is not None else ""
         if record.name == DEFAULT_BUCKET:
             # Also if the service was told another project meanwhile.
@@ -171,7 +181,7 @@ class BucketCatalog:
             created = self.directory(bucket).stat().st_mtime_ns
             return BucketRecord(bucket, DEFAULT_LOCATION, created, created)
         record = msgspec.json.decode(encoded, type=BucketRecord)
-        table = self.rules.table(bucket)
+        table = self.tables.get(bucket)
         if table is not None and table.is_remote and table.region:
             return replace(record, location=table.region.upper())
         return record
@@ -192,7 +202,7 @@ class BucketCatalog:
         owner = project or self.rules.project
         record = BucketRecord(bucket, where, now, now, 1, kept, project=owner)
         with alone(self._records):
-            if path.exists() or self.rules.is_remote(bucket):
+            if path.exists() or self.is_remote(bucket):
                 raise _taken(bucket, owner, self.holding(bucket))
             durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
             path.mkdir()
@@ -223,7 +233,7 @@ class BucketCatalog:
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
             settings = merged({} if whole else record.settings, changes)
-            if self.rules.is_remote(bucket):
+            if self.is_remote(bucket):
                 refuse(promises(settings), _ELSEWHERE)
             return self._save(replace(record, settings=settings))
 
@@ -260,7 +270,7 @@ class BucketCatalog:
     def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
         """Remove an empty bucket; raises `NotFound`, `Conflict` if it holds objects."""
         path = self.directory(bucket)
-        if self.rules.is_remote(bucket):
+        if self.is_remote(bucket):
             raise InvalidRequest(
                 f"The bucket {bucket} lies elsewhere and is part of the service's configuration. Take its "
                 "[[buckets]] table out of it; what is in the bucket stays."

@@ -124,7 +124,7 @@ class ObjectStore:
     def at(self, bucket: str) -> BucketStore:
         """Returns the store that has the objects of a bucket: this one, unless the rules say that they are
         in a remote one."""
-        table = self.catalog.rules.table(bucket)
+        table = self.catalog.tables.get(bucket)
         if table is None or not table.is_remote:
             return self
         with self._lock:
@@ -363,7 +363,7 @@ class ObjectStore:
         `NotFound` (no such bucket), `InvalidRequest` (illegal prefix), `Forbidden`.
         """
         name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
-        if self.catalog.rules.is_remote(bucket):
+        if self.catalog.is_remote(bucket):
             probe = ObjectRef(bucket, f"{name[:-1]}{MARK}probe-{os.urandom(6).hex()}")
             store, staged = self.at(bucket), self.stage()
             try:
