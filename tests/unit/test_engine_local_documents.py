@@ -8,8 +8,14 @@ from msgspec.structs import replace
 from tests.fake_devices import fake_devices
 from trainshed.core.launch import LaunchPlan, Limits, Software
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.launch.documents import hosts_text, launch_document
-from trainshed.engines.launch.where import HostFacts, SharedPaths, Where, intercepted
+from trainshed.engines.launch.documents import (
+    HostFacts,
+    SharedPaths,
+    Where,
+    hosts_text,
+    intercepted,
+    launch_document,
+)
 from trainshed.engines.port import ProgramRules, ServiceAccess, Slot
 from trainshed.replica import protocol
 from trainshed.replica.system import roots

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.reconciler import Reconciler
+from trainshed.engines.local.engine import Reconciler
 from trainshed.engines.local.slot_handle import Over, SlotHandle, Unclear
 from trainshed.engines.port import EngineEvent, Slot
 from trainshed.replica import protocol

@@ -16,7 +16,7 @@ from tests.contract.engines.test_stock import stocked
 from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local import reconciler, slot_handle, spawner
+from trainshed.engines.local import engine, slot_handle, spawner
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import EngineUnavailable
 
@@ -119,8 +119,8 @@ async def test_an_end_that_cannot_be_written_down_yet_is_told_later(
             raise refusal
         return look(slot, incarnation)
 
-    monkeypatch.setattr(reconciler, "probe_slot", refusing)
-    monkeypatch.setattr(reconciler, "_PAUSE", 0.01)
+    monkeypatch.setattr(engine, "probe_slot", refusing)
+    monkeypatch.setattr(engine, "_LOOK_PAUSE", 0.01)
     uid = await house.run("sleep", "60")
     await house.started(uid)
     os.kill(house.shim(uid)["shim"], signal.SIGKILL)

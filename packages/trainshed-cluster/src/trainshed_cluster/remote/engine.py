@@ -22,8 +22,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import Image
 from trainshed.core.terminals import NoTerminals, Terminal, TerminalRefused, TerminalRequest
-from trainshed.engines.launch.documents import Revealed, identity, revealed
-from trainshed.engines.launch.where import BuildPlace
+from trainshed.engines.launch.documents import BuildPlace, Revealed, identity, revealed
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import (
     Capabilities,
@@ -73,7 +72,7 @@ class RemoteEngine(NoTerminals):
         self._slots = SlotMaker(self._agents)
 
     def build_place(self) -> BuildPlace:
-        """See `engines.launch.where.HasBuildPlace`: packages are installed on this machine."""
+        """See `engines.launch.documents.HasBuildPlace`: packages are installed on this machine."""
         return self._here.build_place()
 
     # --- the port ---

@@ -315,7 +315,9 @@ class Controller:
         try:
             for new in made:
                 self._capacity.admit(new.job)
-            counted += (new.job.uid for new in made if self._jobs_of_jobs.admit(new.job))
+            for job in (new.job for new in made):
+                if job.maker is not None and self._jobs_of_jobs.admit(job.uid, job.maker):
+                    counted.append(job.uid)
             await self._store_new(made)
         except BaseException:
             for new in made:

@@ -27,11 +27,10 @@ class JobsOfJobs:
         #: By the uid of each such work.
         self._makers: dict[JobUid, ActingJob] = {}
 
-    def admit(self, work: Work) -> bool:
-        """Count a new work that is about to be stored. Returns whether it counts. Raises FailedPrecondition
-        (the job that makes it is about to end), ResourceExhausted."""
-        maker = maker_of(work)
-        if maker is None or work.uid in self._makers:
+    def admit(self, uid: JobUid, maker: ActingJob) -> bool:
+        """Count a new work that is about to be stored. Returns False if it counts already. Raises
+        FailedPrecondition (the job that makes it is about to end), ResourceExhausted."""
+        if uid in self._makers:
             return False
         job = self._stored(maker.uid)
         if job is None or job.state.is_final or job.outcome is not None:
@@ -45,14 +44,13 @@ class JobsOfJobs:
                 f"service allows {self._most} at a time (setting max_child_jobs): wait until one is over, "
                 "cancel one, or have an operator raise the setting."
             )
-        self.add(work)
+        self._makers[uid] = maker
         return True
 
     def add(self, work: Work) -> None:
-        """Count a live work that is stored."""
-        maker = maker_of(work)
-        if maker is not None:
-            self._makers[work.uid] = maker
+        """Count a live work that is stored, if a job's program has made it."""
+        if work.maker is not None:
+            self._makers[work.uid] = work.maker
 
     def remove(self, uid: JobUid) -> None:
         """Count a work no more: it is over, or was not stored."""
@@ -65,17 +63,10 @@ class JobsOfJobs:
     def cancels(self, work: Work, now: Nanos) -> tuple[CancelRequested, ...]:
         """Return the cancel of a live work that ends with the job that made it, if that job is over; else
         nothing."""
-        maker = maker_of(work)
+        maker = work.maker
         if maker is None or work.state.is_final or dict(work.labels).get(OUTLIVES_LABEL) == "on":
             return ()
         job = self._stored(maker.uid)
         if job is not None and not job.state.is_final:
             return ()
         return (CancelRequested(CancelCause.CREATOR, now, work.creator),)
-
-
-def maker_of(work: Work) -> ActingJob | None:
-    """Return the job whose program made a work; None if a person or the service did."""
-    if work.creator is None or work.parent is not None:
-        return None
-    return work.creator.job

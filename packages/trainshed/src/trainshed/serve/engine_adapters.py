@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.core.errors import Unavailable
 from trainshed.core.secrets import SecretRef
-from trainshed.engines.launch.documents import COVERED
-from trainshed.engines.launch.where import PROGRAM_PORT, HasBuildPlace
+from trainshed.engines.launch.documents import COVERED, PROGRAM_PORT, HasBuildPlace
 from trainshed.engines.port import Engine, EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.replica.sandbox import socket_calls
 from trainshed.runtimes.confinement import InstallationTerms

@@ -192,6 +192,11 @@ class WorkRecord(Struct, frozen=True):
     #: The client that made it, or its parent; None = it is not known.
     creator: Actor | None = None
 
+    @property
+    def maker(self) -> ActingJob | None:
+        """The job whose program made it; None = a person or the service did."""
+        return self.creator.job if self.creator is not None and self.parent is None else None
+
 
 class Job(WorkRecord, frozen=True, kw_only=True):
     """A job that runs replicas (a custom job, an `ml` training job), and its current attempt."""

@@ -1,48 +1,146 @@
-"""Turns a launch plan and a slot into the document by which a shim starts a program, with all its variables.
-Pure, except for the lookup of secrets.
-
-`program_environment` is the one place where all variables come together. Who sets what, and where; later ones
-win over earlier ones, but for what is said:
-
-- the service's own environment (`_ambient`): LANG LC_ALL TZ *_PROXY *_proxy SSL_CERT_* REQUESTS_CA_BUNDLE
-  CURL_CA_BUNDLE PIP_* UV_*
-- the replica's endpoint (`_storage`): STORAGE_EMULATOR_HOST GCE_METADATA_* METADATA_SERVER_DETECTION
-  GCSFS_* CLOUDSDK_API_ENDPOINT_OVERRIDES_*
-- the interception of Google's hosts (`_trust`): CURL_CA_BUNDLE SSL_CERT_FILE REQUESTS_CA_BUNDLE
-  HTTPLIB2_CA_CERTS
-  GRPC_DEFAULT_SSL_ROOTS_FILE_PATH CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE NODE_EXTRA_CA_CERTS
-- the machine's processors (`_reducer_threads`): TRAINSHED_REDUCTION_THREADS
-- a proxy that is passed on, with our own places (`_past_proxies`): NO_PROXY no_proxy
-- the author of a container image (`core.environment`): whatever it names
-- the job, as on the public services (`core.environment`): CLOUD_ML_* GOOGLE_CLOUD_PROJECT AIP_*
-  CUDA_VISIBLE_DEVICES PYTHONUNBUFFERED, and what its framework's older version took (`old_ways`)
-- the gang (`core.environment`): CLUSTER_SPEC TF_CONFIG MASTER_ADDR MASTER_PORT RANK WORLD_SIZE
-- the job's `env` (`core.environment`): whatever it names
-- the metrics file and reducers (`core.environment`): CLOUD_ML_HP_METRIC_FILE
-  TRAINSHED_REDUCTION* PYTHONPATH
-- the slot (`_of_slot`): HOME TMPDIR PATH PYTHONUSERBASE PYTHONUNBUFFERED HOSTNAME, of which
-  the job's own HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
-- the slot's GPUs (`driver`): CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES LD_LIBRARY_PATH
-- the stall watchdog, unless it is set (`replica.supervisor.main_process`): PYTHONFAULTHANDLER
-"""
+"""Says where a program is started (the facts about a machine, the settings for all its programs, the place of
+one of them), and turns that and a launch plan into the document by which a shim starts it. Pure, except for
+the lookup of secrets."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.core.catalog import regions
 from trainshed.core.launch import METRIC_FILE, REDUCTION_PACKAGES, REDUCTION_REPORT_FILE, LaunchPlan
 from trainshed.core.secrets import SecretRef, named_in, resolved
-from trainshed.engines.launch.devices import DeviceEdits, device_edits
-from trainshed.engines.launch.where import PROGRAM_PORT, HostFacts, SharedPaths, Where
-from trainshed.engines.port import LaunchRejected, SecretSource, Slot
+from trainshed.engines.launch.devices import NO_DRIVER, Device, DeviceEdits, Driver, device_edits
+from trainshed.engines.port import (
+    NO_ACCESS,
+    LaunchRejected,
+    ProgramRules,
+    SecretSource,
+    ServiceAccess,
+    Slot,
+)
 from trainshed.replica import protocol
 from trainshed.replica.observe import metrics, reduction_reports
 from trainshed.replica.sandbox import socket_calls, users
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import roots
 from trainshed_reduction import variables as reduction
+
+PROGRAM_PORT = 2222
+"""The port that every replica may bind on its own address (facts/program#cluster_spec)."""
+
+_METADATA = ("metadata.google.internal", "metadata")
+"""Names of the metadata server, which TensorFlow before 2.5 takes from no variable."""
+
+
+class HostFacts(Struct, frozen=True):
+    """The facts about this machine that the engine found out at its start."""
+
+    #: Sandbox level (`protocol.LEVEL_*`).
+    level: str
+    #: Directories in which control groups may be made, by what these limit: memory, cpu, pids.
+    bases: dict[str, str]
+    #: Memory that all replicas share.
+    memory_bytes: int
+    #: Tells this service from others on the machine.
+    identity: str
+    #: The GPUs of the machine; each replica is told which are its own.
+    gpus: tuple[Device, ...] = ()
+    #: Processes and threads that one program gets at most, whatever the settings say; None = not known.
+    processes: int | None = None
+    #: Files of the GPUs' driver.
+    driver: Driver = NO_DRIVER
+    #: Number of processors that programs may use; None = not known.
+    processors: float | None = None
+
+    @property
+    def namespaced(self) -> bool:
+        return self.level != protocol.LEVEL_SESSION
+
+    def process_limit(self, chosen: int | None) -> int | None:
+        """Return an operator's limit of a program's processes, if there is one, held to `processes`."""
+        return min(chosen, self.processes) if chosen and self.processes else chosen
+
+
+class BuildPlace(Struct, frozen=True):
+    """What the sandboxes in which the service itself installs packages and renders curves may see of this
+    machine."""
+
+    host: HostFacts
+    #: Directories whose content they must not see.
+    hidden: tuple[str, ...]
+    #: Paths that may be read even inside those.
+    visible: tuple[str, ...]
+
+
+@runtime_checkable
+class HasBuildPlace(Protocol):
+    """Optional part of an engine: it knows the `BuildPlace` of its machine."""
+
+    def build_place(self) -> BuildPlace:
+        """Return the machine's build place. Raises EngineUnavailable before `start`."""
+        ...
+
+
+class SharedPaths(Struct, frozen=True):
+    """The settings that all launch documents of one engine share."""
+
+    #: Directories whose content programs must not see.
+    hidden: tuple[Path, ...] = ()
+    #: Paths that they may only read, visible even inside hidden ones.
+    read_only: tuple[Path, ...] = ()
+    access: ServiceAccess = NO_ACCESS
+    #: The service's own environment.
+    ambient: Mapping[str, str] | None = None
+    rules: ProgramRules = ProgramRules()
+    #: Seconds between two looks at what a replica uses.
+    usage_every: float = 10.0
+    #: Ports of the service, which programs can bind on their own address alone, also while it is away.
+    kept_ports: tuple[int, ...] = ()
+
+
+class Where(Struct, frozen=True):
+    """Where one program is started."""
+
+    host: HostFacts
+    shared: SharedPaths
+    slot: Slot
+    #: Of the slot.
+    directory: Path
+    #: The gang's hosts file.
+    hosts: Path
+    #: Directory of the replica's log.
+    logs: Path
+
+    @property
+    def files(self) -> Path:
+        """The directory of what the program may write."""
+        return self.directory / protocol.FILES
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Where the replica's own endpoint listens: always on the loopback, even if other machines reach the
+        replica."""
+        if self.slot.endpoint:
+            return self.slot.endpoint, PROGRAM_PORT + 1
+        return self.slot.address, self.slot.port + 1
+
+    @property
+    def intercepted(self) -> tuple[str, ...]:
+        """The names of Google's hosts that lead to the replica's own endpoint."""
+        return intercepted(self.host, self.shared)
+
+
+def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
+    """Return the names of Google's hosts that lead to replicas' own endpoints there."""
+    if not (host.namespaced and shared.access.certificate):
+        return ()
+    ours = tuple(regions.apis()) if shared.access.rest_socket else ()
+    return (*regions.STORAGE, *_METADATA, *ours)
+
 
 COVERED = (
     "/run/docker.sock",
@@ -265,7 +363,33 @@ def places_passed_on(ours: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> dict[str, str]:
-    """Return all variables of a program. `edits`: what it gets for its GPUs."""
+    """Return all variables of a program; the one place where they come together. `edits`: what it gets for
+    its GPUs.
+
+    Who sets what, and where; later ones win over earlier ones, but for what is said:
+
+    - the service's own environment (`_ambient`): LANG LC_ALL TZ *_PROXY *_proxy SSL_CERT_* REQUESTS_CA_BUNDLE
+      CURL_CA_BUNDLE PIP_* UV_*
+    - the replica's endpoint (`_storage`): STORAGE_EMULATOR_HOST GCE_METADATA_* METADATA_SERVER_DETECTION
+      GCSFS_* CLOUDSDK_API_ENDPOINT_OVERRIDES_*
+    - the interception of Google's hosts (`_trust`): CURL_CA_BUNDLE SSL_CERT_FILE REQUESTS_CA_BUNDLE
+      HTTPLIB2_CA_CERTS GRPC_DEFAULT_SSL_ROOTS_FILE_PATH CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE
+      NODE_EXTRA_CA_CERTS
+    - the machine's processors (`_reducer_threads`): TRAINSHED_REDUCTION_THREADS
+    - a proxy that is passed on, with our own places (`_past_proxies`): NO_PROXY no_proxy
+    - the author of a container image (`core.environment`): whatever it names
+    - the job, as on the public services (`core.environment`): CLOUD_ML_* GOOGLE_CLOUD_PROJECT AIP_*
+      CUDA_VISIBLE_DEVICES PYTHONUNBUFFERED, and what its framework's older version took (`old_ways`)
+    - the gang (`core.environment`): CLUSTER_SPEC TF_CONFIG MASTER_ADDR MASTER_PORT RANK WORLD_SIZE
+    - the job's `env` (`core.environment`): whatever it names
+    - the metrics file and reducers (`core.environment`): CLOUD_ML_HP_METRIC_FILE TRAINSHED_REDUCTION*
+      PYTHONPATH
+    - the slot (`_of_slot`): HOME TMPDIR PATH PYTHONUSERBASE PYTHONUNBUFFERED HOSTNAME, of which the job's own
+      HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
+    - the slot's GPUs (`driver`): CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES
+      LD_LIBRARY_PATH
+    - the stall watchdog, unless it is set (`replica.supervisor.main_process`): PYTHONFAULTHANDLER
+    """
     slot, host, access = where.slot, where.host, where.shared.access
     own_address, own_port = where.endpoint
     variables = _ambient(where.shared.ambient or {})

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import choose
-from trainshed.engines.launch.where import PROGRAM_PORT
+from trainshed.engines.launch.documents import PROGRAM_PORT
 from trainshed.engines.local.layout import Layout, written_down
 from trainshed.engines.local.machine import HostProbe, Shares, is_node
 from trainshed.engines.local.slot_handle import SlotHandle

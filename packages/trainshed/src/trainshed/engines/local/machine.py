@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trainshed.core.capacity import Node
 from trainshed.engines.launch.devices import NO_DRIVER, Device, find_devices, find_driver, totals
-from trainshed.engines.launch.where import HostFacts
+from trainshed.engines.launch.documents import HostFacts
 from trainshed.engines.local.layout import MachineHosts
 from trainshed.engines.local.options import Declared, Options
 from trainshed.engines.local.spawner import Spawner

@@ -10,8 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.engines.launch.documents import places_passed_on
-from trainshed.engines.launch.where import SharedPaths
+from trainshed.engines.launch.documents import SharedPaths, places_passed_on
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import SecretSource
 

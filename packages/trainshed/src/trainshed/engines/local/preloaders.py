@@ -21,8 +21,7 @@ from msgspec import Struct, field
 
 from trainshed.core import warm_start
 from trainshed.core.launch import LaunchPlan
-from trainshed.engines.launch.documents import SANE_PATH
-from trainshed.engines.launch.where import HostFacts
+from trainshed.engines.launch.documents import SANE_PATH, HostFacts
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
 from trainshed.replica.preloader import START
