@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
-from trainshed.runtimes.images.pull_policy import PullPolicy
+from trainshed.runtimes.images.service import PullPolicy
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.runtimes.stop import Stop
 

@@ -78,7 +78,7 @@ def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
     return releases
 
 
-@functools.cache
+@functools.lru_cache(1024)
 def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     """Read the URI of a prebuilt training image; None if it is not one that the table knows.
 
