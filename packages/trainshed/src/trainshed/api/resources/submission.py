@@ -137,7 +137,7 @@ async def store_works(services: Services, principal: Principal, *works: Work) ->
     """Store new works, all or none, with who made them and their packages pinned, and wake the
     controller. Their project gets its default bucket.
 
-    Raises AlreadyExists, InvalidRequest (wrong labels), FailedPrecondition (`pinning.pinned`),
+    Raises AlreadyExists, InvalidRequest (wrong labels), FailedPrecondition (`pinned`),
     Unavailable (the service stops), and as `Intake.create_jobs`.
     """
     if services.closing.is_set():
