@@ -322,7 +322,7 @@ class TestSessions:
         conditions: Conditions,
         point: str,
     ) -> None:
-        spec = UploadSpec(BUCKET, "big", store.now(), conditions=conditions)
+        spec = UploadSpec(BUCKET, "big", conditions=conditions)
         upload_id = UploadSessions(store).start(spec)
         writer = self.writer(UploadSessions(store), upload_id)
         writer.write(b"hello")
@@ -354,7 +354,7 @@ class TestSessions:
 
     def test_the_newest_request_owns_the_session(self, store: ObjectStore) -> None:
         sessions = UploadSessions(store)
-        upload_id = sessions.start(UploadSpec(BUCKET, "x", store.now()))
+        upload_id = sessions.start(UploadSpec(BUCKET, "x"))
         first = self.writer(sessions, upload_id)
         first.write(b"1")
         second = self.writer(sessions, upload_id)
@@ -370,7 +370,7 @@ class TestSessions:
         monkeypatch.setattr(uploads, "_KEPT_DIGESTS", 1)
         sessions = UploadSessions(store)
         for name in ("abandoned", "x"):
-            upload_id = sessions.start(UploadSpec(BUCKET, name, store.now()))
+            upload_id = sessions.start(UploadSpec(BUCKET, name))
             writer = self.writer(sessions, upload_id)
             writer.write(b"1")
             sessions.release(writer)
@@ -384,7 +384,7 @@ class TestSessions:
     ) -> None:
         """A commit in progress has the lock of its writer, and drops the session if it is refused."""
         sessions = UploadSessions(store)
-        writer = self.writer(sessions, sessions.start(UploadSpec(BUCKET, "x", store.now())))
+        writer = self.writer(sessions, sessions.start(UploadSpec(BUCKET, "x")))
         dropping = threading.Thread(target=sessions.drop, args=(Path("none"),))
 
         def wait_for_the_commit() -> None:
@@ -397,21 +397,21 @@ class TestSessions:
 
     def test_refused_cancelled_and_old_sessions_are_unknown(self, store: ObjectStore) -> None:
         sessions = UploadSessions(store)
-        bad = sessions.start(UploadSpec(BUCKET, "x", store.now(), expected=Checksums("AA", "")))
+        bad = sessions.start(UploadSpec(BUCKET, "x", expected=Checksums("AA", "")))
         with pytest.raises(InvalidRequest):
             self.writer(sessions, bad).commit(Checksums("", ""))
-        cancelled = sessions.start(UploadSpec(BUCKET, "x", store.now()))
+        cancelled = sessions.start(UploadSpec(BUCKET, "x"))
         sessions.cancel(BUCKET, cancelled)
-        old = sessions.start(UploadSpec(BUCKET, "x", store.now()))
+        old = sessions.start(UploadSpec(BUCKET, "x"))
         os.utime(state_directory(store.root) / "uploads" / old, (0, 0))
         sessions.expire()
-        foreign = sessions.start(UploadSpec(BUCKET, "x", store.now()))
+        foreign = sessions.start(UploadSpec(BUCKET, "x"))
         for unknown in (bad, cancelled, old, "../../etc", "0" * 48, foreign):
             with pytest.raises(NotFound):
                 sessions.resume("theirs" if unknown is foreign else BUCKET, unknown)
         put(store, "x")
         with pytest.raises(PreconditionFailed):
-            sessions.start(UploadSpec(BUCKET, "x", store.now(), conditions=ABSENT))
+            sessions.start(UploadSpec(BUCKET, "x", conditions=ABSENT))
 
 
 ordinary = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
-from trainshed.access.permissions import PERMISSIONS, needed
+from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS, least_role
 from trainshed.access.principals import Principal
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
@@ -136,7 +136,13 @@ class Visit(Struct, frozen=True):
 
     def needs(self, method: str, project: str = "") -> str:
         """Return which role the visitor lacks for an action that is not shown therefore, and who gives it."""
-        return needed(method, project or self.project)
+        permission = PERMISSIONS[method]
+        role = least_role(permission)
+        if permission.startswith(OF_THE_SERVICE):
+            return f"{role} in all projects, which an owner of the service gives"
+        project = project or self.project
+        where = "a project" if project == _ANY_PROJECT else project
+        return f"{role} in {where}, which its owners give"
 
     async def do(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Record:
         """Call a method of `/trainshed/v1` that changes something. Raises Refused."""

@@ -5,7 +5,7 @@ them: contexts and their contents, executions and the artifacts that they read a
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -21,7 +21,6 @@ from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import (
-    comparisons,
     compile_tree,
     implied,
     label_test,
@@ -29,7 +28,16 @@ from trainshed.api.filters.matching import (
     ordered_test,
     text_test,
 )
-from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.filters.syntax import (
+    And,
+    Comparison,
+    Expression,
+    FilterError,
+    Not,
+    Or,
+    Term,
+    parse_filter,
+)
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
 from trainshed.core.requests import Faults, Section
@@ -117,7 +125,11 @@ async def _update(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     name = NodeName.parse(resource.name, kind, of=f"{kind.singular}.name")
     sent = read_node(name, resource, call.services.now())
     metadata = sent.metadata if resource.HasField("metadata") else None
-    mask = read_update_mask(request.update_mask.paths, _OF_KIND[kind], open_fields=("metadata",))
+    # A mask can name a part of the metadata.
+    paths, parts = list[str](), list[str]()
+    for path in request.update_mask.paths:
+        (parts if path.startswith("metadata.") else paths).append(path)
+    mask = (*read_update_mask(paths, _OF_KIND[kind]), *parts)
 
     def updated(node: Node) -> Node:
         return _updated(node, sent, metadata, mask, resource.etag)
@@ -421,7 +433,7 @@ async def _read_filter(
     try:
         tree = parse_filter(text, with_lists=True)
         links: dict[Comparison | Term, frozenset[NodeName]] = {}
-        for leaf in comparisons(tree):
+        for leaf in _comparisons(tree):
             if link := _LINKS[kind].get(leaf.name):
                 role, inward = link
                 context = _context(leaf.value, store)
@@ -436,6 +448,19 @@ async def _read_filter(
         lambda either: either[0].union(*either),
     )
     return passes, within
+
+
+def _comparisons(expression: Expression | None) -> Iterator[Comparison]:
+    match expression:
+        case Comparison():
+            yield expression
+        case Not(operand):
+            yield from _comparisons(operand)
+        case And(operands) | Or(operands):
+            for operand in operands:
+                yield from _comparisons(operand)
+        case _:
+            pass
 
 
 def _context(text: str, store: StoreName) -> NodeName:

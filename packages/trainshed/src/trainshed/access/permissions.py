@@ -155,16 +155,7 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
         )
 
 
-def needed(method: str, project: str) -> str:
-    """Return which role a method needs, and who gives it. `project`: "-" = any."""
-    permission = PERMISSIONS[method]
-    if permission.startswith(OF_THE_SERVICE):
-        return f"{_least(permission)} in all projects, which an owner of the service gives"
-    where = "a project" if project == "-" else project
-    return f"{_least(permission)} in {where}, which its owners give"
-
-
-def _least(permission: str) -> str:
+def least_role(permission: str) -> str:
     """Return the role with the permission that has the fewest others: owners hold all there are."""
     roles = [role for role, held in ROLES.items() if permission in held]
     return min(roles, key=lambda role: len(ROLES[role]))
@@ -182,7 +173,7 @@ def _advice(principal: Principal, permission: str, project: str) -> str:
     """Return who can give the permission, and how. `project`: "" = it concerns the whole service."""
     if principal.program is not None:
         return "Have a person do that."
-    least = _least(permission)
+    least = least_role(permission)
     if not project:
         return (
             "An owner of the service can give it: trainshed iam "

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import logging
 import os
 import signal
 import socket
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 
     from trainshed.serve.emulation import Emulation
 
-
-log = logging.getLogger(__name__)
 
 DRAIN = 2
 """Seconds that open requests get when the service stops."""

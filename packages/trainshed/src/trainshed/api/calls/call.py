@@ -391,16 +391,12 @@ HandMethods = Mapping[tuple[str, str], tuple[str, HandHandler]]
 """Methods by HTTP verb and path, with their full names."""
 
 
-def read_update_mask(
-    paths: Iterable[str], allowed: Sequence[str], *, open_fields: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return the fields that a mask names in snake_case or camelCase, each once; () = no mask, or `*`.
-    `open_fields`: fields of which a mask can also name a part. Raises InvalidRequest for what cannot be
-    updated."""
+def read_update_mask(paths: Iterable[str], allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields that a mask names in snake_case or camelCase, each once; () = no mask, or `*`. Raises
+    InvalidRequest for what cannot be updated."""
     spelled = {camel(field): field for field in allowed}
     fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
-    parts = tuple(f"{field}." for field in open_fields)
-    if wrong := [field for field in fields if field not in allowed and not field.startswith(parts)]:
+    if wrong := [field for field in fields if field not in allowed]:
         text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
         raise InvalidRequest((Violation("update_mask", text),))
     return fields

@@ -4,7 +4,7 @@ Everything is decided when the filter is compiled; a predicate only compares.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, TypeVar, assert_never
 
@@ -73,20 +73,6 @@ def compile_tree(
             return lambda value: any(test(value) for test in some)
         case _:
             assert_never(expression)
-
-
-def comparisons(expression: Expression | None) -> Iterator[Comparison]:
-    """Yield the comparisons of a tree."""
-    match expression:
-        case Comparison():
-            yield expression
-        case Not(operand):
-            yield from comparisons(operand)
-        case And(operands) | Or(operands):
-            for operand in operands:
-                yield from comparisons(operand)
-        case _:
-            pass
 
 
 def implied(

@@ -35,7 +35,6 @@ class Seen(Struct, frozen=True):
     """A work, with what its record does not say."""
 
     work: Work
-    etag: str
     #: Why it waits for capacity, or the first trial of a search does; None if it does not.
     waiting: Waiting | None = None
     #: The jobs of running trials, or a pipeline's job, as they were seen with it.
@@ -49,16 +48,17 @@ class Seen(Struct, frozen=True):
 
 async def look(services: Services, uid: JobUid) -> Seen:
     """Look at a work. Raises NotFound."""
-    return await seen(services, *await services.reader.job_by_uid(uid))
+    work, _ = await services.reader.job_by_uid(uid)
+    return await seen(services, work)
 
 
-async def seen(services: Services, work: Work, etag: str) -> Seen:
+async def seen(services: Services, work: Work) -> Seen:
     """Look at a work that was read a moment ago."""
     work = with_link(services, work)
     match work:
         case Job():
             waiting = None if work.state.is_final else services.capacity.why(work.uid)
-            return Seen(work, etag, waiting)
+            return Seen(work, waiting)
         case TuningJob():
             below = [trial.job for trial in work.running]
         case Pipeline():
@@ -74,7 +74,7 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
     waiting = None
     if isinstance(work, Pipeline) or not work.started:
         waiting = next((child.waiting for child in looks if child.waiting), None)
-    return Seen(work, etag, waiting, tuple(looks))
+    return Seen(work, waiting, tuple(looks))
 
 
 async def described(
@@ -195,18 +195,16 @@ async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
     after each change, until the job is over; and a blank line whenever something else has happened that its
     timeline or its log may show."""
     before = call.services.notices.latest
-    work, etag = await find_work(call.services.reader, call.target)
-    return _descriptions(call, work, etag, before)
+    work, _ = await find_work(call.services.reader, call.target)
+    return _descriptions(call, work, before)
 
 
-async def _descriptions(
-    call: JsonCall, work: Work, etag: str, before: int
-) -> AsyncGenerator[bytes]:
+async def _descriptions(call: JsonCall, work: Work, before: int) -> AsyncGenerator[bytes]:
     """Yield the descriptions. `work`: as it was read when `before` was the latest notice of any job."""
     services, notices, uid = call.services, call.services.notices, work.uid
     pace, sent, counts = Pace(notices), b"", {uid: before}
     await pace.begin()
-    sight = await seen(services, work, etag)
+    sight = await seen(services, work)
     while True:
         text = line(await described(services, call.principal, sight))
         pace.looked()

@@ -138,7 +138,7 @@ async def list_(call: JsonCall) -> records.JobList:
     page = await _within(call.services, page, bounds, size, question)
     shown = [views.summary(with_link(call.services, job)) for job, _ in page.jobs]
     if call.flag("glance"):
-        glances = [await glance(call.services, job, etag) for job, etag in page.jobs]
+        glances = [await glance(call.services, job) for job, _ in page.jobs]
         shown = [
             structs.replace(view, glance=state, progress=progress or UNSET)
             for view, (state, progress) in zip(shown, glances, strict=True)
@@ -216,7 +216,7 @@ async def _list_below(  # noqa: PLR0917  as they were read
 async def describe(call: JsonCall) -> records.JobDescription:
     """`GET /trainshed/v1/jobs/{job}`: describe the job in full."""
     work, etag = await find_work(call.services.reader, call.target)
-    look = await seen(call.services, work, etag)
+    look = await seen(call.services, work)
     view = await described(call.services, call.principal, look)
     _, progress = await activity(call.services, work)
     return structs.replace(

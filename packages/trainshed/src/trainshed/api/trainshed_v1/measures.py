@@ -201,12 +201,12 @@ _LONGEST: Final = 300
 """Most characters of a last line."""
 
 
-async def glance(services: Services, work: Work, etag: str) -> tuple[Glance, Progress | None]:
+async def glance(services: Services, work: Work) -> tuple[Glance, Progress | None]:
     """Return what a work waits for and prints, and its progress. Reads nothing for an ended one."""
     last_line, progress = await activity(services, work)
     if work.state.is_final:
         return Glance(), progress
-    waits = await describing.waits_of(services, await describing.seen(services, work, etag))
+    waits = await describing.waits_of(services, await describing.seen(services, work))
     return Glance(waits=waits[0] if waits else "", last_line=last_line), progress
 
 

@@ -106,7 +106,6 @@ async def _start(call: Call) -> Response:
     spec = UploadSpec(
         call.target.bucket,
         name,
-        call.store.now(),
         _fields(call, resource, headers.get("x-upload-content-type", "")),
         custom_metadata(resource),
         _expected(call, resource),

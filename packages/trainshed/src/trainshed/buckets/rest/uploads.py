@@ -35,7 +35,6 @@ class UploadSpec(Struct, frozen=True):
 
     bucket: str
     name: str
-    created_ns: int
     fields: dict[str, str] = field(default_factory=dict[str, str])
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     expected: Checksums = UNKNOWN

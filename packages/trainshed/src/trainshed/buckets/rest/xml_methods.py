@@ -158,9 +158,7 @@ async def _copy(call: Call) -> Response:
 
 async def _initiate(call: Call) -> Response:
     bucket, name = call.target.bucket, call.target.object
-    spec = UploadSpec(
-        bucket, name, call.store.now(), _properties(call), _custom(call), UNKNOWN, call.conditions()
-    )
+    spec = UploadSpec(bucket, name, _properties(call), _custom(call), UNKNOWN, call.conditions())
     upload_id = await call.run(call.sessions.start, spec)
     inner = _elements(Bucket=bucket, Key=name, UploadId=upload_id)
     return _xml("InitiateMultipartUploadResult", _UPLOADED, inner)

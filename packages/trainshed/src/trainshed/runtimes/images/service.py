@@ -124,7 +124,7 @@ class PullPolicy:
 
 class Images:
     """The container images of this machine. `root`: the shelf on which they are unpacked, closed to other
-    users because an image may hold programs that become root. `tool`: one of `tools.CHOICES`."""
+    users because an image may hold programs that become root. `tool`: as `Tools` takes it."""
 
     def __init__(
         self,

@@ -28,8 +28,6 @@ def _podman(commands: Commands) -> ImageTool:
 
 
 AUTO, NONE = "auto", "none"
-CHOICES = (AUTO, "podman", "docker", NONE)
-"""What an operator may choose."""
 _PROBES: dict[str, Callable[[Commands], ImageTool]] = {"podman": _podman, "docker": _docker}
 _AGAIN = 15 * 10**9
 """ns after which a missing tool is searched for again."""
