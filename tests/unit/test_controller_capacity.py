@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
-from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
+from trainshed.controller.capacity import CapacityTracker, NodeNews
 from trainshed.core.capacity import Node, NodeCondition, OthersUse, WaitReason
 from trainshed.core.errors import Unavailable
 from trainshed.core.job import Scheduling, Strategy
@@ -27,7 +27,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.engines.port import NodeState
 from trainshed.scheduler import explaining
-from trainshed.scheduler.model import Decision, Gang, Policy
+from trainshed.scheduler.model import Decision, Gang, Policy, event_of_decision
 from trainshed.scheduler.snapshot import Snapshot
 
 NOW = CREATED + 100 * SECOND

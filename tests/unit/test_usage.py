@@ -108,7 +108,7 @@ class Month:
     ) -> None:
         self.running: list[Job] = []
         self.wakes: list[int] = []
-        budgets = Budgets(prices or Prices(), lambda: self.running)
+        budgets = Budgets(prices or Prices(), lambda: self.running, (50, 90))
         self.tracker = CapacityTracker(
             Policy(strict=True), self.wakes.append, lambda _: None, budgets=budgets
         )
@@ -206,6 +206,6 @@ def test_where_budgets_stand_is_told_of_people_who_share_a_limit_each() -> None:
     month = Month(CPU_HOURS, 8, EACH)
     at = moment(2026, 11, 3)
     month.tracker.given_back((hour_of(ANA, at), hour_of(BO, at, hours=2)))
-    (ana, bo) = sorted(month.tracker.budgets.standing(at, (50, 90)), key=lambda b: b.key.person)
+    (ana, bo) = sorted(month.tracker.budgets.standing(at), key=lambda b: b.key.person)
     assert (ana.key.person, ana.used, ana.reached) == (ANA, 4, 50)
     assert (bo.key.person, bo.used, bo.reached) == (BO, 8, 90)

@@ -5,6 +5,7 @@ When a budget is used up, none of the jobs that are counted by it starts; when a
 give their places back, too.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -23,6 +24,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget, MachineTime, Prices, Use, budgeted, month_of, uses
 
+_EVERY: Final = 10.0
+"""Seconds between two looks at where budgets stand."""
 _SOON: Final = 10**9
 """Nanoseconds for which an answer holds while nothing is given back: to count what runs takes a while."""
 _UNITS: Final[Mapping[str, str]] = {CPU_HOURS: " CPU-hours", GPU_HOURS: " GPU-hours", COST: ""}
@@ -32,11 +35,21 @@ _Sums = dict[_Account, dict[str, float]]
 
 
 class Budgets:
-    """The budgets that are set, and what counts against them. `running`: the jobs that hold places."""
+    """The budgets that are set, and what counts against them. `running`: the jobs that hold places. `marks`:
+    percentages, ascending, at which somebody hears of those that are not hard. `reached`: gets the budgets
+    that have reached one, again and again, and when their month began; None = nobody hears of them."""
 
-    def __init__(self, prices: Prices, running: Callable[[], Iterable[Job]]) -> None:
+    def __init__(
+        self,
+        prices: Prices,
+        running: Callable[[], Iterable[Job]],
+        marks: tuple[int, ...] = (),
+        reached: Callable[[tuple[Budget, ...], Nanos], None] | None = None,
+    ) -> None:
         self._prices = prices
         self._running = running
+        self._marks = marks
+        self._reached = reached
         #: The budgets that are set.
         self.limits: Mapping[QuotaKey, float] = {}
         #: What was used in this month by attempts that are over.
@@ -100,10 +113,9 @@ class Budgets:
         self._holds_until = min(now + _SOON, self.month[1])
         return self._exhausted
 
-    def standing(self, now: Nanos, marks: tuple[int, ...]) -> tuple[Budget, ...]:
-        """Return where each budget stands. `marks`: percentages at which somebody hears of those that are not
-        hard."""
-        sums = self._sums(now)
+    def standing(self, now: Nanos) -> tuple[Budget, ...]:
+        """Return where each budget stands."""
+        sums, marks = self._sums(now), self._marks
         return tuple(
             Budget(
                 key, limit, _of(sums, key), marks=(100,) if key.metric in HARD_BUDGETS else marks
@@ -111,6 +123,18 @@ class Budgets:
             for key, limit in self._set(sums)
             if limit
         )
+
+    async def watch(self, now: Callable[[], int], time_passed: Callable[[], None]) -> None:
+        """Look from time to time at where budgets stand, until it is cancelled. `time_passed`: called where
+        there are any, since one of them may be used up by now."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            standing = self.standing(now())
+            reached = tuple(budget for budget in standing if budget.reached)
+            if reached and self._reached is not None:
+                self._reached(reached, self.month[0])
+            if standing:
+                time_passed()
 
     def _set(self, sums: _Sums) -> Iterator[tuple[QuotaKey, float]]:
         limited = {key.metric for key in self.limits}

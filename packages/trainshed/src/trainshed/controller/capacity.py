@@ -1,5 +1,5 @@
-"""Keeps the scheduler's snapshot up to date with stored jobs, nodes and quotas, and answers questions about
-it.
+"""Keeps the scheduler's snapshot up to date with stored jobs, nodes and quotas, asks the scheduler when
+something has changed or time has passed, and answers questions about it.
 
 A decision counts from the moment it is made: it is put into the snapshot before its job has applied it, so
 that the next decision does not give the same capacity away again. The job's next stored state corrects the
@@ -12,16 +12,18 @@ answered likewise (docs/adr/0012).
 """
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, TypeVar, assert_never
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from trainshed.controller.budgets import Budgets
+from trainshed.controller.mailboxes import seconds_until
 from trainshed.core.capacity import (
     Delay,
     Node,
@@ -34,7 +36,6 @@ from trainshed.core.capacity import (
 )
 from trainshed.core.catalog.quotas import BUDGETS, GLOBAL, HARD_BUDGETS, JOBS, PRIORITY, QUEUED
 from trainshed.core.errors import FailedPrecondition, ResourceExhausted
-from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
@@ -49,30 +50,33 @@ from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
-from trainshed.core.usage import MachineTime, Prices, Use
+from trainshed.core.usage import HOUR, MachineTime, Prices, Use, month_of
 from trainshed.core.works import Work
 from trainshed.engines.port import NodeState
-from trainshed.eventloop.background import begin
+from trainshed.eventloop.background import begin, keep
 from trainshed.scheduler import explaining
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
-    Admit,
     Decision,
     GangState,
     NodeCapacity,
-    Place,
     Plan,
     Policy,
-    Preempt,
-    StockOut,
+    event_of_decision,
     gang,
+    gang_state,
 )
 from trainshed.scheduler.planning import NEVER, plan, state_after, still_holds
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
+from trainshed.store.sqlite.reader import Reader
 
 AT_ONCE: Final = 1000
 """Jobs and nodes up to which a decision is made on the event loop: at most some 20 ms of it."""
+_REMEMBERED: Final = 8
+"""Half-lives for which use counts for the fair share."""
+_STRETCH: Final = 6 * HOUR
+"""Nanoseconds of which what was used is summed up to be remembered."""
 _CONDITIONS: Final = {
     NodeState.DRAINING: NodeCondition.DRAINED,
     NodeState.QUARANTINED: NodeCondition.QUARANTINED,
@@ -81,6 +85,8 @@ _CONDITIONS: Final = {
 }
 """What it comes to for the scheduler that an engine does not report a node as UP."""
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class NodeNews(Struct, frozen=True):
@@ -448,43 +454,97 @@ def _is_starting(job: Job, attempt: int) -> bool:
     )
 
 
-def gang_state(job: Job, before: GangState | None, policy: Policy) -> GangState:
-    """Return a job as the scheduler sees it. `before`: how it saw the job last."""
-    demand = before.gang if before and job.memory_factor == 1.0 else gang(job, policy)
-    if not job.is_placed:
-        return GangState(
-            demand,
-            waiting_since=max(job.created, job.not_before),
-            not_before=job.not_before,
-            leaving=job.outcome is not None,
+class Decisions:
+    """The decisions about the jobs of one controller, on its event loop."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        now: Callable[[], int],
+        *,
+        stored: Callable[[JobUid], Job | None],
+        report: Callable[[JobUid, Event], None],
+        budgets: Budgets,
+        at_once: int,
+    ) -> None:
+        """`stored`: returns a live job. `report`: takes the event of a job. `at_once`: see
+        `CapacityTracker`."""
+        self.capacity = CapacityTracker(
+            policy, self._decide_at, self._decided_apart, at_once, budgets
         )
-    keeps = job.outcome is None and (job.retry is None or job.retry.keeps_room)
-    leaving = job.phase is AttemptState.STOPPING and not keeps
-    # A stopping job's replicas are not placed again: its next attempt asks for places once it has begun.
-    stopping = job.phase is AttemptState.STOPPING
-    return GangState(
-        demand,
-        tuple((r.id, r.node) for r in job.replicas if r.node),
-        () if stopping else tuple((r.id, r.avoid) for r in job.replicas if not r.node),
-        waiting_since=job.created,
-        until=job.running_until,
-        leaving=leaving,
-    )
+        self._watching: asyncio.Task[None] | None = None
+        self._remembered = _REMEMBERED * policy.half_life
+        self._now = now
+        self._stored = stored
+        self._report = report
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
+    async def read_usage(self, reader: Reader) -> None:
+        """Take in what was used before this start: of this month's budgets, and for the fair share."""
+        now = self._now()
+        month, _ = month_of(now)
+        self.capacity.budgets.load(await reader.machine_time(None, month, now), now)
+        for used, began in await reader.past_use(now - self._remembered, _STRETCH):
+            self.capacity.remember(used, began, min(began + _STRETCH, now))
 
-def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
-    """Return a decision as an event of its job; None if the job has moved on since."""
-    match decision:
-        case Admit(_, nodes):
-            return JobAdmitted(nodes, job.attempt + 1) if job else None
-        case Place(_, replica, node):
-            incarnations = {r.id: r.incarnation for r in job.replicas} if job else {}
-            if job is None or replica not in incarnations:
-                return None
-            return ReplicaPlaced(job.attempt, replica, incarnations[replica], node)
-        case Preempt(_, reason, by):
-            return Preempted(reason, Cause.PREEMPTED if by else Cause.BUDGET)
-        case StockOut(_, reason):
-            return CapacityRefused(reason)
-        case _:
-            assert_never(decision)
+    async def read_orders(self, reader: Reader) -> None:
+        """Take in what operators have set: which nodes are drained, and the quotas."""
+        self.capacity.set_drains(await reader.drained_nodes())
+        self.capacity.set_quotas(dict(await reader.quotas()))
+        if self.capacity.budgets.limits and self._watching is None and not self._is_closed:
+            watch = partial(self.capacity.budgets.watch, self._now, self._time_passed)
+            self._watching = keep(watch, "looking at budgets")
+
+    def close(self, error: Exception) -> None:
+        """Decide no more. Pre-flights are refused with the error."""
+        self._is_closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+        self.capacity.refuse(error)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def decide(self) -> None:
+        """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
+        if not self._is_closed:
+            for uid, event in self.decided():
+                self._report(uid, event)
+
+    def _decided_apart(self, decisions: Sequence[Decision]) -> None:
+        """Report decisions that took a while, and see what has changed meanwhile."""
+        if not self._is_closed:
+            for uid, event in self._events(decisions):
+                self._report(uid, event)
+            self.decide()
+
+    def decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
+        """Return new decisions as events of the jobs that they are about; nothing if the scheduler fails.
+        `current`: a job that is about to be stored."""
+        try:
+            return list(self._events(self.capacity.decide(self._now()), current))
+        except Exception:
+            # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
+            # plan fails over another job.
+            log.exception("the scheduler failed; it is asked again at the next change")
+            return []
+
+    def _events(
+        self, decisions: Sequence[Decision], current: Job | None = None
+    ) -> Iterator[tuple[JobUid, Event]]:
+        for decision in decisions:
+            is_current = current is not None and current.uid == decision.uid
+            job = current if is_current else self._stored(decision.uid)
+            if (event := event_of_decision(decision, job)) is not None:
+                yield decision.uid, event
+
+    def _decide_at(self, at: Nanos) -> None:
+        """Set the timer for `at` (ns), when the passing of time alone may let a job start."""
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = seconds_until(at, self._now())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self.capacity.time_passed()
+        self.decide()

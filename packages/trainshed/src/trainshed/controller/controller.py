@@ -18,10 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.controller.budgets import Budgets
-from trainshed.controller.capacity import AT_ONCE
+from trainshed.controller.capacity import AT_ONCE, Decisions
 from trainshed.controller.carrier import JobCarrier, Ports, is_ready
 from trainshed.controller.curves import JobCurves
-from trainshed.controller.decisions import Decisions
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.leftovers import settle_leftovers, settle_unknown
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
@@ -40,8 +39,7 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.units import Nanos
-from trainshed.core.usage import Budget, Prices, Use, released
+from trainshed.core.usage import Prices, Use, released
 from trainshed.engines.port import (
     CapacityChanged,
     KeepsQuarantine,
@@ -128,9 +126,12 @@ class Controller:
             now,
             stored=self._stored,
             report=self.report,
-            budgets=Budgets(prices or Prices(), self.holding),
-            marks=() if outbox is None else outbox.marks,
-            reached=_ignored if outbox is None else outbox.budgets_reached,
+            budgets=Budgets(
+                prices or Prices(),
+                self.holding,
+                () if outbox is None else outbox.marks,
+                None if outbox is None else outbox.budgets_reached,
+            ),
             at_once=at_once,
         )
         self._capacity = self._decisions.capacity
@@ -561,7 +562,3 @@ class Controller:
     def _wake_measured(self, parent: JobUid) -> None:
         del self._measured[parent]
         self.wake(parent)
-
-
-def _ignored(_budgets: Sequence[Budget], _month: Nanos) -> None:
-    """Nobody hears of budgets."""

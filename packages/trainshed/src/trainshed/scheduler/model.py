@@ -1,13 +1,24 @@
-"""The scheduler's inputs and decisions, as plain values; and the gang that it sees in a stored job."""
+"""The scheduler's inputs and decisions, as plain values; the gang that it sees in a stored job, and the event
+of that job which a decision is."""
 
 import functools
+from typing import assert_never
 
 from msgspec import Struct
 
 from trainshed.core.capacity import MachineWanted, Node, NodeCondition, QuotaKey
 from trainshed.core.catalog import quotas
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.job import Disk, Machine, Strategy
+from trainshed.core.lifecycle.events import (
+    CapacityRefused,
+    Event,
+    JobAdmitted,
+    Preempted,
+    ReplicaPlaced,
+)
 from trainshed.core.lifecycle.records import Job, person_of
+from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Bytes, Nanos
 
@@ -205,3 +216,45 @@ def _memory(machine: Machine, factor: float, policy: Policy) -> int:
     if policy.memory_cap:
         whole, limit = min(whole, policy.memory_cap), min(limit, policy.memory_cap)
     return max(whole, limit + policy.memory_beside)
+
+
+def gang_state(job: Job, before: GangState | None, policy: Policy) -> GangState:
+    """Return a job as the scheduler sees it. `before`: how it saw the job last."""
+    demand = before.gang if before and job.memory_factor == 1.0 else gang(job, policy)
+    if not job.is_placed:
+        return GangState(
+            demand,
+            waiting_since=max(job.created, job.not_before),
+            not_before=job.not_before,
+            leaving=job.outcome is not None,
+        )
+    keeps = job.outcome is None and (job.retry is None or job.retry.keeps_room)
+    leaving = job.phase is AttemptState.STOPPING and not keeps
+    # A stopping job's replicas are not placed again: its next attempt asks for places once it has begun.
+    stopping = job.phase is AttemptState.STOPPING
+    return GangState(
+        demand,
+        tuple((r.id, r.node) for r in job.replicas if r.node),
+        () if stopping else tuple((r.id, r.avoid) for r in job.replicas if not r.node),
+        waiting_since=job.created,
+        until=job.running_until,
+        leaving=leaving,
+    )
+
+
+def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
+    """Return a decision as an event of its job; None if the job has moved on since."""
+    match decision:
+        case Admit(_, nodes):
+            return JobAdmitted(nodes, job.attempt + 1) if job else None
+        case Place(_, replica, node):
+            incarnations = {r.id: r.incarnation for r in job.replicas} if job else {}
+            if job is None or replica not in incarnations:
+                return None
+            return ReplicaPlaced(job.attempt, replica, incarnations[replica], node)
+        case Preempt(_, reason, by):
+            return Preempted(reason, Cause.PREEMPTED if by else Cause.BUDGET)
+        case StockOut(_, reason):
+            return CapacityRefused(reason)
+        case _:
+            assert_never(decision)
