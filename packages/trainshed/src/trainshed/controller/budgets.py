@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from trainshed.core.capacity import EACH, QuotaKey, limit_of
+from trainshed.core.capacity import EACH, QuotaKey
 from trainshed.core.catalog.quotas import (
     BUDGETS,
     COST,
@@ -23,6 +23,7 @@ from trainshed.core.catalog.quotas import (
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget, MachineTime, Prices, Use, budgeted, month_of, uses
+from trainshed.scheduler.model import limit_of
 
 _EVERY: Final = 10.0
 """Seconds between two looks at where budgets stand."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trainshed.core.names import Api
 from trainshed.core.units import Nanos
@@ -238,12 +237,6 @@ class QuotaKey(Struct, frozen=True):
 
 EACH = "each"
 """In place of a person's address: whoever has no limit of their own."""
-
-
-def limit_of(limits: Mapping[QuotaKey, float], key: QuotaKey) -> float | None:
-    """Return the limit that holds for a quota; None = it has none."""
-    limit = limits.get(key)
-    return limits.get(replace(key, person=EACH)) if limit is None and key.person else limit
 
 
 class QuotaStatus(Struct, frozen=True):

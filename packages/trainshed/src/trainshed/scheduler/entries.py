@@ -156,7 +156,7 @@ class ResourceRequest:
         #: The sort of each replica of a gang in which those of one sort stand side by side.
         self.in_order = _in_order(kinds)
         self.takes = _takes(kinds)
-        #: The version of the nodes, and what `feasibility.assess` found for it when they are empty.
+        #: The version of the nodes, and what `fitting.assess` found for it when they are empty.
         self.feasibility: tuple[int, str, bool] = (-1, "", True)
 
 

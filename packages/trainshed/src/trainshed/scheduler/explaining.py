@@ -21,7 +21,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
 from trainshed.scheduler.fair_share import position
-from trainshed.scheduler.feasibility import (
+from trainshed.scheduler.fitting import (
     GIB,
     assess,
     assess_kinds,

@@ -2,11 +2,13 @@
 of that job which a decision is."""
 
 import functools
+from collections.abc import Mapping
 from typing import assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from trainshed.core.capacity import MachineWanted, Node, NodeCondition, QuotaKey
+from trainshed.core.capacity import EACH, MachineWanted, Node, NodeCondition, QuotaKey
 from trainshed.core.catalog import quotas
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.job import Disk, Machine, Strategy
@@ -113,6 +115,12 @@ class Policy(Struct, frozen=True):
 
 Quotas = dict[QuotaKey, float]
 """Limits that an operator has set."""
+
+
+def limit_of(limits: Mapping[QuotaKey, float], key: QuotaKey) -> float | None:
+    """Return the limit that holds for a quota; None = it has none."""
+    limit = limits.get(key)
+    return limits.get(replace(key, person=EACH)) if limit is None and key.person else limit
 
 
 class Admit(Struct, frozen=True):

@@ -22,7 +22,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas, entry_of
 from trainshed.scheduler.fair_share import candidates
-from trainshed.scheduler.feasibility import assess, assess_kinds
+from trainshed.scheduler.fitting import Need, PlanTransaction, assess, assess_kinds
 from trainshed.scheduler.model import Admit, Decision, GangState, Place, Plan, Preempt, StockOut
 from trainshed.scheduler.resources import (
     Kind,
@@ -34,7 +34,6 @@ from trainshed.scheduler.resources import (
     plus,
 )
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
-from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
 MAX_ADMISSIONS = 100

@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.capacity import QuotaKey, limit_of
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import GLOBAL, JOBS, SHARE
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
@@ -30,7 +30,7 @@ from trainshed.scheduler.entries import (
     Shapes,
     entry_of,
 )
-from trainshed.scheduler.model import Gang, GangState, NodeCapacity, Policy, Quotas
+from trainshed.scheduler.model import Gang, GangState, NodeCapacity, Policy, Quotas, limit_of
 from trainshed.scheduler.resources import (
     UNKNOWN_LAYOUT,
     Kind,
