@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from msgspec import Struct
 
 from trainshed.access.book import AccessBook, Token
-from trainshed.access.issuers import GOOGLE, Issuer, person_of
+from trainshed.access.issuers import GOOGLE, Issuer, address_in, person_of
 from trainshed.access.principals import Bearer
 from trainshed.access.tokens import digest_of, new_token
 from trainshed.api.additions import Issuers
@@ -72,7 +72,7 @@ class SigningIn:
         issuer = self._issuers.by_name.get(name)
         if issuer is None:
             raise Unauthenticated("There is no such issuer.")
-        address = (await self._issuers.endpoints(issuer)).authorization
+        address = await self._address(issuer, "authorization_endpoint")
         if not address:
             raise Unavailable(f"{name} publishes no address at which people sign in.")
         # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
@@ -108,7 +108,7 @@ class SigningIn:
             raise Unauthenticated("This sign-in was begun with other settings: begin again.")
         if sender not in ("", issuer.issuer):
             raise Unauthenticated(f"{issuer.name} led to another issuer, {sender[:200]!r}.")
-        endpoints = await self._issuers.endpoints(issuer)
+        address = await self._address(issuer, "token_endpoint")
         id_ = str(begun["jti"])
         form = {
             "grant_type": "authorization_code",
@@ -121,9 +121,7 @@ class SigningIn:
         if secret:
             form["client_secret"] = secret
         refusal = f"{issuer.name} refuses this sign-in: begin again."
-        answer = await self._issuers.fetched(
-            issuer, endpoints.token, refusal, urlencode(form).encode()
-        )
+        answer = await self._issuers.fetched(issuer, address, refusal, urlencode(form).encode())
         nonce = self._derived(id_, "nonce")
         claimed = await self._issuers.verified(issuer, str(answer.get("id_token", "")), nonce)
         person = person_of(await self._completed(claimed, issuer, answer), issuer)
@@ -135,18 +133,22 @@ class SigningIn:
     ) -> Mapping[str, Any]:
         """Return the claims with those that the issuer keeps out of ID tokens: it tells them to who asks with
         the access token that it gave (OpenID Connect Core 5.3)."""
-        endpoints = await self._issuers.endpoints(issuer)
-        if {"email", issuer.groups_claim} <= claims.keys() or not endpoints.userinfo:
+        address = await self._address(issuer, "userinfo_endpoint")
+        if {"email", issuer.groups_claim} <= claims.keys() or not address:
             return claims
         headers = {"authorization": f"Bearer {answer.get('access_token', '')}"}
         try:
-            more = await self._issuers.fetched(issuer, endpoints.userinfo, headers=headers)
+            more = await self._issuers.fetched(issuer, address, headers=headers)
         except Unavailable:
             if "email" not in claims:
                 raise
             return claims
         # What is told of somebody else is not believed.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
+
+    async def _address(self, issuer: Issuer, name: str) -> str:
+        """Return where an issuer takes requests; "" = it does not take such. Raises Unavailable."""
+        return address_in(await self._issuers.published(issuer), name, issuer)
 
     async def _store(self, person: Bearer, issuer: Issuer) -> str:
         """Store a token for somebody whom an issuer has just signed in, and return its digest."""

@@ -90,14 +90,6 @@ class Issuer(Struct, frozen=True):
                 yield f"domains: {domain!r} is no domain in lower case such as corp.example"
 
 
-class Endpoints(Struct, frozen=True):
-    """Where an issuer takes requests, as it publishes it. An address that it does not have is ""."""
-
-    authorization: str
-    token: str
-    userinfo: str
-
-
 def is_safe(address: str) -> bool:
     """Whether an address is https, or of this machine."""
     try:
@@ -108,11 +100,13 @@ def is_safe(address: str) -> bool:
     return bool(parts.hostname) and (parts.scheme == "https" or is_here)
 
 
-def may_name(issuer: Issuer, address: str) -> bool:
-    """Whether the documents of an issuer may name an address. One of this machine, or of what clouds tell
-    machines at link-local addresses, is for those alone that have such an address themselves; anywhere else
-    TLS says whether it is theirs."""
-    return is_safe(address) and (_is_near(issuer.issuer) or not _is_near(address))
+def address_in(published: Mapping[str, Any], name: str, issuer: Issuer) -> str:
+    """Return an address that an issuer publishes; "" = none that it may name. One of this machine, or of what
+    clouds tell machines at link-local addresses, is for those alone that have such an address themselves;
+    anywhere else TLS says whether it is theirs."""
+    address = str(published.get(name, ""))
+    may_name = is_safe(address) and (_is_near(issuer.issuer) or not _is_near(address))
+    return address if may_name else ""
 
 
 def _is_near(address: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec import Struct, field
 
-from trainshed.access.issuers import Endpoints, Issuer
+from trainshed.access.issuers import Issuer
 from trainshed.access.principals import Shown
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.call import Check, Checks, Handler, Handlers, Registry
@@ -43,8 +43,8 @@ class Issuers(Protocol):
         """Those that a browser may choose."""
         ...
 
-    async def endpoints(self, issuer: Issuer) -> Endpoints:
-        """Return where an issuer takes requests. Raises Unavailable."""
+    async def published(self, issuer: Issuer) -> Mapping[str, Any]:
+        """Return what an issuer publishes of itself (OpenID Connect Discovery). Raises Unavailable."""
         ...
 
     async def fetched(

@@ -21,13 +21,12 @@ from msgspec.structs import replace
 from trainshed.access.account_tokens import OWNER_EMAIL, is_access_token, is_json_web_token
 from trainshed.access.issuers import (
     GOOGLE,
-    Endpoints,
     Issuer,
     UnknownKey,
+    address_in,
     bearer_of,
     holder_of,
     issuer_of,
-    may_name,
     signing_keys,
     verified,
 )
@@ -68,7 +67,7 @@ _TOKENINFO: Final = "https://oauth2.googleapis.com/tokeninfo"
 class _Facts(Struct, frozen=True):
     """What an issuer publishes of itself, and when it was read (seconds of the monotonic clock)."""
 
-    endpoints: Endpoints
+    published: Mapping[str, Any]
     keys: "KeySet"
     #: Returns for whom an ID token speaks, as `bearer_of`. Those that speak for nobody are not remembered.
     bearer: Callable[[str], Bearer]
@@ -121,9 +120,9 @@ class Issuers:
         HOLD.get()(program.project if program is not None else principal.email)
         return principal
 
-    async def endpoints(self, issuer: Issuer) -> Endpoints:
-        """Return where an issuer takes requests. Raises Unavailable."""
-        return (await self._read(issuer)).endpoints
+    async def published(self, issuer: Issuer) -> Mapping[str, Any]:
+        """Return what an issuer publishes of itself. Raises Unavailable."""
+        return (await self._read(issuer)).published
 
     async def verified(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
         """Return what the ID token says with which a sign-in ends. Raises Unauthenticated, Unavailable."""
@@ -236,11 +235,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     published = await _fetched(
         issuer, f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
     )
-    names = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
-    addresses = (str(published.get(name, "")) for name in names)
-    authorization, token, userinfo, jwks = (
-        text if may_name(issuer, text) else "" for text in addresses
-    )
+    jwks = address_in(published, "jwks_uri", issuer)
     if published.get("issuer") != issuer.issuer or not jwks:
         raise Unavailable(
             f"{issuer.name} publishes no facts of the issuer {issuer.issuer}: see the table [[oidc]] in the "
@@ -255,7 +250,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     def bearer(id_token: str) -> Bearer:
         return bearer_of(id_token, keys, issuer, now())
 
-    return _Facts(Endpoints(authorization, token, userinfo), keys, bearer, time.monotonic())
+    return _Facts(published, keys, bearer, time.monotonic())
 
 
 async def _fetched(

@@ -129,8 +129,6 @@ class Piece(Struct, frozen=True):
 
     progress: FileProgress
     scalars: Sequence[Scalar]
-    #: It begins the file, of which nothing that was read before counts.
-    is_anew: bool
 
 
 def run_of(path: str) -> str:
@@ -182,7 +180,7 @@ def _read(
 ) -> Iterator[Piece]:
     scalars: list[Scalar] = []
     begun, offset = progress.begun, progress.offset
-    reported, is_anew = offset, not offset
+    reported = offset
     try:
         for record, end in read_records(opened, offset, longest=_LONGEST):
             if not offset:
@@ -195,13 +193,13 @@ def _read(
             if len(scalars) >= _AT_ONCE or end - reported >= _BYTES_AT_ONCE:
                 at = opened.tell()
                 progress = FileProgress(file.path, "", end, _digest(opened, end), begun)
-                yield Piece(progress, scalars, is_anew=is_anew)
+                yield Piece(progress, scalars)
                 opened.seek(at)
-                scalars, reported, is_anew = [], end, False
+                scalars, reported = [], end
     except NotEvents:
         pass  # What came before counts; a file that is repaired has another stamp.
     last = FileProgress(file.path, file.stamp, offset, _digest(opened, offset), begun)
-    yield Piece(last, scalars, is_anew=is_anew)
+    yield Piece(last, scalars)
 
 
 def _digest(opened: BinaryIO, offset: int) -> bytes:
