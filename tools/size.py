@@ -40,7 +40,7 @@ CEILINGS: Final = {
     "modules": 627,
     "modules that one machine needs": 486,
     "lines": 111_100,
-    "lines that one machine needs": 85_300,
+    "lines that one machine needs": 85_000,
     "lines of code": 77_720,
     "lines of code on the way of a start": 8_730,
     "lines of tests": 93_690,
