@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import AT_ONCE, Decisions
-from trainshed.controller.carrier import JobCarrier, Ports, is_ready
+from trainshed.controller.carrier import JobCarrier, Ports
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.leftovers import settle_leftovers, settle_unknown
@@ -149,11 +149,10 @@ class Controller:
         self._steps = JobSteps(
             now,
             failures or FailurePolicy(),
-            capacity=self._capacity,
+            decisions=self._decisions,
             jobs_of_jobs=self._jobs_of_jobs,
-            decisions=self._decisions.decided,
+            runtimes=self._ports.runtimes,
             report=self.report,
-            is_ready=partial(is_ready, self._ports.runtimes),
         )
         self._curves = curves
         self._meters = meters or Meters()

@@ -6,8 +6,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from trainshed.controller.capacity import CapacityTracker
-from trainshed.controller.carrier import preparation_message
+from trainshed.controller.capacity import Decisions
+from trainshed.controller.carrier import is_ready, preparation_message
 from trainshed.controller.jobs_of_jobs import JobsOfJobs
 from trainshed.core.failure.rules import Counters
 from trainshed.core.lifecycle.events import Event, NodeLeft, RuntimePrepared, TimelineEntry
@@ -18,6 +18,7 @@ from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
+from trainshed.runtimes.port import Runtimes
 from trainshed.store.port import LiveJob, NewWork
 from trainshed.telemetry.lines import about
 from trainshed.telemetry.meters import Labels, Meters
@@ -36,21 +37,19 @@ class JobSteps:
         now: Callable[[], int],
         failures: FailurePolicy,
         *,
-        capacity: CapacityTracker,
+        decisions: Decisions,
         jobs_of_jobs: JobsOfJobs,
-        decisions: Callable[[Job], Sequence[tuple[JobUid, Event]]],
+        runtimes: Runtimes,
         report: Callable[[JobUid, Event], None],
-        is_ready: Callable[[Job], bool],
     ) -> None:
-        """`decisions`: returns the scheduler's new ones, as events of the jobs that they are about. `report`:
-        takes an event of another job. `is_ready`: whether what a job runs in is there."""
+        """`report`: takes an event of another job."""
         self._now = now
         self._failures = failures
-        self._capacity = capacity
-        self._jobs_of_jobs = jobs_of_jobs
         self._decisions = decisions
+        self._capacity = decisions.capacity
+        self._jobs_of_jobs = jobs_of_jobs
+        self._runtimes = runtimes
         self._report = report
-        self._is_ready = is_ready
 
     def admitted(self, made: NewWork, decided: Sequence[Event]) -> NewWork | None:
         """Return the new job after the decision that admits it; None if it cannot be stored like that,
@@ -120,7 +119,7 @@ class JobSteps:
         if job.state.is_final or self._capacity.gives_back(job):
             return job
         self._capacity.put(job)
-        for uid, event in self._decisions(job):
+        for uid, event in self._decisions.decided(job):
             if uid == job.uid:
                 job = self._fold(job, event, entries)
             else:
@@ -130,7 +129,7 @@ class JobSteps:
     def _prepare(self, before: Job, job: Job, entries: list[TimelineEntry]) -> Job:
         """Start a job whose runtime is ready in the same commit; otherwise add to its timeline what it waits
         for."""
-        if self._is_ready(job):
+        if is_ready(self._runtimes, job):
             return self._fold(job, RuntimePrepared(job.attempt), entries)
         if job.attempt != before.attempt:
             entries.append(TimelineEntry(self._now(), "preparing", preparation_message(job)))
