@@ -37,12 +37,12 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 627,
-    "modules that one machine needs": 486,
-    "lines": 111_100,
-    "lines that one machine needs": 85_000,
-    "lines of code": 77_720,
-    "lines of code on the way of a start": 8_730,
+    "modules": 613,
+    "modules that one machine needs": 471,
+    "lines": 110_800,
+    "lines that one machine needs": 84_940,
+    "lines of code": 77_540,
+    "lines of code on the way of a start": 8_720,
     "lines of tests": 93_690,
     "settings of the service": 48,
     "settings of Slurm": 18,
@@ -52,7 +52,7 @@ CEILINGS: Final = {
     "ideas with a cluster": 42,
     "decision records": 50,
     "words of decision records": 13_710,
-    "words of documents": 80_831,
+    "words of documents": 80_810,
 }
 
 

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
@@ -56,12 +55,6 @@ def _decoded_lines(data: bytes) -> list[Entry]:
         return [entry for raw in data.split(b"\n") if (entry := decoded(raw)) is not None]
 
 
-class _Found(Struct, frozen=True):
-    start: int
-    end: int
-    entry: Entry
-
-
 class _Segment:
     """A segment up to its last complete line at the time of creation; `size` is where that line ends."""
 
@@ -69,14 +62,14 @@ class _Segment:
         self._stored = stored
         self.size = self._end_of_last_line()
 
-    def first(self, offset: int, limit: int) -> _Found | None:
+    def first(self, offset: int, limit: int) -> tuple[Entry, int] | None:
         """Return the first readable entry that begins at or after `offset`, where a line begins, and before
-        `limit`."""
+        `limit`, and where its line ends."""
         for start, raw in self.lines(offset):
             if start >= limit:
                 return None
             if entry := decoded(raw):
-                return _Found(start, start + len(raw) + 1, entry)
+                return entry, start + len(raw) + 1
         return None
 
     def place(self, before: Before) -> int:
@@ -90,8 +83,9 @@ class _Segment:
             if place is None:
                 # No line begins in the upper half: the rest is one long line or nothing.
                 break
-            if before(place.entry):
-                low = place.end
+            entry, end = place
+            if before(entry):
+                low = end
             else:
                 high = middle
             guess = (low + high) // 2
@@ -206,7 +200,7 @@ def _segment_of(stored: Sequence[Segment], before: Before) -> int:
         middle = (low + high) // 2
         segment = _Segment(stored[middle])
         first = segment.first(0, segment.size)
-        if first is not None and before(first.entry):
+        if first is not None and before(first[0]):
             low = middle
         else:
             high = middle
