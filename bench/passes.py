@@ -32,7 +32,11 @@ class Passes:
         fit = min(RUNNING, len(self._live) // 2)
         # A job of `history` takes two replicas of four CPUs.
         self._room.set_nodes([Node(f"node-{i}", 8.0, 64 << 30) for i in range(fit)])
-        self._running = self._admitted()
+        self._running: list[int] = []
+        # One decision starts a bounded number of jobs; the next follows at once.
+        while decided := self._admitted():
+            self._running += decided
+            self._room.time_passed()
         if len(self._running) != fit:
             raise RuntimeError(f"{len(self._running)} jobs were admitted where {fit} have room")
 

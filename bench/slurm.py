@@ -95,7 +95,7 @@ def site(slurm: str = "", *, counts: bool = False) -> Generator[Site]:
             config.write_text(
                 f'engine = "slurm"\n'
                 f'[engines.slurm]\naddress = "{lab.outside}"\ncommands = "{commands}"\n'
-                f'directory = "/tmp/agents"\nshared = true\ndown_is_lost = true\n{slurm}\n'
+                f'directory = "/tmp/agents"\nshared = true\n{slurm}\n'
             )
             with running(directory / "data", "--config", str(config)) as service:
                 connection = Connection(service)
@@ -348,7 +348,7 @@ signal.pause()"""
 
 def lost_node(here: Site) -> list[Row]:
     """A worker's node loses its power: until the worker's first statement elsewhere."""
-    connection, control = Connection(here.service), Connection(here.service)
+    connection = Connection(here.service)
     body = container_job(_STAY, pools=(1, 1))
     for pool in body["jobSpec"]["workerPoolSpecs"]:
         pool["machineSpec"]["machineType"] = _WHOLE_NODE
@@ -359,15 +359,16 @@ def lost_node(here: Site) -> list[Row]:
         if message.isdigit():
             stamps.append(int(message))
         if len(stamps) == 2 and not killed:
-            replicas = control.call("GET", view)["replicas"]
+            replicas = Connection(here.service).call("GET", view)["replicas"]
             (killed,) = (one["node"] for one in replicas if one["id"] == "workerpool1-0")
             off = time.time_ns()
             here.lab.kill_node(killed)
         elif len(stamps) == 3:
-            control.call("POST", f"{view}:cancel")
+            # By a connection of its own: an idle one is closed sooner than a node is taken for lost.
+            Connection(here.service).call("POST", f"{view}:cancel")
     here.lab.revive(killed)
     here.lab.await_states({killed: ("idle", "mixed")})
-    told = control.call("GET", f"{view}/timeline")["entries"]
+    told = Connection(here.service).call("GET", f"{view}/timeline")["entries"]
     lost = min(
         datetime.fromisoformat(entry["at"]).timestamp()
         for entry in told
