@@ -392,11 +392,10 @@ def lost_node(here: Site) -> list[Row]:
 def above(name: str, ours: list[float], floor: list[float], most: float | None = None) -> Row:
     """A row of starts; bounded by milliseconds above the floor."""
     more = median(ours) - median(floor)
-    return Row(
-        name,
-        f"{median(ours):.0f} ms ({more:+.0f})",
-        f"{median(floor):.0f} ms",
-        median(ours) / median(floor),
-        "" if most is None else f"≤ {most:g} ms more",
-        None if most is None else more <= most,
+    value, of_floor = f"{median(ours):.0f} ms ({more:+.0f})", f"{median(floor):.0f} ms"
+    ratio = median(ours) / median(floor)
+    if most is None:
+        return Row(name, value, of_floor, ratio)
+    return replace(
+        within(f"{name}, above it", more, None, most), value=value, floor=of_floor, ratio=ratio
     )
