@@ -121,10 +121,10 @@ def counting(lab: SlurmLab, directory: Path, counted: Path) -> Path:
 @contextlib.contextmanager
 def allocation(here: Site, *options: str) -> Generator[str]:
     """Number of a job of nodes, as `salloc` by hand gives it."""
-    told = subprocess.run(
+    answer = subprocess.run(
         here.slurm("salloc", "--no-shell", *options), capture_output=True, text=True, check=True
     ).stderr
-    number = told.split("job allocation ")[1].split()[0]
+    number = answer.split("job allocation ")[1].split()[0]
     try:
         yield number
     finally:
@@ -368,10 +368,10 @@ def lost_node(here: Site) -> list[Row]:
             Connection(here.service).call("POST", f"{view}:cancel")
     here.lab.revive(killed)
     here.lab.await_states({killed: ("idle", "mixed")})
-    told = Connection(here.service).call("GET", f"{view}/timeline")["entries"]
+    entries = Connection(here.service).call("GET", f"{view}/timeline")["entries"]
     lost = min(
         datetime.fromisoformat(entry["at"]).timestamp()
-        for entry in told
+        for entry in entries
         if killed in entry["message"] and "gone" in entry["message"]
     )
     again, whole = stamps[-1] / 1e9 - lost, (stamps[-1] - off) / 1e9
