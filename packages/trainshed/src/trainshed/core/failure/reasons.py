@@ -50,7 +50,7 @@ _WEAK: Final = re.compile(
 )
 """Lines like these that tell nothing."""
 _ROOT_CAUSE: Final = re.compile(
-    r"\A\S*ChildFailedError:\n(?s:.*)Root Cause[^=]*?\brank +: (\d+)[^=]*?exitcode +: (\S+)"
+    r"\S*ChildFailedError:\n(?>(?s:.*)Root Cause)(?>[^=]*?\brank +: (\d+))(?>[^=]*?exitcode +: (\S+))"
 )
 """What torchrun says of the process that failed first, in a frame behind its own error."""
 _SIGNALS: Final = {
@@ -149,7 +149,7 @@ def _last_told(lines: Sequence[str]) -> str:
 def _with_more(lines: Sequence[str], index: int) -> str:
     """Return a line, with those behind it that belong to what it says."""
     text, behind = lines[index].strip(), [line.strip() for line in lines[index + 1 : index + 3]]
-    if root := _ROOT_CAUSE.search("\n".join(lines[index:])):
+    if root := _ROOT_CAUSE.match("\n".join(lines[index:])):
         return f"{text} rank {root[1]} ended with status {root[2]}"
     if behind and (_GOES_ON.search(text) or behind[0].startswith(": ")):
         return " ".join(filter(None, (text, *behind)))
