@@ -115,9 +115,11 @@ class BucketCatalog:
     def holding(self, bucket: str) -> Holding | None:
         """Returns whose the bucket is and who may do what with it; None if it does not exist."""
         try:
-            record = self.get(bucket)
+            return self._holding(self.get(bucket))
         except (InvalidRequest, NotFound):
             return None
+
+    def _holding(self, record: BucketRecord) -> Holding:
         table = self.tables.get(record.name)
         shared = table is not None and table.shared
         policy = record.policy
@@ -128,22 +130,23 @@ class BucketCatalog:
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         """Returns (name, directory) of every bucket that programs of a project see as `/gcs/NAME`, sorted:
         those that all of them may read and write, and that are on this disk."""
-        held = ((name, self.holding(name)) for name in self.names())
-        return tuple(
-            (name, str(self.directory(name)))
-            for name, holding in held
-            if holding is not None and not self.is_unmounted(name) and shown(project, holding)
-        )
+        visible: list[tuple[str, str]] = []
+        for name in self.names():
+            with suppress(NotFound):  # It was deleted since.
+                record = self.get(name)
+                if not self._is_unmounted(record) and shown(project, self._holding(record)):
+                    visible.append((name, str(self.directory(name))))
+        return tuple(visible)
 
     def is_unmounted(self, bucket: str) -> bool:
         """Whether there is such a bucket and programs do not see it as `/gcs/BUCKET`: it is remote, or it
         promises to keep objects, which a directory cannot."""
         with suppress(NotFound):
-            if self.is_remote(bucket):
-                return True
-            settings = self.get(bucket).settings
-            return bool(settings) and bool(promises(settings))
+            return self._is_unmounted(self.get(bucket))
         return False
+
+    def _is_unmounted(self, record: BucketRecord) -> bool:
+        return self.is_remote(record.name) or bool(promises(record.settings))
 
     def is_closed(self, bucket: str, project: str) -> bool:
         """Whether a bucket exists but programs of a project may read nothing in it, under any service

@@ -161,8 +161,13 @@ class LocalEngine:
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         # Only what really starts needs its secrets; what runs already does not.
-        starting = [plan for _, plan, _ in await self._starting([(plan, ()) for plan in plans])]
-        await self.launch_shown(await revealed(starting, self._options.secrets))
+        begun = [(plan, ()) for plan in plans if self._is_begun(plan)]
+        starting = [plan for plan in plans if not self._is_begun(plan)]
+        await self.launch_shown([*begun, *await revealed(starting, self._options.secrets)])
+
+    def _is_begun(self, plan: LaunchPlan) -> bool:
+        slot_handle = self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica)
+        return plan.incarnation <= slot_handle.incarnation
 
     async def launch_shown(self, shown: Sequence[Revealed]) -> None:
         """Launch plans into which their secrets have been put already, as `launch` does."""

@@ -78,14 +78,15 @@ class Layout:
     def make_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
         """Make the directories of these slots. Called before `write`, whose record says that they exist."""
         directory = self.attempt(job_uid, attempt)
+        directory.parent.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True)
         for slot in slots:
-            (directory / str(slot.replica)).mkdir(mode=0o700, parents=True, exist_ok=True)
+            (directory / str(slot.replica)).mkdir(mode=0o700, exist_ok=True)
 
     def write(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
         """Record the attempt's slots, atomically. The file is not synced: a power cut that loses it ends the
         processes as well."""
         directory = self.attempt(job_uid, attempt)
-        directory.mkdir(parents=True, exist_ok=True)
         fields = {str(slot.replica): asdict(slot) for slot in slots}
         for own in fields.values():
             del own["replica"]
@@ -95,9 +96,8 @@ class Layout:
         """Bring the gang's hosts file up to date, in place so that running programs see it; return its path.
         Raises OSError."""
         path = self.attempt(job_uid, attempt) / protocol.HOSTS
-        if not path.exists() or path.read_text("utf-8") != text:
-            rewrite(path, text)
-            path.chmod(0o644)
+        rewrite(path, text)
+        path.chmod(0o644)
         return path
 
     def is_stopped(self, job_uid: JobUid, attempt: int) -> bool:
