@@ -245,7 +245,10 @@ def _root_file_system(directory: Path) -> Path:
     program = Path(shutil.which("date") or "/bin/date").resolve()
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
     needed = [word for word in listed.stdout.split() if word.startswith("/")]
-    for source, target in ((str(program), "/bin/date"), *((each, each) for each in needed)):
+    for source, target in (
+        (str(program), "/bin/date"),
+        *((library, library) for library in needed),
+    ):
         place = directory / target.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, place)

@@ -111,8 +111,8 @@ async def _measure(
     for count in finished:
         store = open_database(directory / str(count))
         epoch = await store.ledger.acquire("bench")
-        found = [one.job for one in await store.ledger.load_live()]
-        live = [job for job in found if isinstance(job, Job)]
+        works = [live_job.job for live_job in await store.ledger.load_live()]
+        live = [job for job in works if isinstance(job, Job)]
         passes = Passes(live, next_uid=2 * (count + queued))
         after = count + queued + 1
         sides.append(_Side(store, count, queued, epoch, after, random.Random(count), passes))
@@ -235,7 +235,9 @@ def _entries(kind: str) -> list[TimelineEntry]:
 def rows(compared: dict[str, Comparison]) -> list[Row]:
     """Two rows of the report per call. The column of the floor holds the time beside the short history."""
     made: list[Row] = []
-    for what, each in compared.items():
-        for word, short, long in zip(("p50", "p99"), each.short, each.long, strict=True):
+    for what, comparison in compared.items():
+        for word, short, long in zip(
+            ("p50", "p99"), comparison.short, comparison.long, strict=True
+        ):
             made.append(beside(f"{what}, {word}", long, short, LIMIT, digits=3))
     return made

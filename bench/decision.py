@@ -23,12 +23,12 @@ _DECISIONS = {
 def measure(nodes: int = scheduler_scale.NODES, jobs: int = scheduler_scale.JOBS) -> list[Row]:
     """The decisions; the building of the snapshot and one change in it apart. Then the same where nearly each
     gang is of another shape, without quotas and with ones that most gangs wait for."""
-    found = scheduler_scale.measure(nodes, jobs)
+    figures = scheduler_scale.measure(nodes, jobs)
     build = f"building the snapshot, {nodes:,} nodes and {jobs:,} jobs, counted apart"
     return [
-        within(build, found["build"] * 1e3, None, BUILD * 1e3),
-        Row("one change in it, counted apart", f"{found['change']:.0f} µs", "–"),
-        *_decisions(found),
+        within(build, figures["build"] * 1e3, None, BUILD * 1e3),
+        Row("one change in it, counted apart", f"{figures['change']:.0f} µs", "–"),
+        *_decisions(figures),
         *_decisions(scheduler_scale.measure(nodes, jobs, MANY_SHAPES), f"{MANY_SHAPES:,} shapes: "),
         *_decisions(
             scheduler_scale.measure(nodes, jobs, MANY_SHAPES, cpus_of_each=2000),
@@ -37,14 +37,14 @@ def measure(nodes: int = scheduler_scale.NODES, jobs: int = scheduler_scale.JOBS
     ]
 
 
-def _decisions(found: dict[str, float], prefix: str = "") -> list[Row]:
+def _decisions(figures: dict[str, float], prefix: str = "") -> list[Row]:
     return [
-        within(prefix + name.format_map(found), found[key] * 1e3, None, LIMIT * 1e3)
+        within(prefix + name.format_map(figures), figures[key] * 1e3, None, LIMIT * 1e3)
         for key, name in _DECISIONS.items()
     ] + [
         within(
             f"{prefix}longest hold of the event loop by these",
-            found["held"] * 1e3,
+            figures["held"] * 1e3,
             None,
             HELD * 1e3,
         )

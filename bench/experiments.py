@@ -58,11 +58,11 @@ def _points(service: Service, board: str, directory: str) -> Row:
     with ProcessPoolExecutor(
         WRITERS, mp_context=processes, initializer=_keep, initargs=(barrier,)
     ) as pool:
-        each = [
+        writes = [
             pool.submit(write, service.extra["grpc"], service.token, run, curve, POINTS // WRITERS)
             for run, curve in curves
         ]
-        spans = [span.result() for span in each]
+        spans = [span.result() for span in writes]
         floor = pool.submit(append, directory).result()
     seconds = max(end for _, end in spans) - min(began for began, _ in spans)
     return Row(
@@ -118,7 +118,7 @@ def append(directory: str) -> float:
 def requests(run: str, curve: str, points: int) -> list[bytes]:
     """The writes of a curve, as they go over the wire."""
     kind = _request_type()
-    found: list[bytes] = []
+    serialized: list[bytes] = []
     for first in range(0, points, A_WRITE):
         request = kind(tensorboard_run=run)
         data = request.time_series_data.add(tensorboard_time_series_id=curve, value_type=1)
@@ -126,8 +126,8 @@ def requests(run: str, curve: str, points: int) -> list[bytes]:
             point = data.values.add(step=step)
             point.wall_time.seconds, point.wall_time.nanos = 1_700_000_000 + step, 1_000
             point.scalar.value = step * 0.1
-        found.append(request.SerializeToString())
-    return found
+        serialized.append(request.SerializeToString())
+    return serialized
 
 
 def _request_type() -> Any:
@@ -139,7 +139,7 @@ def _request_type() -> Any:
 def _run(connection: Connection, board: str, experiment: str, run: str) -> str:
     """A new run of a tensorboard's experiment, which is made as well if it is not there."""
     listed = connection.call("GET", f"/v1/{board}/experiments").get("tensorboardExperiments", ())
-    if not any(each["name"].endswith(f"/{experiment}") for each in listed):
+    if not any(resource["name"].endswith(f"/{experiment}") for resource in listed):
         connection.call("POST", f"/v1/{board}/experiments?tensorboardExperimentId={experiment}", {})
     path = f"/v1/{board}/experiments/{experiment}/runs?tensorboardRunId={run}"
     return connection.call("POST", path, {"displayName": run})["name"]
@@ -234,11 +234,11 @@ def _experiment(connection: Connection, board: str) -> None:
             {"childContexts": [f"{store}/contexts/{name}"]},
         )
         run = _run(connection, board, "table", f"r{number}")
-        curves = [_curve(connection, run, f"loss{each}") for each in range(CURVES)]
+        curves = [_curve(connection, run, f"loss{index}") for index in range(CURVES)]
         point = {"step": "7", "scalar": {"value": 0.5}, "wallTime": "2026-01-01T00:00:00Z"}
         data = [
-            {"tensorboardTimeSeriesId": each, "valueType": "SCALAR", "values": [point]}
-            for each in curves
+            {"tensorboardTimeSeriesId": curve, "valueType": "SCALAR", "values": [point]}
+            for curve in curves
         ]
         connection.call("POST", f"/v1/{run}:write", {"timeSeriesData": data})
         artifact = {

@@ -70,24 +70,24 @@ class ByHand:
 
     def _begun(self, mark: str, count: int) -> Iterator[str]:
         """Names of Pods, each as soon as it is known that its container runs, or ran."""
-        told: set[str] = set()
+        yielded: set[str] = set()
         with contextlib.closing(self._connected()) as api:
             api.request("GET", f"{_PODS}?watch=true&labelSelector=bench%3D{mark}", None, _HEADERS)
             answer = api.getresponse()
-            while len(told) < count:
+            while len(yielded) < count:
                 pod = json.loads(answer.readline())["object"]
                 name, states = pod["metadata"]["name"], pod["status"].get("containerStatuses", ())
-                if name not in told and any(
-                    one in state["state"] for state in states for one in _BEGUN
+                if name not in yielded and any(
+                    kind in state["state"] for state in states for kind in _BEGUN
                 ):
-                    told.add(name)
+                    yielded.add(name)
                     yield name
 
     def _stamp(self, name: str) -> int:
         for _ in until(f"the line of Pod {name}", 120):
-            status, said = self._call("GET", f"{_PODS}/{name}/log")
-            if status == 200 and said.strip().isdigit():
-                return int(said)
+            status, log = self._call("GET", f"{_PODS}/{name}/log")
+            if status == 200 and log.strip().isdigit():
+                return int(log)
         raise AssertionError
 
     def _connected(self) -> http.client.HTTPSConnection:
@@ -170,8 +170,8 @@ def _one(lab: KubernetesLab, what: str, start: Callable[[], float]) -> Callable[
 
 def _counted(rounds: int, *starts: Callable[[], float]) -> Iterator[list[float]]:
     """Of each in turn, without the rounds that do not count."""
-    found = measures.interleaved(rounds + FORGIVEN, *starts)
-    return (values[FORGIVEN:] for values in found)
+    spans = measures.interleaved(rounds + FORGIVEN, *starts)
+    return (values[FORGIVEN:] for values in spans)
 
 
 def _starts(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
@@ -235,11 +235,11 @@ def _again(lab: KubernetesLab, service: Service, rounds: int) -> Row:
 
 def _calls(lab: KubernetesLab) -> Row:
     """As the API server has counted those of the service."""
-    asked = Counter(lab.asked("httpx"))
-    own = sum(count for what, count in asked.items() if what.partition(" ")[2].startswith("pods"))
-    each = (own - asked["list pods"] - asked["watch pods"]) / asked["create pods"]
+    counts = Counter(lab.asked("httpx"))
+    own = sum(count for what, count in counts.items() if what.partition(" ")[2].startswith("pods"))
+    per_pod = (own - counts["list pods"] - counts["watch pods"]) / counts["create pods"]
     name = "calls of the API for each Pod over its life, besides watches and lists"
-    return Row(name, f"{each:.2f}", "", target=f"≤ {CALLS:g}", held=each <= CALLS)
+    return Row(name, f"{per_pod:.2f}", "", target=f"≤ {CALLS:g}", held=per_pod <= CALLS)
 
 
 def main() -> int:
@@ -248,9 +248,9 @@ def main() -> int:
     parser.add_argument("--gangs", type=int, default=2, help="rounds of gangs; 0 = none")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    found = measure(options.rounds, options.gangs)
+    rows = measure(options.rounds, options.gangs)
     print(f"load {load:.1f} before the run, {os.getloadavg()[0]:.1f} after it")
-    return report.tell(found)
+    return report.tell(rows)
 
 
 if __name__ == "__main__":

@@ -43,13 +43,13 @@ def measure() -> list[Row]:
 
 
 def _row(name: str, service: Service, scene: Callable[[Service], None]) -> Row:
-    with loop_load.calling(service) as found:
+    with loop_load.calling(service) as series:
         scene(service)
-    calls, echoes = ([seconds * 1e3 for seconds in each] for each in found)
+    calls, echoes = ([seconds * 1e3 for seconds in spans] for spans in series)
     longest = within(f"status call beside {name}, p50 / p99 / longest", max(calls), None, LIMIT)
     return replace(longest, value=_figures(calls), floor=_figures(echoes))
 
 
 def _figures(spans: list[float]) -> str:
     figures = percentile(spans, 0.5), percentile(spans, 0.99), max(spans)
-    return " / ".join(f"{each:.1f}" for each in figures) + " ms"
+    return " / ".join(f"{figure:.1f}" for figure in figures) + " ms"

@@ -44,8 +44,8 @@ class Caller:
 
     def stop(self) -> tuple[list[float], list[float]]:
         """Seconds of each call, of the service and of the echo."""
-        said, _ = self._process.communicate()
-        calls, echoes = json.loads(said)
+        output, _ = self._process.communicate()
+        calls, echoes = json.loads(output)
         return calls, echoes
 
 
@@ -53,12 +53,12 @@ class Caller:
 def calling(service: Service) -> Generator[list[list[float]]]:
     """Calls for as long as the block runs; filled with the seconds of the calls and of the echoes at its
     end."""
-    found: list[list[float]] = []
+    series: list[list[float]] = []
     caller = Caller(service)
     try:
-        yield found
+        yield series
     finally:
-        found += caller.stop()
+        series += caller.stop()
 
 
 def start_gang(service: Service, count: int = GANG) -> None:

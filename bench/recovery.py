@@ -45,7 +45,7 @@ class Recovered:
 
 def measure(rounds: int, jobs: int = JOBS) -> list[Row]:
     """The rows of both kinds; a kind that there is no memory for is left out, with a note on stderr."""
-    found: list[Row] = []
+    measured: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
         with idle(directory / "idle") as empty:
@@ -55,9 +55,9 @@ def measure(rounds: int, jobs: int = JOBS) -> list[Row]:
                     f"{jobs * MEGABYTES_PER_JOB:,} MB of memory, and {free:,} MB are free."
                 )
             else:
-                found += running_rows(directory, empty, rounds, jobs)
-            found += queued_rows(directory, empty, rounds, jobs)
-    return found
+                measured += running_rows(directory, empty, rounds, jobs)
+            measured += queued_rows(directory, empty, rounds, jobs)
+    return measured
 
 
 @contextlib.contextmanager
@@ -166,16 +166,21 @@ def cancel_all(patient: Patient) -> None:
 
 def rows(what: str, times: list[Recovered], empty: list[Recovered], *, missed: bool) -> list[Row]:
     after = f"restart with {what} →"
-    bare = [one.served for one in empty]
+    bare = [recovery.served for recovery in empty]
     made = [
-        row(f"{after} requests served", [one.served for one in times], bare),
-        row(f"{after} all adopted, one cancelled", [one.adopted for one in times], bare),
+        row(f"{after} requests served", [recovery.served for recovery in times], bare),
+        row(f"{after} all adopted, one cancelled", [recovery.adopted for recovery in times], bare),
     ]
     if missed:
-        made.append(row(f"{after} a missed end told", [one.missed for one in times], bare))
+        made.append(
+            row(f"{after} a missed end told", [recovery.missed for recovery in times], bare)
+        )
     first = "first end told" if missed else "first end told, the next job runs"
-    made.append(row(f"{after} {first}", [one.next for one in times], bare))
-    used, floor = median([one.cpu for one in times]), median([one.cpu for one in empty])
+    made.append(row(f"{after} {first}", [recovery.next for recovery in times], bare))
+    used, floor = (
+        median([recovery.cpu for recovery in times]),
+        median([recovery.cpu for recovery in empty]),
+    )
     name = f"restart with {what}: processor time until adopted"
     return [*made, beside(name, used, floor, digits=0)]
 

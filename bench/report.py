@@ -43,11 +43,11 @@ def commit() -> str:
 
 def tell(rows: Sequence[Row]) -> int:
     """Print a line a row. Returns the exit status: 1 if a target is missed."""
-    for one in rows:
-        held = "" if one.held is None else ("held" if one.held else "MISSED")
-        ratio = "" if one.ratio is None else f"{one.ratio:.2f}×"
-        print(f"{one.name}: {one.value}, floor {one.floor}: {ratio} {one.target} {held}")
-    return 1 if any(one.held is False for one in rows) else 0
+    for row in rows:
+        held = "" if row.held is None else ("held" if row.held else "MISSED")
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}×"
+        print(f"{row.name}: {row.value}, floor {row.floor}: {ratio} {row.target} {held}")
+    return 1 if any(row.held is False for row in rows) else 0
 
 
 def table(section: Section) -> str:

@@ -110,8 +110,8 @@ def restart(service: Service) -> float:
         rank=1,
         death="last(); os.kill(os.getpid(), signal.SIGKILL)",
     )
-    said = run(service, script, REPLICAS + 1)
-    after = said.after()
+    statements = run(service, script, REPLICAS + 1)
+    after = statements.after()
     if set(after) != {1}:
         raise RuntimeError(f"one worker was killed, and these ranks began anew: {sorted(after)}")
     return after[1]

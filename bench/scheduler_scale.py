@@ -47,7 +47,7 @@ def nodes(count: int = NODES) -> list[NodeCapacity]:
 
 def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[ReplicaId, Demand], ...]]:
     """Mostly small gangs, some of many replicas, some of two sorts."""
-    found: list[tuple[tuple[ReplicaId, Demand], ...]] = []
+    drawn: list[tuple[tuple[ReplicaId, Demand], ...]] = []
     for _ in range(count):
         cpus = draw.choice((2, 4, 8, 8, 16, 16, 32, 64))
         devices = draw.choice((0, 0, 0, 1, 2, 4, 8))
@@ -57,8 +57,8 @@ def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[Replica
         replicas = [(ReplicaId(0, 0), kind), *((ReplicaId(1, i), kind) for i in range(workers))]
         if draw.random() < 0.2:
             replicas += [(ReplicaId(2, i), Demand(4, 15 * GIB)) for i in range(3)]
-        found.append(tuple(replicas))
-    return found
+        drawn.append(tuple(replicas))
+    return drawn
 
 
 def gang(draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Demand], ...]]) -> Gang:
@@ -102,7 +102,7 @@ def measure(
     snapshot = Snapshot(Policy(strict=True))
     gangs = [gang(draw, uid, forms) for uid in range(1, jobs + 1)]
     capacities = nodes(nodes_count)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
 
     begun = time.perf_counter()
     # As a service does at its start.
@@ -114,32 +114,32 @@ def measure(
     for item in gangs:
         snapshot.put(GangState(item, waiting_since=NOW))
     gc.enable()
-    found["build"] = time.perf_counter() - begun
+    figures["build"] = time.perf_counter() - begun
     gc.freeze()
     try:
-        return found | _decisions(snapshot)
+        return figures | _decisions(snapshot)
     finally:
         gc.unfreeze()
 
 
 def _decisions(snapshot: Snapshot) -> dict[str, float]:
-    found: dict[str, float] = {"held": 0.0}
-    made, found["first"] = timed(snapshot, NOW, found)
-    found["admitted"] = len(made.decisions)
+    figures: dict[str, float] = {"held": 0.0}
+    made, figures["first"] = timed(snapshot, NOW, figures)
+    figures["admitted"] = len(made.decisions)
     # One decision starts a bounded number of jobs; the next follows at once.
     while len(made.decisions):
-        made, found["settling"] = timed(snapshot, NOW + SECOND, found)
-    _, found["full"] = timed(snapshot, NOW + 2 * SECOND, found)
-    _, found["impatient"] = timed(snapshot, NOW + HOUR, found)
+        made, figures["settling"] = timed(snapshot, NOW + SECOND, figures)
+    _, figures["full"] = timed(snapshot, NOW + 2 * SECOND, figures)
+    _, figures["impatient"] = timed(snapshot, NOW + HOUR, figures)
     running = [uid for uid, entry in snapshot.entries.items() if entry.is_placed]
     for uid in running[::100]:
         snapshot.remove(uid)
-    made, found["freed"] = timed(snapshot, NOW + 3 * SECOND, found)
-    found["freed_admitted"] = len(made.decisions)
-    return found
+    made, figures["freed"] = timed(snapshot, NOW + 3 * SECOND, figures)
+    figures["freed_admitted"] = len(made.decisions)
+    return figures
 
 
-def timed(snapshot: Snapshot, now: int, found: dict[str, float]) -> tuple[Plan, float]:
+def timed(snapshot: Snapshot, now: int, figures: dict[str, float]) -> tuple[Plan, float]:
     """A plan that is carried out, and the seconds that it took to make; the longest time that the event loop
     would be held is noted."""
     begun = time.perf_counter()
@@ -153,8 +153,8 @@ def timed(snapshot: Snapshot, now: int, found: dict[str, float]) -> tuple[Plan, 
     applied = time.perf_counter()
     apply(snapshot, made, NOW)
     ended = time.perf_counter()
-    found.setdefault("change", (ended - applied) / max(1, len(made.decisions)) * 1e6)
-    found["held"] = max(found["held"], copied - begun, ended - checked)
+    figures.setdefault("change", (ended - applied) / max(1, len(made.decisions)) * 1e6)
+    figures["held"] = max(figures["held"], copied - begun, ended - checked)
     return made, took
 
 

@@ -264,13 +264,13 @@ def kept_gangs(here: Site, rounds: int) -> list[Row]:
     return [medians(name, ours, in_kept, GANG_RATIO)]
 
 
-def settled(here: Site, one: Callable[[], float]) -> float:
+def settled(here: Site, measure_ours: Callable[[], float]) -> float:
     """Something of ours, once nothing is left of what was before it."""
-    found = one()
+    took = measure_ours()
     for _ in until("the end of the service's allocations"):
         if not here.lab.slurm("squeue", "-h", "-o", "%j").count("trainshed-"):
             break
-    return found
+    return took
 
 
 def gangs(here: Site, rounds: int) -> list[Row]:
@@ -360,7 +360,9 @@ def lost_node(here: Site) -> list[Row]:
             stamps.append(int(message))
         if len(stamps) == 2 and not killed:
             replicas = Connection(here.service).call("GET", view)["replicas"]
-            (killed,) = (one["node"] for one in replicas if one["id"] == "workerpool1-0")
+            (killed,) = (
+                replica["node"] for replica in replicas if replica["id"] == "workerpool1-0"
+            )
             off = time.time_ns()
             here.lab.kill_node(killed)
         elif len(stamps) == 3:

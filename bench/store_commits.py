@@ -82,14 +82,14 @@ async def _commits(store: Store, callers: int) -> list[float]:
     until = time.perf_counter() + _SECONDS
     spans: list[float] = []
     epoch = await store.ledger.acquire("bench")
-    told = (TimelineEntry(time.time_ns(), "running", "All replicas are running."),)
+    entries = (TimelineEntry(time.time_ns(), "running", "All replicas are running."),)
 
     async def call() -> None:
         job = replace(_job(), state=JobState.RUNNING)
         await store.intake.create_job(job, [])
         generation = 1
         while (begin := time.perf_counter()) < until:
-            generation = await store.ledger.commit(epoch, Commit(job, generation, told))
+            generation = await store.ledger.commit(epoch, Commit(job, generation, entries))
             spans.append(time.perf_counter() - begin)
 
     await asyncio.gather(*(call() for _ in range(callers)))

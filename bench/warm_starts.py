@@ -99,10 +99,12 @@ def _bare(python: str) -> float:
 def _submitted(connection: Connection, uri: str, label: str) -> tuple[str, str]:
     """The job, over; and what it printed: when its first statement ran, `runs`, its interpreter."""
     job = connection.submit({"labels": {WARM_LABEL: label}, **_job(uri)})
-    said = [line for line in connection.messages(job) if line.isdigit() or line.startswith("runs ")]
-    if len(said) != 2:
+    lines = [
+        line for line in connection.messages(job) if line.isdigit() or line.startswith("runs ")
+    ]
+    if len(lines) != 2:
         raise RuntimeError(f"{job} did not print what it should; its log says why")
-    return job, f"{said[0]} {said[1].split()[1]}"
+    return job, f"{lines[0]} {lines[1].split()[1]}"
 
 
 def _job(uri: str) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def _pool(uri: str, args: list[str]) -> dict[str, Any]:
 def _beginnings(connection: Connection, job: str) -> str:
     """What its timeline says of how it began."""
     entries = connection.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
-    return " ".join(each["message"] for each in entries if each["kind"] == "warm_start")
+    return " ".join(entry["message"] for entry in entries if entry["kind"] == "warm_start")
 
 
 def _trials(service: Service, uri: str) -> list[Row]:

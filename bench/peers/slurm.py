@@ -69,8 +69,8 @@ def measure(rounds: int, jobs: int) -> list[Row]:
 def restart(slurm: Cluster, rounds: int) -> Row:
     """From the exit of a step's program to the first statement of its replacement, in an allocation that is
     kept."""
-    said = slurm.run("salloc", "--no-shell", "--ntasks=1", "--job-name=held").stderr
-    allocation = next(word for word in said.split() if word.isdigit())
+    message = slurm.run("salloc", "--no-shell", "--ntasks=1", "--job-name=held").stderr
+    allocation = next(word for word in message.split() if word.isdigit())
     stamp = slurm.directory / "exit"
 
     def step(program: str, status: int) -> str:
@@ -136,9 +136,11 @@ def completed(slurm: Cluster) -> int:
 @contextlib.contextmanager
 def cluster() -> Generator[Cluster]:
     """A cluster of one node, idle. Raises Unavailable where Slurm cannot be had."""
-    if not all(Path(found(command)).exists() for command in COMMANDS):
+    if not all(Path(executable(command)).exists() for command in COMMANDS):
         programs.install(PACKAGES)
-    said = subprocess.run([found("slurmctld"), "-V"], capture_output=True, text=True, check=True)
+    version = subprocess.run(
+        [executable("slurmctld"), "-V"], capture_output=True, text=True, check=True
+    )
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainshed-slurm-"))
         directory = Path(name)
@@ -148,7 +150,7 @@ def cluster() -> Generator[Cluster]:
         configuration = directory / "slurm.conf"
         configuration.write_text(settings(directory, *free_ports(2)))
         slurm = Cluster(
-            directory, {**os.environ, "SLURM_CONF": str(configuration)}, said.stdout.split()[-1]
+            directory, {**os.environ, "SLURM_CONF": str(configuration)}, version.stdout.split()[-1]
         )
         daemon(stack, slurm, munge(directory))
         programs.until("munge's socket", (directory / "munge.socket").exists, pause=0.01)
@@ -163,7 +165,7 @@ def cluster() -> Generator[Cluster]:
         yield slurm
 
 
-def found(command: str) -> str:
+def executable(command: str) -> str:
     """Where a command is; daemons lie where only root's PATH leads."""
     return shutil.which(command) or f"/usr/sbin/{command}"
 
@@ -182,7 +184,7 @@ def daemon(stack: contextlib.ExitStack, slurm: Cluster, command: list[str]) -> N
     """Start a daemon in the foreground, as a child that ends with `stack`."""
     with (slurm.directory / f"{command[0]}.log").open("wb") as log:
         process = subprocess.Popen(
-            [found(command[0]), *command[1:]],
+            [executable(command[0]), *command[1:]],
             env=slurm.environment,
             cwd=slurm.directory,
             stdout=log,

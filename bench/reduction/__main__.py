@@ -36,7 +36,7 @@ def main() -> int:
     options = arguments()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     cases = [QUICK] if options.quick else [case for case in EVERY if _wanted(options, case.name)]
-    tests = [] if options.quick else [one for one in FAULTS if _wanted(options, one.name)]
+    tests = [] if options.quick else [test for test in FAULTS if _wanted(options, test.name)]
     sound = True
     if not options.report:
         try:
@@ -51,15 +51,15 @@ def main() -> int:
     if options.plot:
         # Of the others what is kept: a plot with some would look as if there were no more.
         cases, tests = list(EVERY), list(FAULTS)
-    results = {case: found for case in cases if (found := kept(RESULTS, case.name))}
-    findings = [finding for one in tests for finding in faults.kept(RESULTS, one.name)]
+    results = {case: case_results for case in cases if (case_results := kept(RESULTS, case.name))}
+    findings = [finding for test in tests for finding in faults.kept(RESULTS, test.name)]
     return 0 if show(options, results, findings) and sound else 1
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    names = [one.name for one in (*EVERY, *FAULTS)]
-    about = [f"{one.name} ({one.title}, ~{one.seconds} s a round)" for one in EVERY]
-    about += [f"{one.name} ({one.about}, ~{one.seconds} s)" for one in FAULTS]
+    names = [choice.name for choice in (*EVERY, *FAULTS)]
+    about = [f"{case.name} ({case.title}, ~{case.seconds} s a round)" for case in EVERY]
+    about += [f"{test.name} ({test.about}, ~{test.seconds} s)" for test in FAULTS]
     parser = argparse.ArgumentParser(
         prog="./dev bench-reduction", description=__doc__, epilog=f"Cases: {'; '.join(about)}."
     )
@@ -127,15 +127,16 @@ def show(
 ) -> bool:
     """Print the tables, write them to build/bench, draw the plot if asked to. Whether all that is promised
     holds."""
-    usual = {case: found for case, found in results.items() if not case.about}
+    usual = {case: case_results for case, case_results in results.items() if not case.about}
     best = _compared(usual, REDUCERS)
-    adverse = {case: found for case, found in results.items() if case.about}
+    adverse = {case: case_results for case, case_results in results.items() if case.about}
     hindered = _compared(adverse, REDUCERS)
-    said = {
-        found.case: found.about.get("said", {}).get(REDUCERS.name, []) for found in adverse.values()
+    log_lines = {
+        case_results.case: case_results.about.get("said", {}).get(REDUCERS.name, [])
+        for case_results in adverse.values()
     }
     parts = {
-        "reduction-adverse": [tables.against(hindered, said)] if hindered else [],
+        "reduction-adverse": [tables.against(hindered, log_lines)] if hindered else [],
         "reduction": [tables.promised(best)] if best else [],
         "reduction-costs": [tables.costs(best)] if best else [],
         "reduction-numerics": [tables.numerics(best)] if best else [],
@@ -157,49 +158,65 @@ def show(
 
 
 def _compared(results: Mapping[Case, Results], side: Side) -> list[Comparison]:
-    return [one for case, found in results.items() for one in comparisons(case, found, side.name)]
+    return [
+        comparison
+        for case, case_results in results.items()
+        for comparison in comparisons(case, case_results, side.name)
+    ]
 
 
 def _about(results: Mapping[Case, Results]) -> str:
-    machines = sorted({found.about["machine"] for found in results.values()})
+    machines = sorted({case_results.about["machine"] for case_results in results.values()})
     return f"{'; '.join(machines)}; PyTorch {_versions(results)}; {_circumstances(results)}."
 
 
-def _draw(found: Sequence[Comparison]) -> None:
+def _draw(compared: Sequence[Comparison]) -> None:
     # Only who asks for the plot needs what draws.
     from bench.reduction import plot
 
-    swept = [one for one in found if one.case.name == SWEEP]
-    plot.draw([one for one in found if one not in swept], swept, PICTURE)
+    swept = [comparison for comparison in compared if comparison.case.name == SWEEP]
+    plot.draw([comparison for comparison in compared if comparison not in swept], swept, PICTURE)
 
 
 def _versions(results: Mapping[Case, Results]) -> str:
-    facts = {found.about.get(GLOO.name, {}).get("torch", "not used") for found in results.values()}
+    facts = {
+        case_results.about.get(GLOO.name, {}).get("torch", "not used")
+        for case_results in results.values()
+    }
     return ", ".join(sorted(facts))
 
 
 def _circumstances(results: Mapping[Case, Results]) -> str:
     """What says how much a figure can be trusted."""
-    rounds = [len(found.rounds) for found in results.values()]
-    loads = [found.about["load"] for found in results.values() if "load" in found.about]
+    rounds = [len(case_results.rounds) for case_results in results.values()]
+    loads = [
+        case_results.about["load"]
+        for case_results in results.values()
+        if "load" in case_results.about
+    ]
     load = f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not noted"
     count = f"{min(rounds)}" if len(set(rounds)) == 1 else f"{min(rounds)} to {max(rounds)}"
     return f"rounds of a case: {count}; load before a case: {load}"
 
 
-def _verdicts(found: Sequence[Comparison], findings: Sequence[Finding]) -> bool:
-    missed = [f"{one.case.title}, {one.task.title}: {_why(one)}" for one in found if not one.held]
-    missed += [f"{one.what}: {one.value}" for one in findings if one.held is False]
+def _verdicts(compared: Sequence[Comparison], findings: Sequence[Finding]) -> bool:
+    missed = [
+        f"{comparison.case.title}, {comparison.task.title}: {_why(comparison)}"
+        for comparison in compared
+        if not comparison.held
+    ]
+    missed += [f"{finding.what}: {finding.value}" for finding in findings if finding.held is False]
     for what in missed:
         say(f"MISSED: {what}")
     return not missed
 
 
-def _why(one: Comparison) -> str:
+def _why(comparison: Comparison) -> str:
+    sent = f"{comparison.ours.sent:.3f} times the tensor left a worker"
     reasons = {
-        f"{one.ratio:.3f} times as fast, {one.task.target:g} promised": one.fast,
-        f"{one.ours.sent:.3f} times the tensor left a worker, {one.case.wire:g} promised": one.frugal,
-        "training went another way than with gloo": one.same_training,
+        f"{comparison.ratio:.3f} times as fast, {comparison.task.target:g} promised": comparison.fast,
+        f"{sent}, {comparison.case.wire:g} promised": comparison.frugal,
+        "training went another way than with gloo": comparison.same_training,
     }
     return "; ".join(reason for reason, held in reasons.items() if held is False)
 

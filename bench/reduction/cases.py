@@ -29,8 +29,8 @@ class Case:
     long a round takes. `wire`: at most so many times the tensor leaves a worker in a task of whole size.
 
     `about`: what is against the reducers; the first operations of such a case do not count (`WARM`).
-    `told`, `told_reducer`: rates that the program is told,
-    Mbit/s; 0 = the real ones. `slowest`: of the first worker's link. `delay`: ms each way on every link.
+    `declared_rate`, `declared_reducer_rate`: what the program is told instead of the real rates, Mbit/s; 0 =
+    the real ones. `slowest`: of the first worker's link. `delay`: ms each way on every link.
     `loss`: share of the segments that a link loses each way."""
 
     name: str
@@ -42,8 +42,8 @@ class Case:
     reducer_rate: float = 0.0
     wire: float = 0.0
     about: str = ""
-    told: float = 0.0
-    told_reducer: float = 0.0
+    declared_rate: float = 0.0
+    declared_reducer_rate: float = 0.0
     slowest: float = 0.0
     delay: float = 0.0
     loss: float = 0.0
@@ -85,7 +85,7 @@ CASES = (
         Task("step, 64 MiB of parameters", 64 * MIB, "", 1.42),
         Task("step, 64 MiB, bucket_cap_mb=64", 64 * MIB, "", 1.42, bucket=64),
     ), 80),
-    Case("sizes", 4, 4, 200, tuple(_swept(*one) for one in _SIZES), 40),
+    Case("sizes", 4, 4, 200, tuple(_swept(*size) for size in _SIZES), 40),
     Case("fast", 4, 4, 500, (_whole(32, 1.38, count=5), _whole(64, 1.38, count=5)), 40, wire=WIRE),
     Case("8+8", 8, 8, 100, (_whole(32, 1.65),), 80, wire=WIRE),
     Case("2+2", 2, 2, 200, (_whole(64, 0.97),), 40, wire=WIRE),
@@ -102,8 +102,10 @@ def _against(
 
 
 ADVERSE = (
-    _against("told-more", "100 times the bandwidth is declared", 1.3, told=20_000, told_reducer=20_000),
-    _against("told-less", "a hundredth of the bandwidth is declared", 1.3, told=2, told_reducer=2),
+    _against("told-more", "100 times the bandwidth is declared", 1.3,
+        declared_rate=20_000, declared_reducer_rate=20_000),
+    _against("told-less", "a hundredth of the bandwidth is declared", 1.3,
+        declared_rate=2, declared_reducer_rate=2),
     _against("delay", "5 ms of delay on each link", 1.40, delay=5, mib=16),
     _against("loss", "1 % of all segments are lost on each link", 1.2, loss=0.01, rate=100, mib=4),
 )  # fmt: skip

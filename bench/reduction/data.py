@@ -84,10 +84,10 @@ def compare(result: Array, dtype: str, number: int, right: Expected) -> Finding:
     return Finding(ordered, largest, (squares / len(result)) ** 0.5)
 
 
-def _same(one: Array, other: Array) -> bool:
+def _same(array: Array, other: Array) -> bool:
     """Bit by bit: 0 and -0 differ."""
-    bits = f"u{one.itemsize}"
-    return np.array_equal(one.view(bits), other.view(bits))
+    bits = f"u{array.itemsize}"
+    return np.array_equal(array.view(bits), other.view(bits))
 
 
 def _widened(values: Array) -> Array:

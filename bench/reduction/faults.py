@@ -126,7 +126,7 @@ def steady(
     """What it costs, without any fault, to keep what other ranks may want of this one when a reducer is lost:
     the client as it is against one that keeps nothing, in the same processes and in turns. What both do is
     not in it: results are received apart from the tensor, and reducers hold nothing. Raises SideFailed."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for case in cases:
         seconds: dict[bool, list[float]] = {True: [], False: []}
         with _series(bench, case, side) as (processes, series):
@@ -135,14 +135,14 @@ def steady(
                 for on in (True, False) if number % 2 == 0 else (False, True):
                     processes.ask(do="keep", on=on)
                     series.operation(counts=False)
-                    each = [series.operation() for _ in range(case.tasks[0].count)]
-                    seconds[on].append(median(each))
+                    durations = [series.operation() for _ in range(case.tasks[0].count)]
+                    seconds[on].append(median(durations))
         costs = [
             ready / bare - 1 for ready, bare in zip(seconds[True], seconds[False], strict=True)
         ]
         cost, ready = median(costs), median(seconds[True])
         links = f"{case.rate:g} Mbit/s" if case.rate else "unshaped"
-        found.append(
+        findings.append(
             Finding(
                 f"being ready for faults against a client that keeps nothing for them, {case.workers} + "
                 f"{case.reducers}, {links}, {case.tasks[0].title}",
@@ -152,7 +152,7 @@ def steady(
                 {"ready": seconds[True], "bare": seconds[False], "costs": costs},
             )
         )
-    return found
+    return findings
 
 
 FAULTS = (
@@ -172,7 +172,7 @@ def _series(bench: Bench, case: Case, side: Side) -> Generator[tuple[Processes, 
 def keep(directory: Path, name: str, findings: Sequence[Finding]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     words = {"about": {"machine": report.machine(), "began": time.time()}}
-    rows = [asdict(one) for one in findings]
+    rows = [asdict(finding) for finding in findings]
     (directory / f"{name}.json").write_text(json.dumps({**words, "findings": rows}, indent=1))
 
 
@@ -180,6 +180,6 @@ def kept(directory: Path, name: str) -> list[Finding]:
     """Nothing if there was no run, or one of another version of this."""
     try:
         words = json.loads((directory / f"{name}.json").read_text("utf-8"))
-        return [Finding(**one) for one in words["findings"]]
+        return [Finding(**row) for row in words["findings"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -104,30 +104,30 @@ def theory(case: Case, nbytes: int) -> Theory | None:
 
 def figures(samples: Sequence[Sample], nbytes: int) -> Figures:
     """`samples`: of each round, at least one."""
-    rounds = [median(one.seconds) for one in samples]
+    rounds = [median(sample.seconds) for sample in samples]
     return Figures(
-        median(seconds for one in samples for seconds in one.seconds),
+        median(seconds for sample in samples for seconds in sample.seconds),
         min(rounds),
         max(rounds),
-        median(one.sent for one in samples) / nbytes,
-        median(one.sent_on_wire for one in samples) / nbytes,
-        median(one.busy for one in samples),
-        median(one.worker_seconds for one in samples),
-        median(one.reducer_seconds for one in samples),
-        max(one.rms for one in samples),
-        all(one.ordered for one in samples),
-        tuple(loss for one in samples for loss in one.losses),
+        median(sample.sent for sample in samples) / nbytes,
+        median(sample.sent_on_wire for sample in samples) / nbytes,
+        median(sample.busy for sample in samples),
+        median(sample.worker_seconds for sample in samples),
+        median(sample.reducer_seconds for sample in samples),
+        max(sample.rms for sample in samples),
+        all(sample.ordered for sample in samples),
+        tuple(loss for sample in samples for loss in sample.losses),
         samples[-1].parameters,
     )
 
 
 def comparisons(case: Case, results: Results, side: str) -> list[Comparison]:
     """Of every task that both gloo and this side have done."""
-    found: list[Comparison] = []
+    compared: list[Comparison] = []
     for task in case.tasks:
         gloo, ours = results.samples(GLOO.name, task), results.samples(side, task)
         if gloo and ours:
-            found.append(
+            compared.append(
                 Comparison(
                     case,
                     task,
@@ -136,4 +136,4 @@ def comparisons(case: Case, results: Results, side: str) -> list[Comparison]:
                     theory(case, task.nbytes),
                 )
             )
-    return found
+    return compared

@@ -107,13 +107,13 @@ class Series:
     def sample(self, traffic: Sequence[Traffic] = (), reducers: float = 0.0) -> Sample:
         """Of what has counted so far. `traffic`: of the workers meanwhile, `reducers`: processor seconds;
         none where other sides had a part in them."""
-        each = len(self._hosts) * self._task.count
+        host_operations = len(self._hosts) * self._task.count
         first = [checks[0] for checks in self.checks]
         return Sample(
             self.seconds,
-            sum(one.sent for one in traffic) / each,
-            sum(one.sent_on_wire for one in traffic) / each,
-            sum(self._worker_seconds) / each,
+            sum(worker_traffic.sent for worker_traffic in traffic) / host_operations,
+            sum(worker_traffic.sent_on_wire for worker_traffic in traffic) / host_operations,
+            sum(self._worker_seconds) / host_operations,
             reducers / self._task.count,
             self._busy[0] / max(1, self._busy[1]),
             all(answer.get("ordered", False) for answer in first),

@@ -117,8 +117,8 @@ class Network:
             self._make()
         except subprocess.CalledProcessError as failure:
             self.__exit__()
-            said = (failure.stderr or "").strip()
-            raise CannotRun(f"`{' '.join(failure.cmd)}` failed: {said}") from failure
+            message = (failure.stderr or "").strip()
+            raise CannotRun(f"`{' '.join(failure.cmd)}` failed: {message}") from failure
         except BaseException:
             self.__exit__()
             raise
@@ -231,18 +231,18 @@ def _inside(namespace: str, words: Sequence[str]) -> list[str]:
 
 def _remove(namespace: str) -> None:
     """Whatever is in it ends with it: namespaces that processes live in would stay, unnamed."""
-    said = subprocess.run(
+    listed = subprocess.run(
         ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
     )
-    for pid in said.stdout.split():
+    for pid in listed.stdout.split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
 
 
 def _namespaces() -> Iterator[str]:
-    said = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
-    return (line.split()[0] for line in said.stdout.splitlines() if line.strip())
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
+    return (line.split()[0] for line in listed.stdout.splitlines() if line.strip())
 
 
 def _alive(pid: int) -> bool:

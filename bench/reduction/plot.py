@@ -39,16 +39,22 @@ def draw(ratios: Sequence[Comparison], sizes: Sequence[Comparison], path: Path) 
         )
 
 
-def _bars(axes: Any, found: Sequence[Comparison]) -> None:
-    rows = range(len(found))
-    names = [f"{one.task.title}\n{one.case.title}" for one in found]
-    axes.barh(rows, [one.ratio for one in found], height=0.6, color=_OURS, label="measured")
-    for row, one in zip(rows, found, strict=True):
-        axes.text(0.04, row, f"{one.ratio:.2f}×", color="white", va="center")
-        if one.theory:
-            _tick(axes, one.theory.limit, row, _INK)
-        if one.task.target:
-            _tick(axes, one.task.target, row, "#d9822b")
+def _bars(axes: Any, compared: Sequence[Comparison]) -> None:
+    rows = range(len(compared))
+    names = [f"{comparison.task.title}\n{comparison.case.title}" for comparison in compared]
+    axes.barh(
+        rows,
+        [comparison.ratio for comparison in compared],
+        height=0.6,
+        color=_OURS,
+        label="measured",
+    )
+    for row, comparison in zip(rows, compared, strict=True):
+        axes.text(0.04, row, f"{comparison.ratio:.2f}×", color="white", va="center")
+        if comparison.theory:
+            _tick(axes, comparison.theory.limit, row, _INK)
+        if comparison.task.target:
+            _tick(axes, comparison.task.target, row, "#d9822b")
     axes.plot([], [], color=_INK, label="limit by theory")
     axes.plot([], [], color="#d9822b", label="promised")
     axes.axvline(1, color=_INK, linewidth=0.6)
@@ -62,30 +68,37 @@ def _tick(axes: Any, at: float, row: int, colour: str) -> None:
     axes.plot([at, at], [row - 0.38, row + 0.38], color=colour, linewidth=2)
 
 
-def _curves(axes: Any, found: Sequence[Comparison]) -> None:
-    found = sorted(found, key=lambda one: one.task.nbytes)
-    if not found:
+def _curves(axes: Any, compared: Sequence[Comparison]) -> None:
+    compared = sorted(compared, key=lambda comparison: comparison.task.nbytes)
+    if not compared:
         axes.set_axis_off()
         return
-    sizes = [one.task.nbytes / MIB for one in found]
+    sizes = [comparison.task.nbytes / MIB for comparison in compared]
     curves = (
-        ("reducers", "o-", _OURS, [one.ours.seconds for one in found]),
-        ("gloo", "o-", _GLOO, [one.gloo.seconds for one in found]),
+        ("reducers", "o-", _OURS, [comparison.ours.seconds for comparison in compared]),
+        ("gloo", "o-", _GLOO, [comparison.gloo.seconds for comparison in compared]),
         (
             "bound of reducers",
             "--",
             _OURS,
-            [one.theory.reducers if one.theory else 0 for one in found],
+            [comparison.theory.reducers if comparison.theory else 0 for comparison in compared],
         ),
-        ("bound of a ring", "--", _GLOO, [one.theory.ring if one.theory else 0 for one in found]),
+        (
+            "bound of a ring",
+            "--",
+            _GLOO,
+            [comparison.theory.ring if comparison.theory else 0 for comparison in compared],
+        ),
     )
     for label, style, colour, seconds in curves:
         rates = [
-            one.task.nbytes * 8e-6 / each for one, each in zip(found, seconds, strict=True) if each
+            comparison.task.nbytes * 8e-6 / duration
+            for comparison, duration in zip(compared, seconds, strict=True)
+            if duration
         ]
         axes.semilogx(sizes[: len(rates)], rates, style, ms=4, lw=1.2, color=colour, label=label)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"tensor, MiB ({found[0].case.title})")
+    axes.set_xlabel(f"tensor, MiB ({compared[0].case.title})")
     axes.set_ylabel("tensor ÷ time of its all-reduce, Mbit/s")
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes], fontsize=7)
     axes.minorticks_off()

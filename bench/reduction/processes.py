@@ -89,8 +89,8 @@ class Processes:
     def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
         for worker in self._workers:
             worker.channel.close()
-        for one in (*self._workers, *self._reducers):
-            _end(one.process)
+        for participant in (*self._workers, *self._reducers):
+            _end(participant.process)
         if kind is None or not issubclass(kind, SideFailed):
             shutil.rmtree(self._logs, ignore_errors=True)
 
@@ -109,26 +109,26 @@ class Processes:
 
     def answers(self, doings: Sequence[Doing] = ()) -> list[Answer]:
         """One answer of every worker; meanwhile do what is to be done. Raises SideFailed."""
-        found: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         end = time.monotonic() + self._limit
         left = sorted(doings, key=lambda doing: doing.at)
         with selectors.DefaultSelector() as selector:
             for rank, worker in enumerate(self._workers):
                 selector.register(worker.channel, selectors.EVENT_READ, rank)
-            while len(found) < len(self._workers) or left:
+            while len(answers) < len(self._workers) or left:
                 now = time.monotonic()
                 if left and left[0].at <= now:
                     left.pop(0).do()
                     continue
                 if now > end:
-                    rank = min(set(range(len(self._workers))) - set(found))
+                    rank = min(set(range(len(self._workers))) - set(answers))
                     raise self._failed(rank, f"gave no answer in {self._limit:g} s")
                 until = min([end, *(doing.at for doing in left)])
                 for key, _ in selector.select(until - now):
                     answer = self._received(key.data)
                     if answer is not None:
-                        found[key.data] = answer
-        return [found[rank] for rank in range(len(self._workers))]
+                        answers[key.data] = answer
+        return [answers[rank] for rank in range(len(self._workers))]
 
     def kill_reducer(self, index: int) -> None:
         """SIGKILL to all of its processes, without a word to anybody."""
@@ -150,7 +150,7 @@ class Processes:
 
     def reducer_seconds(self) -> float:
         """Processor time of all reducers so far."""
-        return sum(one.used + _seconds(one.process) for one in self._reducers)
+        return sum(reducer.used + _seconds(reducer.process) for reducer in self._reducers)
 
     def _start_reducer(self, index: int, incarnation: int) -> _Reducer:
         log = self._logs / f"reducer-{index}-{incarnation}.log"
@@ -174,8 +174,8 @@ class Processes:
         more = worker.channel.recv(1 << 16)
         if not more:
             raise self._failed(rank, "has ended")
-        line, found, rest = (worker.waiting + more).partition(b"\n")
-        if not found:
+        line, newline, rest = (worker.waiting + more).partition(b"\n")
+        if not newline:
             worker.waiting = line
             return None
         worker.waiting = rest
@@ -185,10 +185,10 @@ class Processes:
         return answer
 
     def _failed(self, rank: int, what: str) -> SideFailed:
-        logs = [self._workers[rank].log, *(one.logs[-1] for one in self._reducers)]
-        said = [f"{log.name}: {_end_of(log)}" for log in logs]
+        logs = [self._workers[rank].log, *(reducer.logs[-1] for reducer in self._reducers)]
+        log_ends = [f"{log.name}: {_end_of(log)}" for log in logs]
         return SideFailed(
-            "\n".join([f"{self.side.name}: worker {rank} {what}", *said, f"Logs: {self._logs}"])
+            "\n".join([f"{self.side.name}: worker {rank} {what}", *log_ends, f"Logs: {self._logs}"])
         )
 
 

@@ -41,7 +41,7 @@ def cable_end(name: str) -> int:
 
 def carry(pairs: Sequence[tuple[int, int]], seconds: float) -> None:
     """Until standard input ends."""
-    other = dict(pairs) | {two: one for one, two in pairs}
+    other = dict(pairs) | {right: left for left, right in pairs}
     under_way: deque[tuple[float, int, bytes]] = deque()
     while True:
         until = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None

@@ -38,7 +38,9 @@ class Results:
     rounds: Sequence[Round]
 
     def samples(self, side: str, task: Task) -> list[Sample]:
-        return [one[side][task.key] for one in self.rounds if task.key in one.get(side, {})]
+        return [
+            by_side[side][task.key] for by_side in self.rounds if task.key in by_side.get(side, {})
+        ]
 
     def keep(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -51,10 +53,10 @@ def kept(directory: Path, case: str) -> Results | None:
         words = json.loads((directory / f"{case}.json").read_text("utf-8"))
         rounds = [
             {
-                side: {key: Sample(**one) for key, one in tasks.items()}
-                for side, tasks in each.items()
+                side: {key: Sample(**fields) for key, fields in tasks.items()}
+                for side, tasks in by_side.items()
             }
-            for each in words["rounds"]
+            for by_side in words["rounds"]
         ]
         return Results(words["case"], words["about"], rounds)
     except (OSError, ValueError, KeyError, TypeError):
@@ -87,50 +89,50 @@ class Bench:
             self._package,
             network.workers,
             network.reducers,
-            case.told or case.rate,
-            case.told_reducer or case.reducer_rate or case.rate,
+            case.declared_rate or case.rate,
+            case.declared_reducer_rate or case.reducer_rate or case.rate,
             new_token(),
         )
         return Processes(side, around, self._python, LIMIT)
 
     def run(self, case: Case, sides: Sequence[Side], rounds: int) -> Results:
         """Raises CannotRun, SideFailed."""
-        found: list[Round] = []
+        finished: list[Round] = []
         began, load = time.time(), os.getloadavg()[0]
         with self.network(case) as network:
             for number in range(rounds):
                 # The other way round every other time: whatever drifts hits all.
                 order = sides if number % 2 == 0 else tuple(reversed(sides))
                 if case.about:
-                    found.append(self._in_turn(case, network, order, number))
+                    finished.append(self._in_turn(case, network, order, number))
                 else:
-                    found.append(
+                    finished.append(
                         {side.name: self._side(case, network, side, number) for side in order}
                     )
         about = {"machine": report.machine(), "began": began, "load": load, **self.facts}
         if case.about:
             about["said"] = dict(self.said)
-        return Results(case.name, about, found)
+        return Results(case.name, about, finished)
 
     def _in_turn(self, case: Case, network: Network, sides: Sequence[Side], number: int) -> Round:
         """All sides are there, and do a few operations each in turn: what this machine's load does to one it
         does to the next as well. Not for what is to be told of traffic."""
         (task,) = case.tasks
         with ExitStack() as stack:
-            series: dict[str, Series] = {}
+            by_side: dict[str, Series] = {}
             for side in sides:
                 processes = stack.enter_context(self.processes(case, network, side))
                 self.facts[side.name] = processes.ask(do="join")[0]
                 first = APART * number
-                one = Series(processes, network.workers, task, first, exact=False)
-                one.warm_up(case.warm_up if side.reduces else 1)
+                series = Series(processes, network.workers, task, first, exact=False)
+                series.warm_up(case.warm_up if side.reduces else 1)
                 self.said[side.name] = processes.said()
-                series[side.name] = one
+                by_side[side.name] = series
             for _ in range(task.count // TURN):
-                for one in series.values():
+                for series in by_side.values():
                     for _ in range(TURN):
-                        one.operation()
-            return {name: {task.key: one.sample()} for name, one in series.items()}
+                        series.operation()
+            return {name: {task.key: series.sample()} for name, series in by_side.items()}
 
     def _side(self, case: Case, network: Network, side: Side, number: int) -> dict[str, Sample]:
         before = [host.traffic() for host in network.reducers]

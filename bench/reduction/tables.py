@@ -6,60 +6,67 @@ from bench.reduction.faults import Finding
 from bench.reduction.figures import Comparison
 
 
-def promised(found: Sequence[Comparison]) -> str:
+def promised(compared: Sequence[Comparison]) -> str:
     lines = [
         "| workers + reducers, links | operation | gloo | reducers | ratio | limit | target | of the "
         "links' bound, gloo / ours | left a worker ÷ tensor, gloo / ours | with all headers |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for one in found:
-        limit = f"{one.theory.limit:.2f}" if one.theory else "–"
-        bound = f"{one.ring_part:.1%} / {one.part_of_bound:.1%}" if one.theory else "–"
+    for comparison in compared:
+        limit = f"{comparison.theory.limit:.2f}" if comparison.theory else "–"
+        bound = (
+            f"{comparison.ring_part:.1%} / {comparison.part_of_bound:.1%}"
+            if comparison.theory
+            else "–"
+        )
         lines.append(
-            f"| {one.case.title} | {one.task.title} | {_seconds(one.gloo.seconds)} | "
-            f"{_seconds(one.ours.seconds)} | **{one.ratio:.3f}×** | {limit} | {_target(one)} | {bound} | "
-            f"{one.gloo.sent:.3f} / {one.ours.sent:.3f}{_verdict(one.frugal)} | "
-            f"{one.gloo.sent_on_wire:.3f} / {one.ours.sent_on_wire:.3f} |"
+            f"| {comparison.case.title} | {comparison.task.title} | {_seconds(comparison.gloo.seconds)} | "
+            f"{_seconds(comparison.ours.seconds)} | **{comparison.ratio:.3f}×** | {limit} | "
+            f"{_target(comparison)} | {bound} | "
+            f"{comparison.gloo.sent:.3f} / {comparison.ours.sent:.3f}{_verdict(comparison.frugal)} | "
+            f"{comparison.gloo.sent_on_wire:.3f} / {comparison.ours.sent_on_wire:.3f} |"
         )
     return "\n".join(lines)
 
 
-def against(found: Sequence[Comparison], said: Mapping[str, Sequence[str]]) -> str:
-    """What is against the reducers, and what becomes of it. `said`: the lines of the log, by case."""
+def against(compared: Sequence[Comparison], log_lines: Mapping[str, Sequence[str]]) -> str:
+    """What is against the reducers, and what becomes of it. `log_lines`: by case."""
     lines = [
         "| workers + reducers, links | against the reducers | operation | gloo | auto | ratio | target | "
         "what the log says at last |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for one in found:
-        last = [*said.get(one.case.name, ()), "–"][-2 if said.get(one.case.name) else -1]
+    for comparison in compared:
+        logged = log_lines.get(comparison.case.name, ())
+        last = [*logged, "–"][-2 if logged else -1]
         lines.append(
-            f"| {one.case.title} | {one.case.about} | {one.task.title} | {_seconds(one.gloo.seconds)} | "
-            f"{_seconds(one.ours.seconds)} | **{one.ratio:.3f}×** | {_target(one)} | {last} |"
+            f"| {comparison.case.title} | {comparison.case.about} | {comparison.task.title} | "
+            f"{_seconds(comparison.gloo.seconds)} | {_seconds(comparison.ours.seconds)} | "
+            f"**{comparison.ratio:.3f}×** | {_target(comparison)} | {last} |"
         )
     return "\n".join(lines)
 
 
-def costs(found: Sequence[Comparison]) -> str:
+def costs(compared: Sequence[Comparison]) -> str:
     lines = [
         "| workers + reducers, links | operation | ratio | processor s per worker and GB, gloo / reducers | "
         "of all reducers per GB of the tensor | processors busy, gloo / reducers |",
         "|---|---|---|---|---|---|",
     ]
-    for one in found:
-        scale = 1e9 / one.task.nbytes
-        both = (one.gloo, one.ours)
-        workers = " / ".join(f"{each.worker_seconds * scale:.2f}" for each in both)
-        busy = " / ".join(f"{each.busy:.0%}" for each in both)
-        reducers = one.ours.reducer_seconds * scale
+    for comparison in compared:
+        scale = 1e9 / comparison.task.nbytes
+        both = (comparison.gloo, comparison.ours)
+        workers = " / ".join(f"{figures.worker_seconds * scale:.2f}" for figures in both)
+        busy = " / ".join(f"{figures.busy:.0%}" for figures in both)
+        reducers = comparison.ours.reducer_seconds * scale
         lines.append(
-            f"| {one.case.title} | {one.task.title} | {one.ratio:.3f} | {workers} | {reducers:.2f} | "
-            f"{busy} |"
+            f"| {comparison.case.title} | {comparison.task.title} | {comparison.ratio:.3f} | "
+            f"{workers} | {reducers:.2f} | {busy} |"
         )
     return "\n".join(lines)
 
 
-def numerics(found: Sequence[Comparison]) -> str:
+def numerics(compared: Sequence[Comparison]) -> str:
     """One row for each type, of the operations that gave it first, and one for training."""
     lines = [
         "| | RMS error, gloo | RMS error, reducers | sum in the order of ranks, bit by bit: gloo / "
@@ -67,14 +74,14 @@ def numerics(found: Sequence[Comparison]) -> str:
         "|---|---|---|---|",
     ]
     seen: set[str] = set()
-    for one in found:
-        if one.task.dtype and one.task.dtype not in seen:
-            seen.add(one.task.dtype)
+    for comparison in compared:
+        if comparison.task.dtype and comparison.task.dtype not in seen:
+            seen.add(comparison.task.dtype)
             lines.append(
-                f"| {one.task.dtype} | {one.gloo.rms:.2e} | {one.ours.rms:.2e} "
-                f"| {_yes(one.gloo.ordered)} / {_yes(one.ours.ordered)} |"
+                f"| {comparison.task.dtype} | {comparison.gloo.rms:.2e} | {comparison.ours.rms:.2e} "
+                f"| {_yes(comparison.gloo.ordered)} / {_yes(comparison.ours.ordered)} |"
             )
-    trained = next((one for one in found if one.ours.losses), None)
+    trained = next((comparison for comparison in compared if comparison.ours.losses), None)
     if trained is not None:
         apart = abs(trained.gloo.losses[-1] - trained.ours.losses[-1])
         lines.append(
@@ -84,15 +91,17 @@ def numerics(found: Sequence[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def faults(found: Sequence[Finding]) -> str:
-    rows = (f"| {one.what} | {one.value} |{_verdict(one.held)} |" for one in found)
+def faults(findings: Sequence[Finding]) -> str:
+    rows = (
+        f"| {finding.what} | {finding.value} |{_verdict(finding.held)} |" for finding in findings
+    )
     return "\n".join(["| what | what came of it | promised |", "|---|---|---|", *rows])
 
 
-def _target(one: Comparison) -> str:
-    if not one.task.target:
+def _target(comparison: Comparison) -> str:
+    if not comparison.task.target:
         return "–"
-    return f"≥ {one.task.target:.2f}{_verdict(one.fast)}"
+    return f"≥ {comparison.task.target:.2f}{_verdict(comparison.fast)}"
 
 
 def _verdict(held: bool | None) -> str:

@@ -68,11 +68,11 @@ class AllReduce:
     def check(self) -> Answer:
         answer: Answer = {"digest": hashlib.sha256(self._array.data).hexdigest()}
         if self._right is not None:
-            found = data.compare(self._array, self._dtype, self._number, self._right)
+            finding = data.compare(self._array, self._dtype, self._number, self._right)
             answer |= {
-                "ordered": found.ordered,
-                "largest": found.largest,
-                "rms": found.rms,
+                "ordered": finding.ordered,
+                "largest": finding.largest,
+                "rms": finding.rms,
                 "tolerance": self._right.tolerance,
             }
         return answer

@@ -52,9 +52,9 @@ def main() -> int:
     at = sorted({min(50, options.trials), options.trials})
     of_set = {
         name: [
-            one
-            for one in results
-            if PROBLEMS[one.task.problem] in SETS[name] and one.task.trials == options.trials
+            result
+            for result in results
+            if PROBLEMS[result.task.problem] in SETS[name] and result.task.trials == options.trials
         ]
         for name in SETS
     }
@@ -65,11 +65,11 @@ def main() -> int:
     target = ROOT / "build" / "bench" / "tuning.md"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(whole + "\n", "utf-8")
-    found = [] if options.quick else tables.verdicts(of_set[USUAL], options.trials)
-    found += [] if options.quick else tables.promises(of_set[PITFALLS], options.trials)
-    for what, held in found:
+    verdicts = [] if options.quick else tables.verdicts(of_set[USUAL], options.trials)
+    verdicts += [] if options.quick else tables.promises(of_set[PITFALLS], options.trials)
+    for what, held in verdicts:
         say(f"{'held' if held else 'MISSED'}: {what}")
-    return 0 if all(held for _, held in found) else 1
+    return 0 if all(held for _, held in verdicts) else 1
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -109,21 +109,23 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
 
 def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
     """The results of the tasks, those that could be had."""
-    known = {one.task: one for one in kept(RESULTS) if one.version == version(one.task)}
-    missing = [] if options.report else [one for one in wanted if one not in known]
+    known = {
+        result.task: result for result in kept(RESULTS) if result.version == version(result.task)
+    }
+    missing = [] if options.report else [task for task in wanted if task not in known]
     say(f"{len(wanted)} runs, {len(missing)} to do, {options.jobs} at a time ...")
     for done, result in enumerate(do(missing, options.jobs), start=1):
         known[result.task] = result
         keep(RESULTS, result)
         if done % 20 == 0:
             say(f"{done} of {len(missing)}")
-    return [known[one] for one in wanted if one in known]
+    return [known[task] for task in wanted if task in known]
 
 
 def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
     """In processes of their own, in the order in which they end."""
     pythons: dict[str, Path] = {}
-    for name in sorted({one.candidate for one in missing}):
+    for name in sorted({task.candidate for task in missing}):
         try:
             say(f"{name}: looking for its environment; the first time it is installed ...")
             pythons[name] = environments.python_for(name)

@@ -37,12 +37,14 @@ class Standing:
 
 
 def regrets_after(results: Sequence[Result], trials: int) -> Regrets:
-    found: dict[Case, dict[str, list[float]]] = {}
-    for one in sorted(results, key=lambda one: one.task.seed):
-        if len(one.regrets) >= trials:
-            case = found.setdefault((one.task.problem, one.task.pending), {})
-            case.setdefault(one.task.candidate, []).append(max(one.regrets[trials - 1], FLOOR))
-    return found
+    regrets: dict[Case, dict[str, list[float]]] = {}
+    for result in sorted(results, key=lambda result: result.task.seed):
+        if len(result.regrets) >= trials:
+            case = regrets.setdefault((result.task.problem, result.task.pending), {})
+            case.setdefault(result.task.candidate, []).append(
+                max(result.regrets[trials - 1], FLOOR)
+            )
+    return regrets
 
 
 def complete(regrets: Regrets, candidates: Sequence[str]) -> Regrets:
@@ -60,12 +62,12 @@ def standings(results: Sequence[Result], candidates: Sequence[str], trials: int)
     if not regrets or RANDOM not in candidates:
         return []
     ranks = {name: median(_rank(case, name) for case in regrets.values()) for name in candidates}
-    found: list[Standing] = []
+    table: list[Standing] = []
     for name in candidates:
         low, high = _interval(regrets, name)
         verdicts = [_differs(case[name], case[RANDOM]) for case in regrets.values()]
-        seconds = [one.seconds for one in results if one.task.candidate == name]
-        found.append(
+        seconds = [result.seconds for result in results if result.task.candidate == name]
+        table.append(
             Standing(
                 name,
                 ranks[name],
@@ -77,7 +79,7 @@ def standings(results: Sequence[Result], candidates: Sequence[str], trials: int)
                 sum(seconds) / len(seconds),
             )
         )
-    return sorted(found, key=lambda one: (one.rank, one.ratio))
+    return sorted(table, key=lambda standing: (standing.rank, standing.ratio))
 
 
 def _rank(case: Mapping[str, Sequence[float]], name: str) -> float:

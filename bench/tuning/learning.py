@@ -91,28 +91,28 @@ def _cross_validated(model: Any, data: Any, scoring: str) -> float:
 def search(problem: Problem, evaluations: int, seed: int) -> tuple[float, dict[str, Value]]:
     """The best value found, and where. Prints each that is better than those before it."""
     draw, value = random.Random(seed), problem.objective(0)
-    best, found = float("inf"), dict[str, Value]()
+    best, best_point = float("inf"), dict[str, Value]()
     for index in range(evaluations):
         proposals = RandomSearch().suggest(problem.spec, (), 1, seed * 1_000_000 + index)
         point = dict(proposals.parameters[0])
         if index > evaluations // 2:
             changed = draw.sample(sorted(point), draw.choice((1, 1, 2)))
             point = {
-                name: _nearby(problem, name, found[name], new, draw)
+                name: _nearby(problem, name, best_point[name], new, draw)
                 if name in changed
-                else found[name]
+                else best_point[name]
                 for name, new in point.items()
             }
         now = value(point)
         if now is not None and now < best:
-            best, found = now, point
-            print(index, best, found, flush=True)
-    return best, found
+            best, best_point = now, point
+            print(index, best, best_point, flush=True)
+    return best, best_point
 
 
 def _nearby(problem: Problem, name: str, old: Value, new: Value, draw: random.Random) -> Value:
     """Between the old value and the new one, mostly nearer to the old one, on the parameter's scale."""
-    parameter = next(one for one in problem.spec.parameters if one.id == name)
+    parameter = next(parameter for parameter in problem.spec.parameters if parameter.id == name)
     if isinstance(old, str) or isinstance(new, str):
         return new
     part = draw.random() ** 3
@@ -124,5 +124,5 @@ def _nearby(problem: Problem, name: str, old: Value, new: Value, draw: random.Ra
 
 
 if __name__ == "__main__":
-    task = next(one for one in learned() if one.name == sys.argv[1])
+    task = next(problem for problem in learned() if problem.name == sys.argv[1])
     search(task, int(sys.argv[2]), int(sys.argv[3]))

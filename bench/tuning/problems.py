@@ -47,16 +47,16 @@ class Problem:
 
     def told(self, true: float, draw: random.Random) -> float:
         """What the candidate is told of a trial."""
-        told = true + self.noise * draw.gauss(0, 1)
+        observed = true + self.noise * draw.gauss(0, 1)
         if self.outliers and draw.random() < self.outliers:
-            told += self.spoilt_by * draw.random()
-        return told
+            observed += self.spoilt_by * draw.random()
+        return observed
 
 
 def made() -> tuple[Problem, ...]:
     """All but the two real tasks."""
     return (
-        _shifted("sphere-8", 8, 5.0, lambda z: sum(each**2 for each in z)),
+        _shifted("sphere-8", 8, 5.0, lambda z: sum(coordinate**2 for coordinate in z)),
         _shifted("ellipsoid-5", 5, 5.0, ellipsoid),
         _shifted("rosenbrock-4", 4, 2.0, _rosenbrock),
         _shifted("rastrigin-3", 3, 5.12, rastrigin),
@@ -104,26 +104,26 @@ def _shifted(
 
 def ellipsoid(z: Sequence[float], powers: float = 3.0) -> float:
     """The condition is ten to the `powers`."""
-    return sum(10 ** (powers * i / (len(z) - 1)) * each**2 for i, each in enumerate(z))
+    return sum(10 ** (powers * i / (len(z) - 1)) * coordinate**2 for i, coordinate in enumerate(z))
 
 
 def _rosenbrock(z: Sequence[float]) -> float:
-    y = [each + 1 for each in z]
+    y = [coordinate + 1 for coordinate in z]
     return sum(100 * (after - before**2) ** 2 + (1 - before) ** 2 for before, after in pairwise(y))
 
 
 def rastrigin(z: Sequence[float]) -> float:
-    return sum(each**2 - 10 * math.cos(2 * math.pi * each) + 10 for each in z)
+    return sum(coordinate**2 - 10 * math.cos(2 * math.pi * coordinate) + 10 for coordinate in z)
 
 
 def _ackley(z: Sequence[float]) -> float:
-    squares = sum(each**2 for each in z) / len(z)
-    waves = sum(math.cos(2 * math.pi * each) for each in z) / len(z)
+    squares = sum(coordinate**2 for coordinate in z) / len(z)
+    waves = sum(math.cos(2 * math.pi * coordinate) for coordinate in z) / len(z)
     return -20 * math.exp(-0.2 * math.sqrt(squares)) - math.exp(waves) + 20 + math.e
 
 
 def _levy(z: Sequence[float]) -> float:
-    w = [1 + each / 4 for each in z]
+    w = [1 + coordinate / 4 for coordinate in z]
     inner = sum((v - 1) ** 2 * (1 + 10 * math.sin(math.pi * v + 1) ** 2) for v in w[:-1])
     last = (w[-1] - 1) ** 2 * (1 + math.sin(2 * math.pi * w[-1]) ** 2)
     return math.sin(math.pi * w[0]) ** 2 + inner + last
@@ -161,8 +161,8 @@ def hartmann(
 
         def value(point: Point) -> float:
             x = [
-                1 - each if turned else each
-                for each, turned in zip(coordinates(point, 6), mirrored, strict=True)
+                1 - coordinate if turned else coordinate
+                for coordinate, turned in zip(coordinates(point, 6), mirrored, strict=True)
             ]
             return -sum(
                 alpha
@@ -172,8 +172,8 @@ def hartmann(
 
         return value
 
-    said = Noise.HIGH if noise and is_told else Noise.LOW
-    spec = study([double(f"x{index}", 0.0, 1.0) for index in range(6)], said)
+    declared = Noise.HIGH if noise and is_told else Noise.LOW
+    spec = study([double(f"x{index}", 0.0, 1.0) for index in range(6)], declared)
     least = -3.322368011415515
     return Problem(name, spec, objective, least, noise, outliers, spoilt_by, pending)
 

@@ -122,9 +122,9 @@ def to_json(result: Result) -> str:
 
 def from_json(line: str) -> Result:
     """Raises ValueError, KeyError or TypeError if the line is no result, or torn."""
-    found: Any = json.loads(line)
-    task = Task(**found["task"])
-    return Result(task, found["version"], tuple(found["regrets"]), found["seconds"])
+    fields: Any = json.loads(line)
+    task = Task(**fields["task"])
+    return Result(task, fields["version"], tuple(fields["regrets"]), fields["seconds"])
 
 
 def main() -> None:

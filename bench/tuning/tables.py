@@ -27,11 +27,11 @@ def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
     """What is promised of this service's own algorithm, and whether it held; nothing without all it compares
     with."""
     names = {result.task.candidate for result in results}
-    table = {one.candidate: one for one in standings(results, sorted(names), trials)}
+    table = {standing.candidate: standing for standing in standings(results, sorted(names), trials)}
     if OURS not in table or RANDOM not in table:
         return []
     own = table[OURS]
-    first = own.rank <= min(one.rank for one in table.values())
+    first = own.rank <= min(standing.rank for standing in table.values())
     return [
         (f"first on median rank after {trials} trials: {own.rank:g}", first),
         (f"at most {RATIO} of random search's regret: {own.ratio:.4f}", own.ratio <= RATIO),
@@ -45,21 +45,21 @@ def pitfalls(results: Sequence[Result], trials: int) -> str:
 
 
 def _names(results: Sequence[Result]) -> list[str]:
-    done = {one.task.candidate for one in results}
+    done = {result.task.candidate for result in results}
     return [name for name in (RANDOM, *(e.value for e in Engine)) if name in done]
 
 
 def promises(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
     """What is promised of pitfalls, and whether it held; nothing of cases that were not run."""
-    found: list[tuple[str, bool]] = []
+    outcomes: list[tuple[str, bool]] = []
     cases = regrets_after(results, trials)
     for problem in (*FAILING, *SPOILT):
         case = cases.get((problem, 1), {})
         if OURS in case and TPE in case:
             own, other = median(case[OURS]), median(case[TPE])
             what = f"{problem}: no worse than {TPE} after {trials} trials: {own:.3g}, {other:.3g}"
-            found.append((what, own <= other))
-    return found
+            outcomes.append((what, own <= other))
+    return outcomes
 
 
 def _standings(rows: Sequence[Standing], trials: int) -> str:
@@ -71,22 +71,23 @@ def _standings(rows: Sequence[Standing], trials: int) -> str:
         "|---|---|---|---|---|",
     ]
     lines += [
-        f"| {one.candidate} | {one.rank:g} | {one.ratio:.4f} ({one.low:.4f}–{one.high:.4f}) | {one.wins} / "
-        f"{one.losses} | {one.seconds:.3f} |"
-        for one in rows
+        f"| {standing.candidate} | {standing.rank:g} | "
+        f"{standing.ratio:.4f} ({standing.low:.4f}–{standing.high:.4f}) | "
+        f"{standing.wins} / {standing.losses} | {standing.seconds:.3f} |"
+        for standing in rows
     ]
     return "\n".join(lines)
 
 
 def _cases(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
-    found = complete(regrets_after(results, trials), names)
-    if not found:
+    cases = complete(regrets_after(results, trials), names)
+    if not cases:
         return ""
     lines = [
         f"| median regret after {trials} | pending | seeds | {' | '.join(names)} |",
         "|---|---|---|" + "---|" * len(names),
     ]
-    for (problem, pending), case in found.items():
+    for (problem, pending), case in cases.items():
         cells = " | ".join(f"{median(case[name]):.3g}" for name in names)
         seeds = min(len(regrets) for regrets in case.values())
         lines.append(f"| {problem} | {pending} | {seeds} | {cells} |")
@@ -96,8 +97,8 @@ def _cases(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
 def _beaten(results: Sequence[Result]) -> str:
     """Where a best value known is none any more."""
     worst: dict[str, float] = {}
-    for one in results:
-        worst[one.task.problem] = min(worst.get(one.task.problem, 0.0), one.regrets[-1])
+    for result in results:
+        worst[result.task.problem] = min(worst.get(result.task.problem, 0.0), result.regrets[-1])
     return "\n".join(
         f"{problem}: a value better than the best known by {-regret:.3g} was found; "
         "bench/tuning/learning.py wants it."

@@ -55,10 +55,10 @@ class OptunaAlgorithm:
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
         def propose(known: Sequence[Seen], number: int) -> Seen:
             study = self._study(spec, known, seed_of(seed, number))
-            asked = study.ask()
+            trial = study.ask()
 
             def draw(index: int, parameter: Parameter) -> Value:
-                return to_value(parameter, _draw(asked, key(index, parameter), parameter))
+                return to_value(parameter, _draw(trial, key(index, parameter), parameter))
 
             return pending(number, walk(spec, draw))
 
@@ -70,19 +70,19 @@ class OptunaAlgorithm:
             sampler=self._sampler(self._optuna, spec, seed),
         )
         distributions = {
-            key(index, one): _distribution(self._optuna, one)
-            for index, one in enumerate(spec.parameters)
+            key(index, parameter): _distribution(self._optuna, parameter)
+            for index, parameter in enumerate(spec.parameters)
         }
-        told = (self._told(spec, distributions, one) for one in trials)
-        study.add_trials([one for one in told if one is not None])
+        library_trials = (self._told(spec, distributions, trial) for trial in trials)
+        study.add_trials([trial for trial in library_trials if trial is not None])
         return study
 
     def _told(self, spec: StudySpec, distributions: Mapping[str, Any], trial: Seen) -> Any:
         """Return the library's trial; None for one that it cannot represent, and for an infeasible one."""
-        found = places(spec, trial.parameters)
-        if found is None or (trial.final is None and trial.state.is_over):
+        located = places(spec, trial.parameters)
+        if located is None or (trial.final is None and trial.state.is_over):
             return None
-        parameters = {key(index, spec.parameters[index]): place for index, place in found.items()}
+        parameters = {key(index, spec.parameters[index]): place for index, place in located.items()}
         states = self._optuna.trial.TrialState
         how: dict[str, Any] = {"state": states.RUNNING}
         if trial.final is not None:
@@ -129,14 +129,14 @@ def _distribution(optuna: Any, parameter: Parameter) -> Any:
             return kinds.CategoricalDistribution(list(parameter.categories))
 
 
-def _draw(asked: Any, name: str, parameter: Parameter) -> float | int | str:
+def _draw(trial: Any, name: str, parameter: Parameter) -> float | int | str:
     log = is_log(parameter)
     match parameter.type:
         case ParameterType.DOUBLE:
-            return asked.suggest_float(name, parameter.low, parameter.high, log=log)
+            return trial.suggest_float(name, parameter.low, parameter.high, log=log)
         case ParameterType.INTEGER:
-            return asked.suggest_int(name, int(parameter.low), int(parameter.high), log=log)
+            return trial.suggest_int(name, int(parameter.low), int(parameter.high), log=log)
         case ParameterType.DISCRETE:
-            return asked.suggest_int(name, 0, len(parameter.values) - 1)
+            return trial.suggest_int(name, 0, len(parameter.values) - 1)
         case ParameterType.CATEGORICAL:
-            return asked.suggest_categorical(name, list(parameter.categories))
+            return trial.suggest_categorical(name, list(parameter.categories))

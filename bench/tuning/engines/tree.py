@@ -28,7 +28,7 @@ def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> P
     for index, parameter in enumerate(spec.parameters):
         if parameter.parent >= 0:
             above = chosen.get(parameter.parent)
-            if above is None or not any(is_same(above, one) for one in parameter.when):
+            if above is None or not any(is_same(above, trigger) for trigger in parameter.when):
                 continue
         value = choose(index, parameter)
         if value is None:
@@ -40,18 +40,18 @@ def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> P
 def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
     """Return the places of a stored trial's values by node, with numbers moved into the bounds; None if the
     library cannot represent it: an active parameter is missing, or its value is not listed."""
-    given: Mapping[str, Value] = dict(parameters)
-    found: dict[int, Place] = {}
+    values: Mapping[str, Value] = dict(parameters)
+    located: dict[int, Place] = {}
 
     def look(index: int, parameter: Parameter) -> Value | None:
-        value = given.get(parameter.id)
+        value = values.get(parameter.id)
         place = None if value is None else to_place(parameter, value)
         if place is None:
             return None
-        found[index] = place
+        located[index] = place
         return value
 
-    return None if walk(spec, look) is None else found
+    return None if walk(spec, look) is None else located
 
 
 def to_place(parameter: Parameter, value: Value) -> Place | None:
@@ -62,7 +62,7 @@ def to_place(parameter: Parameter, value: Value) -> Place | None:
         return None
     match parameter.type:
         case ParameterType.DISCRETE:
-            near = (i for i, one in enumerate(parameter.values) if is_same(one, value))
+            near = (i for i, listed in enumerate(parameter.values) if is_same(listed, value))
             return next(near, None)
         case ParameterType.INTEGER:
             return int(_mirrored(parameter, round(_within(parameter, value))))
@@ -99,9 +99,9 @@ def reproducible(
     twice. `propose` gets the trials, and the number that its proposal will have if it is stored next."""
     known, proposed = list(trials), list[Parameters]()
     for _ in range(count):
-        one = propose(known, (known[-1].number if known else 0) + 1)
-        known.append(one)
-        proposed.append(one.parameters)
+        proposal = propose(known, (known[-1].number if known else 0) + 1)
+        known.append(proposal)
+        proposed.append(proposal.parameters)
     return tuple(proposed)
 
 
