@@ -11,12 +11,12 @@ _BEGUN = re.compile(r"begun-(\d+)-([0-9a-f]{12})")
 
 @dataclass(frozen=True, slots=True)
 class LifeSeen:
-    """`said`: lines surely written. `end`: its own end, "" if it was ended; `ended_at`: when (ns), just
+    """`lines`: lines surely written. `end`: its own end, "" if it was ended; `ended_at`: when (ns), just
     before. `begun`, `last_sign`: the first and the last moment (ns) at which it wrote anything."""
 
     number: int
     token: str
-    said: int
+    lines: int
     end: str
     ended_at: int
     begun: int

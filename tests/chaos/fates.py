@@ -89,8 +89,8 @@ def fates(
         if overlaps(drains, life.begun, following.begun)
         and _is_moved(life, pool, its_attempt == attempt, (replica, life.number) in killed)
     }
-    asked = sum(entry["kind"] == "replica_asked_to_leave" for entry in mine)
-    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked)
+    asked_to_leave = sum(entry["kind"] == "replica_asked_to_leave" for entry in mine)
+    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked_to_leave)
 
 
 def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:

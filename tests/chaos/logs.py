@@ -35,7 +35,7 @@ def spoken(lines: Iterable[Line]) -> list[Line]:
 
 def parts(lines: Iterable[Line]) -> tuple[list[Part], list[str]]:
     """The lives that a replica's lines tell of, in order; and what is wrong with them."""
-    found: list[Part] = []
+    lives: list[Part] = []
     wrong: list[str] = []
     for attempt, text in lines:
         match = _SPOKEN.fullmatch(text)
@@ -45,15 +45,15 @@ def parts(lines: Iterable[Line]) -> tuple[list[Part], list[str]]:
                 wrong.append(f"not a line of the program: {text!r}")
             continue
         token, number = match[1], int(match[2])
-        last = found[-1] if found else None
+        last = lives[-1] if lives else None
         if last is None or (last.token, last.attempt) != (token, attempt):
-            if any(part.token == token for part in found):
+            if any(part.token == token for part in lives):
                 wrong.append(f"life {token} comes back with line {number}")
-            found.append(last := Part(token, attempt, 0))
+            lives.append(last := Part(token, attempt, 0))
         if number != last.lines:
             wrong.append(f"life {token}: line {number} where {last.lines} should be")
-        found[-1] = Part(token, attempt, number + 1)
-    return found, wrong
+        lives[-1] = Part(token, attempt, number + 1)
+    return lives, wrong
 
 
 @dataclass

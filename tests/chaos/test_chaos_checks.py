@@ -33,17 +33,17 @@ def spoken(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line]:
 
 def test_a_gap_a_repetition_and_a_life_that_comes_back_are_seen() -> None:
     """spec/logs#order: no line lost, none twice, in order."""
-    one, two = "a" * 12, "b" * 12
-    whole, wrong = logs.parts([*spoken(one, 0, 1, 2), *spoken(two, 0, 1, attempt=2)])
-    assert whole == [logs.Part(one, 1, 3), logs.Part(two, 2, 2)]
+    first, second = "a" * 12, "b" * 12
+    whole, wrong = logs.parts([*spoken(first, 0, 1, 2), *spoken(second, 0, 1, attempt=2)])
+    assert whole == [logs.Part(first, 1, 3), logs.Part(second, 2, 2)]
     assert not wrong
-    assert not logs.parts([*spoken(one, 0), (1, f"{one} 1 workerp"), *spoken(two, 0)])[1]
+    assert not logs.parts([*spoken(first, 0), (1, f"{first} 1 workerp"), *spoken(second, 0)])[1]
     for lines in (
-        spoken(one, 0, 2),
-        spoken(one, 0, 1, 1),
-        spoken(one, 1, 0),
-        [*spoken(one, 0), *spoken(two, 0), *spoken(one, 1)],
-        [*spoken(one, 0), (1, "Traceback (most recent call last):")],
+        spoken(first, 0, 2),
+        spoken(first, 0, 1, 1),
+        spoken(first, 1, 0),
+        [*spoken(first, 0), *spoken(second, 0), *spoken(first, 1)],
+        [*spoken(first, 0), (1, "Traceback (most recent call last):")],
     ):
         assert logs.parts(lines)[1], lines
 
@@ -55,7 +55,7 @@ def test_a_diary_tells_lives_and_who_lives(tmp_path: Path) -> None:
     (tmp_path / "ended-000").write_text('["aborts", 5]')
     (tmp_path / "alive").touch()
     seen = diary.read(tmp_path)
-    assert [(life.token, life.said, life.end) for life in seen.lives] == [(token, 7, "aborts")]
+    assert [(life.token, life.lines, life.end) for life in seen.lives] == [(token, 7, "aborts")]
     assert not seen.doubled
     assert not seen.is_alive
     (tmp_path / "two-000000000000").touch()

@@ -66,14 +66,14 @@ class Tunings:
             future.result()
         self._hands.shutdown()
 
-    def wrong(self, one: Tuning, service: Service) -> Iterator[str]:
+    def wrong(self, tuning: Tuning, service: Service) -> Iterator[str]:
         """All that there is to check of one that is over: spec/tuning#reproducible, no trial lost and none
         doubled."""
-        yield from one.trouble
-        if not one.public:
+        yield from tuning.trouble
+        if not tuning.public:
             yield "it was never submitted"
             return
-        job = request(service, "GET", one.public)
+        job = request(service, "GET", tuning.public)
         if job["state"] != "JOB_STATE_SUCCEEDED":
             yield f"it is {job['state']}: {job.get('error')}"
             return
@@ -86,15 +86,15 @@ class Tunings:
         jobs = [trial["customJob"] for trial in job["trials"]]
         if len(set(jobs)) != len(jobs):
             yield f"two trials have one job: {jobs}"
-        runs = Counter(path.name.split(".")[0] for path in (self._diary / one.name).iterdir())
+        runs = Counter(path.name.split(".")[0] for path in (self._diary / tuning.name).iterdir())
         if runs != dict.fromkeys(numbers, 1):
             yield f"the programs of its trials ran so often: {dict(runs)}"
 
-    def _submit(self, one: Tuning) -> None:
-        place = f"{self._diary.name}/{one.name}"
+    def _submit(self, tuning: Tuning) -> None:
+        place = f"{self._diary.name}/{tuning.name}"
         script = _SCRIPT.format(place=place, pause=self._pause)
-        body = tuning_job(script, trials=TRIALS, parallel=_PARALLEL) | {"displayName": one.name}
+        body = tuning_job(script, trials=TRIALS, parallel=_PARALLEL) | {"displayName": tuning.name}
         try:
-            one.public = self._victim.create(TUNING_JOBS, body)
+            tuning.public = self._victim.create(TUNING_JOBS, body)
         except (Refused, Unreachable) as failure:
-            one.trouble.append(f"submit: {failure}")
+            tuning.trouble.append(f"submit: {failure}")

@@ -156,9 +156,9 @@ def outcome(job: Over, whole: Course) -> Iterator[str]:
         yield f"its public message is {message!r}, not {error['message']!r}"
 
 
-def _is(told: Outcome, right: Outcome) -> bool:
-    same = (told.state, told.code) == (right.state, right.code)
-    return same and told.message.startswith(right.message)
+def _is(shown: Outcome, right: Outcome) -> bool:
+    same = (shown.state, shown.code) == (right.state, right.code)
+    return same and shown.message.startswith(right.message)
 
 
 def _ended(
@@ -172,9 +172,9 @@ def _ended(
     if len(lives) < wanted or lives[-1].end != end.value:
         return None
     first = lives[-1].ended_at
-    for each in view["replicas"]:
-        if each["id"] == replica and each["exit"]:
-            return first, max(first, nanoseconds(each["exit"]["endTime"]))
+    for replica_view in view["replicas"]:
+        if replica_view["id"] == replica and replica_view["exit"]:
+            return first, max(first, nanoseconds(replica_view["exit"]["endTime"]))
     return first, first + _LATE
 
 
@@ -225,17 +225,18 @@ def lines(job: Over, replica: str, cut: Container[int]) -> Iterator[str]:
     written just after writing it. `cut`: lives that may have lost lines."""
     parts, wrong = logs.parts(job.files.lines.get(replica, ()))
     yield from wrong
-    told = {part.token: part.lines for part in parts}
+    counts = {part.token: part.lines for part in parts}
     order = [part.token for part in parts]
     lives = job.seen[replica].lives
-    if order != [life.token for life in lives if life.token in told]:
+    if order != [life.token for life in lives if life.token in counts]:
         yield f"lives in the log {order}, and as they were {[life.token for life in lives]}"
     for life in lives:
-        count = told.get(life.token, 0)
+        count = counts.get(life.token, 0)
         burst = job.story.plan.replicas[replica].life(life.number).burst
-        least = 0 if life.number in cut else life.said
-        if not least <= count <= (life.said if life.end else life.said + burst):
-            yield f"life {life.number} ({life.end or 'ended'}) wrote {life.said} lines, and {count} are there"
+        least = 0 if life.number in cut else life.lines
+        if not least <= count <= (life.lines if life.end else life.lines + burst):
+            end = life.end or "ended"
+            yield f"life {life.number} ({end}) wrote {life.lines} lines, and {count} are there"
 
 
 def _readings(job: Over, service: Service) -> Iterator[str]:

@@ -149,17 +149,17 @@ class Nursery:
         program: Sequence[str],
         environ: Mapping[str, str],
         *,
-        given: bytes = b"",
+        stdin: bytes = b"",
         seconds: float = 120,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run it to its end, at most so long. `given`: its input."""
+        """Run it to its end, at most so long. `stdin`: its input."""
         with (
             tempfile.TemporaryFile() as taken,
             tempfile.TemporaryFile() as output,
             tempfile.TemporaryFile() as complained,
         ):
-            taken.write(given)
+            taken.write(stdin)
             taken.seek(0)
             process = self.fork(
                 program,

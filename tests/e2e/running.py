@@ -186,7 +186,7 @@ def command(*args: str) -> list[str]:
 def trainshed(
     *arguments: str,
     data: Path,
-    given: str = "",
+    stdin: str = "",
     status: int | None = 0,
     variables: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -195,7 +195,7 @@ def trainshed(
     `status`: what it has to end with; None if that does not matter."""
     words = ["-m", "trainshed", *arguments]
     run = nursery.services().run(
-        words, {**environment(data), **(variables or {})}, given=given.encode(), cwd=cwd
+        words, {**environment(data), **(variables or {})}, stdin=stdin.encode(), cwd=cwd
     )
     done = subprocess.CompletedProcess(
         words, run.returncode, run.stdout.decode(), run.stderr.decode()

@@ -106,13 +106,13 @@ def test_log_entries(finished: dict[str, Any], service: Service) -> None:
         "orderBy": "timestamp asc",
         "pageSize": 3,
     }
-    found: list[dict[str, Any]] = []
+    logged: list[dict[str, Any]] = []
     request = entries.list(body=body)
     while request is not None:
         answer = request.execute()
-        found += answer.get("entries", ())
+        logged += answer.get("entries", ())
         request = entries.list_next(request, answer)
-    places = [(entry["timestamp"], entry["insertId"]) for entry in found]
+    places = [(entry["timestamp"], entry["insertId"]) for entry in logged]
     assert places == sorted(set(places))
-    assert any("--job-dir" in entry.get("textPayload", "") for entry in found)
-    assert found[-1]["textPayload"] == "Job completed successfully."
+    assert any("--job-dir" in entry.get("textPayload", "") for entry in logged)
+    assert logged[-1]["textPayload"] == "Job completed successfully."

@@ -62,13 +62,13 @@ def put(service: Service, name: str, content: bytes, bucket: str = BUCKET) -> No
 
 
 def objects(service: Service) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     token = ""
     while True:
         page = service.call("GET", f"/storage/v1/b/{BUCKET}/o?maxResults=500&pageToken={token}")
-        found |= {item["name"]: told(item) for item in page.get("items", [])}
+        by_name |= {item["name"]: told(item) for item in page.get("items", [])}
         if not (token := page.get("nextPageToken", "")):
-            return found
+            return by_name
 
 
 def told(resource: dict[str, Any]) -> dict[str, Any]:
@@ -105,10 +105,10 @@ def written_all_the_time(service: Service) -> Generator[None]:
 
 
 def until(lines: Iterator[str], wanted: str, times: int) -> list[str]:
-    found: list[str] = []
-    while found.count(wanted) < times:
-        found.append(next(lines))
-    return found
+    seen: list[str] = []
+    while seen.count(wanted) < times:
+        seen.append(next(lines))
+    return seen
 
 
 def trainshed(*arguments: str | Path, data: Path) -> subprocess.CompletedProcess[bytes]:
@@ -152,10 +152,10 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
             file.truncate(1 << 28)
         versioned = {"name": VERSIONED, "versioning": {"enabled": True}}
         original.call("POST", f"/storage/v1/b?project={PROJECT}", versioned)
-        for each in (b"one", b"two", b"three"):
-            put(original, "x", each, VERSIONED)
+        for content in (b"one", b"two", b"three"):
+            put(original, "x", content, VERSIONED)
         quiet = {
-            name: each for name, each in objects(original).items() if name.startswith("quiet/")
+            name: blob for name, blob in objects(original).items() if name.startswith("quiet/")
         }
         busy = submit(
             original,
@@ -175,7 +175,7 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
             assert twin.token == original.token
             # Objects: bytes and metadata.
             here, there = objects(twin), objects(original)
-            assert {name: each for name, each in here.items() if name.startswith("quiet/")} == quiet
+            assert {name: blob for name, blob in here.items() if name.startswith("quiet/")} == quiet
             # The twin's own job is started again and writes its files anew, while they are compared.
             same = [
                 name
@@ -185,12 +185,12 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
             for name in same[:30]:
                 assert twin.read(BUCKET, name) == original.read(BUCKET, name)
             assert any(name.startswith("busy/") for name in here)
-            for name, each in here.items():
+            for name, blob in here.items():
                 if name.startswith("busy/"):
-                    assert each["metadata"] == {"of": name}
-                    assert each["contentType"] == "text/x-test"
+                    assert blob["metadata"] == {"of": name}
+                    assert blob["contentType"] == "text/x-test"
             assert generations(twin) == generations(original)
-            assert [each for _, each in generations(twin)] == [b"one", b"two", b"three"]
+            assert [content for _, content in generations(twin)] == [b"one", b"two", b"three"]
             # Issue: a program's file of holes filled the disk with zeros.
             copies = [(tmp_path / name / sparse).stat() for name in ("backup", "restored")]
             assert all(copy.st_blocks << 9 < copy.st_size == 1 << 28 for copy in copies)

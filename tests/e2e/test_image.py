@@ -160,8 +160,8 @@ def test_it_is_small_and_holds_what_a_release_has_and_nothing_of_whom_built_it(
 def test_programs_are_kept_apart_as_the_page_says(
     level: str, image: str, podman: Callable[..., str]
 ) -> None:
-    told = podman("run", "--rm", "--read-only", *_OPTIONS[level], image, "doctor", "--format=json")
-    assert level in told
+    text = podman("run", "--rm", "--read-only", *_OPTIONS[level], image, "doctor", "--format=json")
+    assert level in text
 
 
 def test_a_job_outlasts_its_container_and_reads_no_secret(
@@ -231,12 +231,12 @@ def test_a_bare_server_becomes_one_of_a_company(server: str, podman: Callable[..
     shown = [block for block in blocks(ROOT / "docs/server.md") if block.language == "sh"]
     *until_upgrade, upgrade = shown
     script = "\n".join(f"echo '== {block.key}'\n{block.text}" for block in until_upgrade)
-    said = podman("exec", server, "bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{script}\n{_LOOK}")
-    assert "is a token of ana@corp.example" in said
-    assert re.search(r"Restored .* from a backup of /var/lib/trainshed/.trainshed", said), said
-    assert "isolation         user" in said, said
-    assert {*said.partition("MODES\n")[2].split()} == {"drwx------", "-rw-------"}
-    said = podman(
+    text = podman("exec", server, "bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{script}\n{_LOOK}")
+    assert "is a token of ana@corp.example" in text
+    assert re.search(r"Restored .* from a backup of /var/lib/trainshed/.trainshed", text), text
+    assert "isolation         user" in text, text
+    assert {*text.partition("MODES\n")[2].split()} == {"drwx------", "-rw-------"}
+    text = podman(
         "exec", server, "bash", "-euo", "pipefail", "-c", f"{_RUNS}\n{upgrade.text}\n{_ENDED}"
     )
-    assert said.splitlines()[-1] == "299"
+    assert text.splitlines()[-1] == "299"

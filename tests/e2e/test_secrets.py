@@ -100,8 +100,8 @@ KEY = Canary(
 CANARIES = (PHRASE, KEY)
 
 
-def cli(data: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return trainshed(*arguments, "--data", str(data), data=data, given=given)
+def cli(data: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return trainshed(*arguments, "--data", str(data), data=data, stdin=stdin)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running(tmp_path_factory.mktemp("guarded")) as started:
         for name, canary in (("phrase", PHRASE), ("key", KEY)):
             done = cli(
-                started.data, "secrets", "set", name, "--project", PROJECT, given=canary.value
+                started.data, "secrets", "set", name, "--project", PROJECT, stdin=canary.value
             )
             assert "version 1" in done.stdout
         yield started
@@ -177,8 +177,8 @@ def assert_nowhere(service: Service, *job_ids: str) -> None:
         texts |= {f"{job_id}: {what}": answer for what, answer in answers(service, job_id).items()}
     # Unlike `rglob` it passes over what is swept away while it looks.
     places = [(Path(place), names) for place, _, names in os.walk(service.data)]
-    found = [place / name for place, names in places for name in names]
-    files = {str(path): path for path in found if path.is_file()}
+    paths = [place / name for place, names in places for name in names]
+    files = {str(path): path for path in paths if path.is_file()}
     assert any(name.endswith("trainshed.db") for name in files)
     assert any(name.endswith("service.log") for name in files)
     for canary in CANARIES:

@@ -67,7 +67,7 @@ def run(
     service: Service, *arguments: str, typed: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     words = ["-m", "trainshed", "jobs", *arguments, "--data", str(service.data)]
-    return nursery.services().run(words, environment(service.data), given=typed)
+    return nursery.services().run(words, environment(service.data), stdin=typed)
 
 
 def link(service: Service, job: str) -> dict[str, str]:

@@ -138,16 +138,17 @@ class Judgement:
         what = wrong.get(outcome.status, f"ENDED WITH STATUS {outcome.status}, SAYS NOTHING")
         self._tell(mutant.name, mutant.caught_by, outcome, what)
 
-    def _tell(self, name: str, catcher: Catcher, found: Run, wrong: str) -> None:
+    def _tell(self, name: str, catcher: Catcher, outcome: Run, wrong: str) -> None:
         with self._telling:
             print(
-                f"{name:38}{catcher.name[:70]:72}{found.seconds:6.1f} s  {wrong}".rstrip(),
+                f"{name:38}{catcher.name[:70]:72}{outcome.seconds:6.1f} s  {wrong}".rstrip(),
                 flush=True,
             )
             if wrong:
                 self.bad += 1
-                if found.status:
-                    print("\n".join(f"    {line}" for line in found.output.splitlines()[-_LINES:]))
+                if outcome.status:
+                    lines = outcome.output.splitlines()[-_LINES:]
+                    print("\n".join(f"    {line}" for line in lines))
 
 
 def main() -> int:

@@ -87,8 +87,9 @@ def _which(entry: TimelineEntry) -> Which:
     return int(str(details["attempt"])), str(details["replica"]), int(str(details["incarnation"]))
 
 
-def _is_exit(one: Incarnation, entry: TimelineEntry) -> bool:
-    if one.exit is None or one.exit.ended != entry.at:
+def _is_exit(incarnation: Incarnation, entry: TimelineEntry) -> bool:
+    end = incarnation.exit
+    if end is None or end.ended != entry.at:
         return False
     details = tuple(entry.details[name] for name in ("exit_code", "signal", "oom", "stopped"))
-    return details == (one.exit.exit_code, one.exit.signal, one.exit.oom, one.exit.stopped)
+    return details == (end.exit_code, end.signal, end.oom, end.stopped)

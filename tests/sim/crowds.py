@@ -104,11 +104,11 @@ def _limit(job: Job) -> int:
     return job.spec.scheduling.timeout + _STARTING
 
 
-def _comes_before(one: Job, other: Job) -> bool:
-    if _level(one) != _level(other):
-        return _level(one) < _level(other)
-    of_one_project = one.name.project_id == other.name.project_id
-    return not of_one_project or (one.created, one.uid) < (other.created, other.uid)
+def _comes_before(job: Job, other: Job) -> bool:
+    if _level(job) != _level(other):
+        return _level(job) < _level(other)
+    of_one_project = job.name.project_id == other.name.project_id
+    return not of_one_project or (job.created, job.uid) < (other.created, other.uid)
 
 
 def _level(job: Job) -> tuple[int, bool]:

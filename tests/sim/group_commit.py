@@ -233,8 +233,9 @@ class GroupCommits:
                 self._go_on_later()
             case "committed":
                 self.batches += 1
-                self.company += len(self._queue.in_hand) > 1
-                self._committed([one for one in self._queue.in_hand if one.outcome[1] is None])
+                in_hand = self._queue.in_hand
+                self.company += len(in_hand) > 1
+                self._committed([command for command in in_hand if command.outcome[1] is None])
                 self._go_on_later()
             case _:
                 if self._queue:

@@ -105,7 +105,7 @@ class Books:
         for uid, job in self.jobs.items() if self.clock_is_true else ():
             counted = sum(len(use.replicas) for use in self.used[uid])
             is_once = counted == len(spans[uid]) * len(job.replicas)
-            if not is_once or any(one[1] > other[0] for one, other in pairwise(spans[uid])):
+            if not is_once or any(earlier[1] > later[0] for earlier, later in pairwise(spans[uid])):
                 self._wrong(job, f"it is counted twice: {self.used[uid]}")
         for sim_slot, run in self.world.lived if self.clock_is_true else ():
             uid = sim_slot.job_uid
@@ -262,9 +262,9 @@ class Books:
         self.wrong.append(f"at {self.world.clock.now / SECOND:.3f} s, job {job.uid}: {what}")
 
 
-def _same(one: Job, other: Job) -> bool:
+def _same(job: Job, other: Job) -> bool:
     """Labels belong to requests, and a request moves `updated`."""
-    return (one.state, one.attempt, one.phase, one.replicas, one.outcome, one.retries) == (
+    return (job.state, job.attempt, job.phase, job.replicas, job.outcome, job.retries) == (
         other.state,
         other.attempt,
         other.phase,

@@ -167,7 +167,7 @@ async def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_en
     async with world(tmp_path) as w:
         w.engine.unavailable = 10**6
         uid = await w.create(job(1))
-        await w.until(uid, lambda found: found.phase is AttemptState.STARTING)
+        await w.until(uid, lambda stored: stored.phase is AttemptState.STARTING)
         w.runtimes.warm, w.runtimes.failure = False, PackageFailed("no such object gs://b/x")
         await w.crash()
         w.engine.unavailable = 0
@@ -220,7 +220,7 @@ async def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Pa
         uid = await w.create(job(1, 2))
         await w.state(uid, JobState.RUNNING)
         w.engine.exit(uid, 1, PRIMARY, 139)
-        await w.until(uid, lambda found: found.phase is AttemptState.STOPPING)
+        await w.until(uid, lambda stored: stored.phase is AttemptState.STOPPING)
         before = await w.store.ledger.load(uid)
         for which in (PRIMARY, ReplicaId(1, 0), ReplicaId(1, 1)):
             if which is PRIMARY:
@@ -231,7 +231,7 @@ async def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Pa
                 w.engine.exit(uid, 1, which, signal=15, stopped=True)
             for _ in range(20):
                 await asyncio.sleep(0)
-        await w.until(uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING)
+        await w.until(uid, lambda stored: stored.attempt == 2 and stored.state is JobState.RUNNING)
         after = await w.store.ledger.load(uid)
         assert before is not None and after is not None
         # The two ends, and the starts.

@@ -33,7 +33,7 @@ async def test_what_an_engine_waits_for_is_why_the_job_waits_until_it_starts(
         uid = await w.create(job(1))
         await w.state(uid, JobState.PREPARING)
         w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
-        await w.until(uid, lambda found: found.delay is not None)
+        await w.until(uid, lambda stored: stored.delay is not None)
         waiting = w.controller.why(uid)
         assert waiting is not None
         assert (waiting.reason, waiting.message) == (WaitReason.CLUSTER, BUSY.message)
@@ -51,7 +51,7 @@ async def test_what_an_engine_cannot_do_for_a_while_is_told_once(tmp_path: Path)
     async with world(tmp_path) as w:
         w.engine.always["allocate"] = EngineUnavailable("node n1 does not answer")
         uid = await w.create(job(1))
-        await w.until(uid, lambda found: found.delay is not None)
+        await w.until(uid, lambda stored: stored.delay is not None)
         waiting = w.controller.why(uid)
         assert waiting is not None and waiting.reason is WaitReason.ENGINE
         assert waiting.message.endswith("node n1 does not answer")

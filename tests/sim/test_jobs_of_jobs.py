@@ -96,8 +96,8 @@ async def test_a_job_ends_with_the_one_that_made_it_and_its_own_with_it(tmp_path
             spared, _ = await w.store.reader.job_by_uid(JobUid(uid))
             assert spared.state is JobState.RUNNING
         entries = await w.store.reader.timeline(JobUid(2))
-        (told,) = [entry for entry in entries if entry.kind == "cancel_requested"]
-        assert told.details == {"principal": "trainer@demo", "job": str(parent.name)}
+        (cancel,) = [entry for entry in entries if entry.kind == "cancel_requested"]
+        assert cancel.details == {"principal": "trainer@demo", "job": str(parent.name)}
 
 
 @pytest.mark.parametrize("deleted", [False, True])

@@ -24,17 +24,17 @@ from trainshed.engines.port import EngineUnavailable, LaunchRejected, ReplicaRep
 from trainshed.store.port import Commit
 
 
-def replica(found: Job, which: ReplicaId) -> tuple[ReplicaState, int, str]:
-    state = next(r for r in found.replicas if r.id == which)
+def replica(stored: Job, which: ReplicaId) -> tuple[ReplicaState, int, str]:
+    state = next(r for r in stored.replicas if r.id == which)
     return state.state, state.incarnation, state.node
 
 
 async def up(w: World, uid: JobUid, which: ReplicaId, incarnation: int) -> Job:
     return await w.until(
         uid,
-        lambda found: (
-            bool(found.replicas)
-            and replica(found, which)[:2] == (ReplicaState.RUNNING, incarnation)
+        lambda stored: (
+            bool(stored.replicas)
+            and replica(stored, which)[:2] == (ReplicaState.RUNNING, incarnation)
         ),
     )
 
@@ -50,7 +50,7 @@ async def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing
         w.engine.unavailable = 3
         subject = job(1)
         uid = await w.create(subject)
-        await w.until(uid, lambda found: found.attempt == 1)
+        await w.until(uid, lambda stored: stored.attempt == 1)
         await w.cancel(subject)
         await w.state(uid, JobState.CANCELLED)
         assert w.engine.launches == []
@@ -122,13 +122,13 @@ async def test_a_start_that_fails_late_is_not_held_against_the_next_attempt(
             monkeypatch.undo()
             await launch(plans)
             w.engine.exit(plans[0].job_uid, 1, PRIMARY, 139)
-            await w.until(plans[0].job_uid, lambda found: found.attempt == 2)
+            await w.until(plans[0].job_uid, lambda stored: stored.attempt == 2)
             raise LaunchRejected("too late")
 
         monkeypatch.setattr(w.engine, "launch", refused)
         uid = await w.create(job(1))
         again = await w.until(
-            uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING
+            uid, lambda stored: stored.attempt == 2 and stored.state is JobState.RUNNING
         )
         assert again.retries == (("transient_exit", 1),)
 

@@ -205,39 +205,39 @@ class Life:
             return self._obeys(replica)
         return self._ends(replica)
 
-    def _comes_up(self, one: Replica) -> Event:
+    def _comes_up(self, replica: Replica) -> Event:
         if self.dice.random() < 0.9:
-            return ReplicaStarted(self.job.attempt, one.id, one.incarnation, self.now)
-        return self._ends(one)
+            return ReplicaStarted(self.job.attempt, replica.id, replica.incarnation, self.now)
+        return self._ends(replica)
 
-    def _obeys(self, one: Replica) -> Event:
+    def _obeys(self, replica: Replica) -> Event:
         """A replica that is to leave ends: by SIGTERM, with a checkpoint, never started, or by itself just
         before."""
         dice = self.dice
         kind = dice.choice(("term", "checkpoint", "kill", "gone", "itself"))
         if kind == "itself":
-            return self._ends(one)
+            return self._ends(replica)
         if kind == "gone":
-            return self._gone(one, "never started")
+            return self._gone(replica, "never started")
         code = dice.choice((0, 1, 143)) if kind == "checkpoint" else None
         signal = None if code is not None else 15 if kind == "term" else 9
-        return self._exited(one, code, signal, stopped=True)
+        return self._exited(replica, code, signal, stopped=True)
 
-    def _ends(self, one: Replica) -> Event:
+    def _ends(self, replica: Replica) -> Event:
         dice = self.dice
         kinds, weights = zip(*self._leanings.ends, strict=True)
         kind = dice.choices(kinds, weights)[0]
         match kind:
             case "success":
-                return self._exited(one, 0, None)
+                return self._exited(replica, 0, None)
             case "crash":
                 code, signal = dice.choice(
                     ((6, None), (134, None), (11, None), (139, None), (None, 6), (None, 11))
                 )
-                return self._exited(one, code, signal)
+                return self._exited(replica, code, signal)
             case "killed":
                 stalled = self._stalls.random() < 0.2
-                return self._exited(one, None, dice.choice((9, 15)), stalled=stalled)
+                return self._exited(replica, None, dice.choice((9, 15)), stalled=stalled)
             case "exit":
                 code, signal = dice.choice(
                     (
@@ -251,24 +251,24 @@ class Life:
                         (None, 2),
                     )
                 )
-                return self._exited(one, code, signal)
+                return self._exited(replica, code, signal)
             case "oom":
-                return self._exited(one, None, 9, oom=True)
+                return self._exited(replica, None, 9, oom=True)
             case _:
-                return self._gone(one, "its shim is gone", by_service=kind == "service")
+                return self._gone(replica, "its shim is gone", by_service=kind == "service")
 
-    def _gone(self, one: Replica, cause: str, *, by_service: bool = False) -> ReplicaLost:
+    def _gone(self, replica: Replica, cause: str, *, by_service: bool = False) -> ReplicaLost:
         """Without a record. On a cluster that tells who took it, most losses of a life are of one kind."""
         loss = Cause.LOST
         if self._taker is not loss and not by_service:
             rare = self._takers.random() < 0.03
             loss = self._takers.choice((Cause.LOST, *_KNOWN)) if rare else self._taker
         attempt = self.job.attempt
-        return ReplicaLost(attempt, one.id, one.incarnation, cause, by_service, loss)
+        return ReplicaLost(attempt, replica.id, replica.incarnation, cause, by_service, loss)
 
     def _exited(
         self,
-        one: Replica,
+        replica: Replica,
         code: int | None,
         signal: int | None,
         *,
@@ -286,7 +286,7 @@ class Life:
             stopped=stopped,
             stalled=stalled,
         )
-        return ReplicaExited(self.job.attempt, one.id, one.incarnation, record)
+        return ReplicaExited(self.job.attempt, replica.id, replica.incarnation, record)
 
     def _stopping(self) -> Event:
         if self.dice.random() < self._leanings.preempt:

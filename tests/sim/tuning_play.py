@@ -42,7 +42,7 @@ class Play:
         default_factory=dict[int, tuple[Measurement, ...]]
     )
     summaries: dict[int, SeenSummaries] = field(default_factory=dict[int, SeenSummaries])
-    told: list[TimelineEntry] = field(default_factory=list[TimelineEntry])
+    timeline: list[TimelineEntry] = field(default_factory=list[TimelineEntry])
     now: int = 0
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Play:
         self.now += SECOND
         before = self.job
         transition = Transition(self.job, self.now)
-        machine.observe(transition, [self._sight(each.number) for each in before.running])
+        machine.observe(transition, [self._sight(trial.number) for trial in before.running])
         if cancel is not None:
             machine.cancel(transition, CancelRequested(cancel, self.now))
         for number in stop:
@@ -62,7 +62,7 @@ class Play:
         step = transition.step()
         self.job = step.job
         self.trials |= transition.trials
-        self.told += step.timeline
+        self.timeline += step.timeline
         for number, measurement in transition.measurements:
             self.stored[number] = (*self.stored.get(number, ()), measurement)
         return self
@@ -143,7 +143,7 @@ class Play:
 
     @property
     def kinds(self) -> list[str]:
-        return [entry.kind for entry in self.told]
+        return [entry.kind for entry in self.timeline]
 
     def wrong(self) -> list[str]:
         return list(disagreements(self.job, tuple(self.trials.values())))
@@ -161,7 +161,8 @@ def disagreements(job: TuningJob, trials: tuple[Trial, ...]) -> Iterator[str]:
     if len(job.running) > spec.parallel_trials:
         yield f"{len(job.running)} trials run of at most {spec.parallel_trials}"
     alive = {(trial.number, trial.job) for trial in trials if not trial.state.is_over}
-    if {(each.number, each.job) for each in job.running} != alive or len(alive) != len(job.running):
+    running = {(trial.number, trial.job) for trial in job.running}
+    if running != alive or len(alive) != len(job.running):
         yield f"running {job.running}; of the trials {alive} are not over"
     done = [trial for trial in trials if trial.state is TrialState.SUCCEEDED]
     infeasible = [trial for trial in trials if trial.state is TrialState.INFEASIBLE]

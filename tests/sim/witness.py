@@ -138,7 +138,7 @@ class WatchedEngine(SimEngine):
             self._told_of(event)
             yield event
 
-    def _look_at_gang(self, uid: JobUid, attempt: int, asked: Collection[ReplicaId]) -> None:
+    def _look_at_gang(self, uid: JobUid, attempt: int, started: Collection[ReplicaId]) -> None:
         """spec/lifecycle#start: the first start of an attempt is that of all its replicas that have a place.
         And no replica is started where maintenance goes on."""
         job = self._books.jobs.get(uid)
@@ -154,8 +154,9 @@ class WatchedEngine(SimEngine):
                 if replica.node and replica.state is ReplicaState.WAITING
             }
             # What got its place only later is started a little later, too.
-            first = min((at for replica in asked if (at := due.get(replica))), default=0)
-            missing = [one for one, at in due.items() if one not in asked and at and at <= first]
+            first = min((at for replica in started if (at := due.get(replica))), default=0)
+            needed = {replica for replica, at in due.items() if at and at <= first}
+            missing = needed.difference(started)
             if missing:
                 self._wrong(
                     uid, f"attempt {attempt} is started without {sorted(map(str, missing))}"
@@ -163,7 +164,7 @@ class WatchedEngine(SimEngine):
         now = self._books.world.clock.now
         for replica in job.replicas:
             since = self._books.drained.get(replica.node, now)
-            if replica.id in asked and now - since > _SETTLES:
+            if replica.id in started and now - since > _SETTLES:
                 self._wrong(uid, f"{replica.id} is started on {replica.node}, which is drained")
 
     def _wrong(self, uid: JobUid, what: str) -> None:

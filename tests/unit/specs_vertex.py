@@ -30,5 +30,5 @@ def labelled(**labels: str) -> Request:
     return {**custom_job(), "labels": labels}
 
 
-def variables(given: dict[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in given.items()]
+def variables(values: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]

@@ -85,7 +85,7 @@ def test_a_plan_without_secrets_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "fault"),
     [
         ("$(secret:)", "'' is not the name of a secret"),
         ("$(secret:1st)", "'1st' is not the name of a secret"),
@@ -96,11 +96,11 @@ def test_a_plan_without_secrets_stays_as_it_is() -> None:
         ("\ufdd0db\ufdd1", "U+FDD0"),
     ],
 )
-def test_a_wrong_notation_names_its_variable(value: str, told: str) -> None:
+def test_a_wrong_notation_names_its_variable(value: str, fault: str) -> None:
     """spec/submit#refusals: every offending field is named."""
     faults = violations({"GOOD": "$(secret:db)", "BAD": value})
     assert list(faults) == ["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
-    assert told in faults["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
+    assert fault in faults["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
 
 
 def test_an_argument_cannot_name_a_secret_itself() -> None:

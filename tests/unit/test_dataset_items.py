@@ -32,7 +32,7 @@ def imported(
 
 
 @pytest.mark.parametrize(
-    ("form", "line", "found"),
+    ("form", "line", "expected"),
     [
         (
             "image_classification_single_label",
@@ -69,9 +69,9 @@ def imported(
         ),
     ],
 )
-def test_lines_of_csv_files_become_json(form: str, line: str, found: dict[str, Any]) -> None:
+def test_lines_of_csv_files_become_json(form: str, line: str, expected: dict[str, Any]) -> None:
     together = [item for split in imported(form, f"{line}\n").values() for item in split]
-    assert together == [found]
+    assert together == [expected]
 
 
 def test_boxes_of_one_image_are_one_item() -> None:

@@ -20,12 +20,12 @@ HEADER = b"id,text\n"
 
 def rows(split: list[bytes]) -> list[list[str]]:
     """The rows of a split's files, each of which has the header."""
-    found: list[list[str]] = []
+    records: list[list[str]] = []
     for content in split:
         header, *more = csv.reader(io.StringIO(content.decode(), newline=""))
         assert header == ["id", "text"]
-        found += more
-    return found
+        records += more
+    return records
 
 
 def numbered(count: int) -> bytes:
@@ -39,12 +39,12 @@ def all_rows(buckets: Memory) -> dict[str, list[list[str]]]:
 def test_every_row_goes_to_one_split_by_the_default_fractions() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(5_000)}, block=1_000)
     counts = written(table_plan(), buckets)
-    found = all_rows(buckets)
-    together = [int(row[0]) for split in found.values() for row in split]
+    by_split = all_rows(buckets)
+    together = [int(row[0]) for split in by_split.values() for row in split]
     assert sorted(together) == list(range(5_000))
-    assert counts.training.rows == len(found["training"]) == pytest.approx(4_000, rel=0.05)
-    assert counts.validation.rows == len(found["validation"]) == pytest.approx(500, rel=0.2)
-    assert counts.test.rows == len(found["test"]) == pytest.approx(500, rel=0.2)
+    assert counts.training.rows == len(by_split["training"]) == pytest.approx(4_000, rel=0.05)
+    assert counts.validation.rows == len(by_split["validation"]) == pytest.approx(500, rel=0.2)
+    assert counts.test.rows == len(by_split["test"]) == pytest.approx(500, rel=0.2)
 
 
 def test_a_second_try_writes_the_same_files_and_removes_others() -> None:
@@ -102,7 +102,8 @@ def test_later_files_may_repeat_the_header_or_leave_it_out() -> None:
     }
     buckets = Memory(files)
     written(table_plan(), buckets)
-    assert sorted(row[0] for each in all_rows(buckets).values() for row in each) == ["1", "2", "3"]
+    ids = [row[0] for split in all_rows(buckets).values() for row in split]
+    assert sorted(ids) == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +168,10 @@ def test_a_column_says_the_split_and_other_rows_are_ignored() -> None:
     buckets = Memory({"gs://b/in/a.csv": content})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
     counts = written(table_plan(rule=rule), buckets)
-    found = all_rows(buckets)
-    assert [row[0] for row in found["training"]] == ["1", "6"]
-    assert [row[0] for row in found["validation"]] == ["3"]
-    assert [row[0] for row in found["test"]] == ["2"]
+    by_split = all_rows(buckets)
+    assert [row[0] for row in by_split["training"]] == ["1", "6"]
+    assert [row[0] for row in by_split["validation"]] == ["3"]
+    assert [row[0] for row in by_split["test"]] == ["2"]
     assert counts.ignored == 2
 
 

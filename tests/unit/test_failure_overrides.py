@@ -157,7 +157,7 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "fault"),
     [
         ("mine", {"action": "fail"}, "causes: say it: a list of exited"),
         ("mine", {"causes": []}, "causes: [] is not a list of"),
@@ -175,10 +175,10 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
         ("out_of_memory", {"retries": True}, "retries: True is not a whole number"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(name: str, changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_meant_is_refused(name: str, changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(WrongRules) as raised:
         table_with([whole(name, **changes)])
-    assert any(said in text for text in raised.value.violations), raised.value.violations
+    assert any(fault in text for text in raised.value.violations), raised.value.violations
 
 
 def test_two_entries_of_one_name_are_refused() -> None:

@@ -45,7 +45,7 @@ def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
 
 
 @pytest.mark.parametrize(
-    ("given", "argv"),
+    ("fields", "argv"),
     [
         ({}, ("python", "train.py", "--epochs", "$(EPOCHS)")),
         ({"args": ["--lr", "1"]}, ("python", "train.py", "--lr", "1")),
@@ -59,11 +59,11 @@ def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
     ids=["neither", "args", "command", "both", "expanded"],
 )
 def test_the_jobs_command_and_arguments_take_the_place_of_the_images(
-    given: Mapping[str, object], argv: tuple[str, ...]
+    fields: Mapping[str, object], argv: tuple[str, ...]
 ) -> None:
     """facts/program#arguments: command replaces ENTRYPOINT and drops CMD, args replace CMD. What the image
     says is taken as it is."""
-    assert plan(vertex(custom_job(container(**given)))).argv == argv
+    assert plan(vertex(custom_job(container(**fields)))).argv == argv
 
 
 def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> None:

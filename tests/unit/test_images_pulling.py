@@ -109,7 +109,7 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
 
 
 @pytest.mark.parametrize(
-    ("said", "advice"),
+    ("error", "advice"),
     [
         ("unauthorized: authentication required", "podman login registry.example.org."),
         ("denied: requested access to the resource is denied", "podman login"),
@@ -121,11 +121,11 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
         ("lookup registry.example.org: server misbehaving", "Check the name; if it is right"),
     ],
 )
-def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(said: str, advice: str) -> None:
+def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(error: str, advice: str) -> None:
     """spec/failures#messages: message, cause, and what to do next."""
     with pytest.raises(BuildFailed) as failed:
-        Counter().get(Shop(failure=ToolFailed(said)), VERSION)
-    assert said in str(failed.value)
+        Counter().get(Shop(failure=ToolFailed(error)), VERSION)
+    assert error in str(failed.value)
     assert advice in str(failed.value)
 
 

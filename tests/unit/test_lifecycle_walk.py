@@ -284,20 +284,20 @@ def drilled(kind: DrillKind, target: ReplicaId) -> Walk:
     return walk(replace(job(1, 1), drills=(drill,)), few)
 
 
-def check_ends(found: Walk) -> None:
+def check_ends(walked: Walk) -> None:
     """From every state an end can be reached, and all three of them are."""
     before: dict[int, list[int]] = {}
-    for position, ways in enumerate(found.ways):
+    for position, ways in enumerate(walked.ways):
         for following in ways:
             before.setdefault(following, []).append(position)
-    todo = [i for i, subject in enumerate(found.states) if subject.state.is_final]
-    assert {found.states[i].state for i in todo} == {state for state in JobState if state.is_final}
+    todo = [i for i, subject in enumerate(walked.states) if subject.state.is_final]
+    assert {walked.states[i].state for i in todo} == {state for state in JobState if state.is_final}
     ending = set(todo)
     while todo:
         new = set(before.get(todo.pop(), ())) - ending
         ending |= new
         todo += new
-    assert len(ending) == len(found.states)
+    assert len(ending) == len(walked.states)
 
 
 def test_every_order_of_all_that_can_happen_keeps_what_is_promised() -> None:

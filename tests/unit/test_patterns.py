@@ -64,7 +64,7 @@ def test_a_regular_expression_costs_no_backtracking(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "reason"),
     [
         ("a" * (MAX_LENGTH + 1), f"{MAX_LENGTH + 1} characters; at most {MAX_LENGTH}"),
         (r"(a)\1", "no back-references"),
@@ -75,8 +75,8 @@ def test_a_regular_expression_costs_no_backtracking(pattern: str) -> None:
         ("(", "literally"),
     ],
 )
-def test_a_regular_expression_that_is_not_served_says_why(pattern: str, said: str) -> None:
-    with pytest.raises(PatternError, match=re.escape(said)):
+def test_a_regular_expression_that_is_not_served_says_why(pattern: str, reason: str) -> None:
+    with pytest.raises(PatternError, match=re.escape(reason)):
         compile_regex(pattern)
 
 
@@ -113,7 +113,7 @@ def modules() -> Iterator[ModuleType]:
 
 def used() -> list[tuple[str, str, re.Pattern[Any]]]:
     """Each fixed pattern with a method that its module calls: (where, method, pattern)."""
-    found: list[tuple[str, str, re.Pattern[Any]]] = []
+    calls: list[tuple[str, str, re.Pattern[Any]]] = []
     for module in modules():
         members: dict[str, Any] = vars(module)
         patterns: dict[str, re.Pattern[Any]] = {
@@ -124,8 +124,8 @@ def used() -> list[tuple[str, str, re.Pattern[Any]]]:
         source = inspect.getsource(module)
         for name, pattern in patterns.items():
             for method in sorted(set(re.findall(rf"\b{name}\.(\w+)\(", source))):
-                found.append((f"{module.__name__}.{name}", method, pattern))
-    return found
+                calls.append((f"{module.__name__}.{name}", method, pattern))
+    return calls
 
 
 def pieces(tree: Any) -> Iterator[str]:

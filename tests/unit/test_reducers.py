@@ -72,8 +72,8 @@ PAGE = Path(__file__).parents[2] / "docs/reduction-server.md"
 def test_the_guide_has_every_variable_and_its_default() -> None:
     """spec/reduction#settings: what a job can set, and what it starts from."""
     text = PAGE.read_text()
-    named = set(re.findall(r"TRAINSHED_REDUC[A-Z_]*[A-Z]", text))
-    assert named == variables.NAMES
+    documented = set(re.findall(r"TRAINSHED_REDUC[A-Z_]*[A-Z]", text))
+    assert documented == variables.NAMES
     defaults = settings.Settings((), b"")
     for name, value in {
         variables.MODE: "auto",

@@ -89,13 +89,13 @@ def test_one_that_started_over_fails_the_report() -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_bucket", "said"),
+    ("in_bucket", "advice"),
     [(True, "looks for its latest one"), (False, "write checkpoints to a bucket")],
 )
-def test_the_advice_names_the_likely_cause(said: str, *, in_bucket: bool) -> None:
+def test_the_advice_names_the_likely_cause(advice: str, *, in_bucket: bool) -> None:
     hit = only(killed())
     finding = find(hit, steps(1, 5, 1), hit.restarted, in_bucket=in_bucket, over=True)
-    assert said in finding.advice
+    assert advice in finding.advice
 
 
 def test_a_fault_under_way_is_unknown_for_now() -> None:

@@ -49,8 +49,8 @@ def _built(
     return base.prefix.root, lines
 
 
-def _installs(said: list[str]) -> list[str]:
-    return [line.partition("--link-mode hardlink ")[2] for line in said if "pip install" in line]
+def _installs(lines: list[str]) -> list[str]:
+    return [line.partition("--link-mode hardlink ")[2] for line in lines if "pip install" in line]
 
 
 _ALL = ((3, 6), (3, 99))

@@ -45,7 +45,7 @@ def test_what_is_free_elsewhere_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "cpus", "gpus", "told"),
+    ("machine", "cpus", "gpus", "reason"),
     [
         ("a2-highgpu-1g", 12, 0, "needs 12 CPUs on one node; the largest node of partition gpu has 8"),
         ("n1-standard-4", 4, 1, f"needs a node of partition t4, where n1-standard-4 with {T4} goes"),
@@ -53,12 +53,12 @@ def test_what_is_free_elsewhere_does_not_count() -> None:
     ],
 )  # fmt: skip
 def test_a_machine_that_fits_nowhere_on_its_way_is_told_so(
-    machine: str, cpus: int, gpus: int, told: str
+    machine: str, cpus: int, gpus: int, reason: str
 ) -> None:
     world = World([node("gpu", 8, accepts=taking(0)), node("rest", 4, accepts=taking(2))])
     world.wait(gang(1, cpus, gpus=gpus, machine=machine))
     (refused,) = plan(world.snapshot.copy(), NOW).decisions
-    assert isinstance(refused, StockOut) and refused.reason.startswith(told)
+    assert isinstance(refused, StockOut) and refused.reason.startswith(reason)
     assert why(world, 1) == refused.reason
 
 

@@ -9,6 +9,6 @@ def test_nothing_is_larger_than_its_ceiling() -> None:
 
 def test_variables_are_named_for_what_they_hold() -> None:
     """Not `found`, `told` or `each`: the names of `tools.size.VAGUE`."""
-    places = ("packages/*/src", "packages/*/tests", "tests/engines", "bench")
+    places = ("packages/*/src", "packages/*/tests", "tests", "tools", "bench")
     sources = sorted(path for place in places for path in ROOT.glob(f"{place}/**/*.py"))
     assert [place for source in sources for place in vague_names(source)] == []

@@ -69,8 +69,8 @@ def with_default(parameter: Request, default: Any) -> Request:
     return study({**parameter, kind: {**parameter[kind], "defaultValue": default}})
 
 
-def metrics(*given: Request) -> Request:
-    return study(metrics=list(given))
+def metrics(*entries: Request) -> Request:
+    return study(metrics=list(entries))
 
 
 DOUBLE, INTEGER, DISCRETE, CATEGORICAL = (

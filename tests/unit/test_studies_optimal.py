@@ -43,10 +43,9 @@ def test_front_is_what_nobody_dominates(points: list[tuple[float, ...]], count: 
     ]
     goods = [(point[0], -point[1], point[2])[:count] for point in points]
 
-    def dominated(one: tuple[float, ...]) -> bool:
-        return any(
-            other != one and all(a >= b for a, b in zip(other, one, strict=True)) for other in goods
-        )
+    def dominated(good: tuple[float, ...]) -> bool:
+        others = (other for other in goods if other != good)
+        return any(all(a >= b for a, b in zip(other, good, strict=True)) for other in others)
 
     expected = [index + 1 for index, good in enumerate(goods) if not dominated(good)]
     assert numbers(spec, trials) == expected

@@ -40,12 +40,12 @@ def rising(end: float, pace: float = 10.0) -> list[float]:
     return [end * (1 - math.exp(-step / pace)) for step in range(1, STEPS + 1)]
 
 
-def negated(one: Curve) -> Curve:
+def negated(trial: Curve) -> Curve:
     turned = tuple(
         Measurement((("m", -(point.value("m") or 0.0)),), point.step, point.elapsed)
-        for point in one.measurements
+        for point in trial.measurements
     )
-    return Curve(one.number, turned, one.is_over)
+    return Curve(trial.number, turned, trial.is_over)
 
 
 FINISHED = [curve(i, rising(0.5 + 0.04 * i, 8 + i % 3)) for i in range(1, 11)]

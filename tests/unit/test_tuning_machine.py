@@ -172,7 +172,7 @@ def test_a_trial_that_is_stopped_early_keeps_what_it_has_measured() -> None:
     assert (trial.state, trial.stopped_early) == (TrialState.SUCCEEDED, True)
     assert trial.final is not None and trial.final.value(METRIC) == 0.4
     assert "was stopped early" in next(
-        e.message for e in subject.told if e.kind == "trial_succeeded"
+        e.message for e in subject.timeline if e.kind == "trial_succeeded"
     )
     assert sorted(subject.trials) == [1, 2, 3, 4]
 

@@ -156,5 +156,5 @@ def _copy(subject: Play) -> Play:
         jobs=dict(subject.jobs),
         measured=dict(subject.measured),
         stored=dict(subject.stored),
-        told=[],
+        timeline=[],
     )

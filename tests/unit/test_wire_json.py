@@ -29,7 +29,7 @@ def public(kind: str, body: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "expected"),
+    ("kind", "sent", "expected"),
     [
         # spelling of keys, alone and mixed (spec/clients#task-inputs)
         (AI + "CustomJob", {"display_name": "a"}, {"displayName": "a"}),
@@ -87,9 +87,9 @@ def public(kind: str, body: Any) -> Any:
         ),
     ],
 )
-def test_what_the_clients_send_is_taken(kind: str, given: Any, expected: Any) -> None:
-    assert public(kind, given) == expected
-    assert public(kind, json.dumps(given).encode()) == expected
+def test_what_the_clients_send_is_taken(kind: str, sent: Any, expected: Any) -> None:
+    assert public(kind, sent) == expected
+    assert public(kind, json.dumps(sent).encode()) == expected
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_all_violations_are_found_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fault"),
     [
         (b"{", "truncated"),
         (b'{"a": 1,}', "trailing comma in object (byte 8)"),
@@ -154,11 +154,11 @@ def test_all_violations_are_found_at_once() -> None:
         (b"[" * 40_000, "maximum recursion depth"),
     ],
 )
-def test_malformed_text_is_refused(text: bytes, said: str) -> None:
+def test_malformed_text_is_refused(text: bytes, fault: str) -> None:
     with pytest.raises(WireError) as caught:
         parse(AI + "CustomJob", text)
     (violation,) = caught.value.violations
-    assert said in violation.description
+    assert fault in violation.description
     violation.description.encode()
     violation.field.encode()
 

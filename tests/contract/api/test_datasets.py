@@ -20,15 +20,15 @@ def schema(kind: str) -> str:
     return f"{SCHEMAS}/metadata/{kind}_1.0.0.yaml"
 
 
-def body(kind: str = "tabular", **given: Any) -> dict[str, Any]:
+def body(kind: str = "tabular", **changes: Any) -> dict[str, Any]:
     metadata = TABLE if kind in ("tabular", "time_series") else None
-    return {"displayName": "d", "metadataSchemaUri": schema(kind), "metadata": metadata, **given}
+    return {"displayName": "d", "metadataSchemaUri": schema(kind), "metadata": metadata, **changes}
 
 
-async def made(house: House, kind: str = "tabular", **given: Any) -> str:
+async def made(house: House, kind: str = "tabular", **changes: Any) -> str:
     """The path of a new dataset."""
     house.clock += 10**6
-    done = await house.result("POST", DATASETS, body(kind, **given))
+    done = await house.result("POST", DATASETS, body(kind, **changes))
     assert done["done"]
     assert done["metadata"]["@type"].endswith("CreateDatasetOperationMetadata")
     return f"{DATASETS}/{done['response']['name'].rpartition('/')[2]}"

@@ -38,12 +38,12 @@ AS_THE_SDK_SENDS: dict[str, Any] = {
 nulls."""
 
 
-def asked(given: Any = None, **changes: Any) -> dict[str, Any]:
-    return pipeline(trainingTaskInputs=inputs() if given is None else given, **changes)
+def asked(task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
+    return pipeline(trainingTaskInputs=inputs() if task_inputs is None else task_inputs, **changes)
 
 
-async def created(house: House, given: Any = None, **changes: Any) -> dict[str, Any]:
-    return await house.result("POST", PIPELINES, asked(given, **changes))
+async def created(house: House, task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
+    return await house.result("POST", PIPELINES, asked(task_inputs, **changes))
 
 
 async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None:
@@ -115,7 +115,7 @@ async def test_a_finished_pipeline_names_its_model(house: House) -> None:
 
 
 @pytest.mark.parametrize(
-    ("definition", "given", "field"),
+    ("definition", "task_inputs", "field"),
     [
         (TUNING, tuning_inputs(displayName="x"), "training_task_inputs.displayName"),
         (CUSTOM, ["x"], "training_task_inputs"),
@@ -124,11 +124,11 @@ async def test_a_finished_pipeline_names_its_model(house: House) -> None:
         ("gs://x/automl_image_classification_1.0.0.yaml", {}, "training_task_definition"),
     ],
 )
-async def test_inputs_that_are_none(house: House, definition: str, given: Any, field: str) -> None:
-    answer = await house.call(
-        "POST", PIPELINES, pipeline(trainingTaskDefinition=definition, trainingTaskInputs=given)
-    )
-    assert field in violations(answer)
+async def test_inputs_that_are_none(
+    house: House, definition: str, task_inputs: Any, field: str
+) -> None:
+    body = pipeline(trainingTaskDefinition=definition, trainingTaskInputs=task_inputs)
+    assert field in violations(await house.call("POST", PIPELINES, body))
 
 
 async def test_a_model_id_that_is_taken_is_refused_before_the_training(house: House) -> None:

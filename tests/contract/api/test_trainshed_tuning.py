@@ -197,11 +197,11 @@ async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
         "exhausted": False,
         "stopping": "",
     }
-    one, two = view["trials"]
-    points = one.pop("curve")
+    succeeded, active = view["trials"]
+    points = succeeded.pop("curve")
     assert (len(points), points[0], points[-1]) == (60, [1, 1.0], [100, 0.01])
     assert [step for step, _ in points] == sorted({step for step, _ in points})
-    assert one == {
+    assert succeeded == {
         "number": 1,
         "state": "SUCCEEDED",
         "parameters": {"x": 0.071, "n": 3},
@@ -216,13 +216,8 @@ async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
         "stoppedEarly": False,
         "reason": "",
     }
-    assert (two["state"], two["value"], two["job"], two["jobState"], two["curve"]) == (
-        "ACTIVE",
-        None,
-        second,
-        "QUEUED",
-        [],
-    )
+    shown = [active[key] for key in ("state", "value", "job", "jobState", "curve")]
+    assert shown == ["ACTIVE", None, second, "QUEUED", []]
     assert [trial["id"] for trial in view["resource"]["trials"]] == ["1", "2"]
 
 

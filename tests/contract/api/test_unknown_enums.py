@@ -38,10 +38,10 @@ async def test_a_scale_tier_that_is_none(house: House) -> None:
     assert shown["job.training_input.scale_tier"].endswith(f'"HUGE"; the values are {TIERS}.')
 
 
-@pytest.mark.parametrize(("given", "meant"), [("PREMIUM", "PREMIUM_1"), ("custm", "CUSTOM")])
-async def test_the_value_that_was_meant_comes_first(house: House, given: str, meant: str) -> None:
-    (text,) = (await faults(house, ML_JOBS, ml_job(scaleTier=given))).values()
-    assert text.endswith(f'"{given}"; did you mean {meant}? The values are {TIERS}.')
+@pytest.mark.parametrize(("tier", "meant"), [("PREMIUM", "PREMIUM_1"), ("custm", "CUSTOM")])
+async def test_the_value_that_was_meant_comes_first(house: House, tier: str, meant: str) -> None:
+    (text,) = (await faults(house, ML_JOBS, ml_job(scaleTier=tier))).values()
+    assert text.endswith(f'"{tier}"; did you mean {meant}? The values are {TIERS}.')
 
 
 async def test_a_part_of_a_name_means_that_name(house: House) -> None:
@@ -49,14 +49,14 @@ async def test_a_part_of_a_name_means_that_name(house: House) -> None:
     assert "; did you mean NVIDIA_H100_80GB? The values" in next(iter(shown.values()))
 
 
-@pytest.mark.parametrize("given", [17, "17", 17.0, "NVIDIA_TESLA_T5", True, None])
-async def test_accelerators_by_number_and_name(house: House, given: object) -> None:
-    spec = {"type": given, "count": "1"}
+@pytest.mark.parametrize("accelerator", [17, "17", 17.0, "NVIDIA_TESLA_T5", True, None])
+async def test_accelerators_by_number_and_name(house: House, accelerator: object) -> None:
+    spec = {"type": accelerator, "count": "1"}
     body = ml_job(
         scaleTier="CUSTOM", masterType="n1-standard-8", masterConfig={"acceleratorConfig": spec}
     )
     shown = await faults(house, ML_JOBS, body)
-    if given is None:
+    if accelerator is None:
         assert list(shown) == ["master_config.accelerator_config.count"], "null is not set"
         return
     assert list(shown) == ["job.training_input.master_config.accelerator_config.type"]

@@ -63,7 +63,7 @@ class Workshop:
     choice: RuntimeChoice
     base: PreparedRuntime
     #: What the service said of what tests prepared, one line each.
-    said: list[str]
+    messages: list[str]
     #: What it said while it built the environment.
     built: tuple[str, ...]
     #: The service's own directory, which is hidden from scripts.
@@ -74,7 +74,7 @@ class Workshop:
 
     def prepare(self, *uris: str) -> PreparedRuntime:
         packages = tuple(map(JobPackage, uris))
-        return asyncio.run(self.runtimes.prepare(self.choice, packages, self.said.append))
+        return asyncio.run(self.runtimes.prepare(self.choice, packages, self.messages.append))
 
 
 @dataclass

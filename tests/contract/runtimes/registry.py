@@ -26,10 +26,10 @@ _ARCHITECTURE = "amd64"
 
 @dataclass
 class Held:
-    """A blob of which only a half is sent. `asked`: somebody has that half; `left`: who had it has closed the
+    """A blob of which only a half is sent. `sent`: somebody has that half; `left`: who had it has closed the
     connection; `cut`: to be set: the registry closes it."""
 
-    asked: threading.Event = field(default_factory=threading.Event)
+    sent: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
     cut: threading.Event = field(default_factory=threading.Event)
 
@@ -135,7 +135,7 @@ class Registry:
         request.begin(200, "application/octet-stream", len(blob))
         request.wfile.write(blob[:half])
         request.wfile.flush()
-        held.asked.set()
+        held.sent.set()
         while not self._released.wait(0.02):
             if _has_left(request.connection):
                 held.left.set()

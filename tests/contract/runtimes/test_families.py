@@ -81,9 +81,9 @@ print(round(float(LinearRegression().fit(points, points[:, 0] * 3).coef_[0]), 3)
 """A public-style training loop per family, which ends at 3.0 or near it."""
 
 
-def prepare(cache: Path, choice: RuntimeChoice, said: list[str]) -> PreparedRuntime:
+def prepare(cache: Path, choice: RuntimeChoice, messages: list[str]) -> PreparedRuntime:
     with closing(LocalRuntimes(cache, Objects(), now=time.monotonic_ns)) as runtimes:
-        return asyncio.run(runtimes.prepare(choice, (), said.append))
+        return asyncio.run(runtimes.prepare(choice, (), messages.append))
 
 
 def _content(prepared: PreparedRuntime) -> dict[str, str]:

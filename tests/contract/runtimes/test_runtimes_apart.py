@@ -68,10 +68,10 @@ _PACKED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 @dataclass(frozen=True)
 class Done:
-    """`said`: output and errors in one. `verdict`: of its keeper."""
+    """`output`: output and errors in one. `verdict`: of its keeper."""
 
     code: int
-    said: str
+    output: str
     verdict: str
 
 
@@ -87,10 +87,10 @@ BETWEEN = (LEVEL_ROOT, LEVEL_USER) if os.geteuid() == 0 else ()
 )
 def level(request: pytest.FixtureRequest, place: Path) -> str:
     """Each that works here, for this user."""
-    found, refused = probe(place / "room", (request.param,))
-    if not found:
+    available, refused = probe(place / "room", (request.param,))
+    if not available:
         pytest.skip(f"{request.param} is NOT tested as this user: {refused}")
-    return found
+    return available
 
 
 def _confinement(place: Path, level: str, **terms: Any) -> Confinement:
@@ -140,7 +140,7 @@ def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
         done = _python(confinement, "open('tmp/x', 'w').write('x'); print('ran')")
     finally:
         os.umask(before)
-    assert (done.code, done.said) == (0, "ran\n"), done
+    assert (done.code, done.output) == (0, "ran\n"), done
 
 
 def test_what_is_lent_is_read_and_links_on_the_way_are_not_followed(
@@ -169,11 +169,11 @@ except OSError:
     hidden = (str(place / "data"), str(place / "bucket"))
     confinement = replace(confinement, terms=replace(confinement.terms, hidden=hidden))
     done = _python(confinement, code)
-    assert (done.code, done.said) == (0, "written False True\nnot written\n"), done
+    assert (done.code, done.output) == (0, "written False True\nnot written\n"), done
     linked = LentDirectory(str(place / "bucket"), ("other", "logs"), str(place / "room/logs/there"))
     refused = _python(replace(confinement, lent=(linked,)), "print('ran')")
     assert "cannot be run at isolation level" in refused.verdict
-    assert "ran" not in refused.said
+    assert "ran" not in refused.output
 
 
 def test_without_a_network_nothing_is_reached(place: Path, level: str) -> None:
@@ -184,7 +184,7 @@ def test_without_a_network_nothing_is_reached(place: Path, level: str) -> None:
         assert _python(confinement, code, port).code == 0
         done = _python(replace(confinement, network=False), code, port)
     assert done.code == (0 if level == "session" else 1), done
-    assert level == "session" or "unreachable" in done.said
+    assert level == "session" or "unreachable" in done.output
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zip"])
@@ -210,7 +210,7 @@ def test_an_archive_is_looked_at_where_there_is_no_interpreter_to_be_seen(
         when_plain=("plain",),
     )
     done = _run(confinement, "/bin/echo", "ran")
-    assert done.said == "ran --offline plain\n", done
+    assert done.output == "ran --offline plain\n", done
 
 
 def test_a_refused_archive_is_told_and_nothing_is_run(place: Path, level: str) -> None:
@@ -218,7 +218,7 @@ def test_a_refused_archive_is_told_and_nothing_is_run(place: Path, level: str) -
     with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("p-1/PKG-INFO", bytes(8 << 20))
     done = _run(replace(_confinement(place, level), archives=(str(source),)), "/bin/echo", "ran")
-    assert (done.code, done.said) == (1, "")
+    assert (done.code, done.output) == (1, "")
     assert "(the limit of metadata files)" in done.verdict
 
 
@@ -231,7 +231,7 @@ def test_a_level_that_does_not_work_is_no_level_below(place: Path) -> None:
         confinement = _confinement(place, "own-user")
     done = _run(confinement, "/bin/echo", "ran")
     assert done.code == 1
-    assert "ran" not in done.said
+    assert "ran" not in done.output
     assert "cannot be run at isolation level own-user" in done.verdict
     assert "--isolation" in done.verdict
 
@@ -239,7 +239,7 @@ def test_a_level_that_does_not_work_is_no_level_below(place: Path) -> None:
 def test_processes_beyond_the_limit_are_ended_where_nobody_refuses_them(place: Path) -> None:
     """At `session` nothing counts those of root: they are looked at."""
     done = _python(_confinement(place, "session", processes=40), _FORKS + "time.sleep(60)")
-    assert done.code != 0 or "refused" in done.said
+    assert done.code != 0 or "refused" in done.output
     if os.geteuid() == 0:
         assert "40 processes" in done.verdict
 

@@ -104,9 +104,9 @@ def test_a_tar_puts_nothing_outside(workshop: Workshop, outside: Outside, kind: 
             if kind == "names":
                 add(_member(target), "planted")
                 add(_member(f"{name}-1/{target}"), "planted")
-            for one in _KINDS[kind]:
-                add(_member(f"{name}-1/l{number}{one.decode()}", one, target))
-                add(_member(f"{name}-1/s{number}{one.decode()}", one, str(outside.secret)))
+            for type_ in _KINDS[kind]:
+                add(_member(f"{name}-1/l{number}{type_.decode()}", type_, target))
+                add(_member(f"{name}-1/s{number}{type_.decode()}", type_, str(outside.secret)))
         if kind == "symlinks":
             # What lies behind a link to a directory.
             add(_member(f"{name}-1/way", tarfile.SYMTYPE, str(outside.place)))

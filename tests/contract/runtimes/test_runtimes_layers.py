@@ -79,7 +79,7 @@ def test_packages_are_installed_in_order_and_the_later_wins(
     replica = copy_template(workshop.prepare(first, second), tmp_path / "one")
     assert replica.run("python", "-m", "twice.task").stdout == "second\n"
     # The first way has failed in the installer's words, and the log says that this is not the end.
-    assert any(line.startswith("Wheels alone will not do") for line in workshop.said)
+    assert any(line.startswith("Wheels alone will not do") for line in workshop.messages)
 
 
 def test_a_package_may_need_another_of_the_same_job(workshop: Workshop, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_what_needs_something_without_a_wheel_is_not_had_in_an_old_version(
     prepared = workshop.prepare(_package(workshop, "configured", ["hydra-core", "six"]))
     (hydra,) = [name for name in _site(prepared) if name.startswith("hydra_core-")]
     assert hydra.startswith("hydra_core-1.3.")
-    assert any("what has no wheel is built" in line for line in workshop.said)
+    assert any("what has no wheel is built" in line for line in workshop.messages)
 
 
 def test_a_package_that_cannot_be_installed_shows_the_installers_words(workshop: Workshop) -> None:
@@ -145,13 +145,13 @@ def test_a_package_is_what_its_setup_script_says_and_not_what_its_file_is_called
 ) -> None:
     """facts/packaging#packages: public samples pack a directory by hand, with metadata that is none, and call
     the file as they like."""
-    setup = "import setuptools\nsetuptools.setup(packages=setuptools.find_packages())\n"
-    named = "from setuptools import setup\nsetup(name='real', version='1.0', packages=['real'])\n"
+    nameless = "import setuptools\nsetuptools.setup(packages=setuptools.find_packages())\n"
+    setup = "from setuptools import setup\nsetup(name='real', version='1.0', packages=['real'])\n"
     metadata = "Metadata-Version: 1.0\nName: CIFAR10 image classification\nVersion: 0.0.0\n"
     packages = {
-        "gs://bucket/hand/trainer_cifar10.tar.gz": {"setup.py": setup, "PKG-INFO": metadata}
+        "gs://bucket/hand/trainer_cifar10.tar.gz": {"setup.py": nameless, "PKG-INFO": metadata}
         | {"trainer/__init__.py": "", "trainer/task.py": "print('classified')\n"},
-        "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": named, "real/__init__.py": "VALUE = 7\n"},
+        "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": setup, "real/__init__.py": "VALUE = 7\n"},
     }
     for uri, files in packages.items():
         workshop.objects.content[uri] = archived(

@@ -185,14 +185,14 @@ async def test_a_bad_record_is_left_out_and_others_are_read(
         assert len(await read(store)) >= before - 1
         assert await read(store)
     store.close()
-    said = [text for _, level, text in caplog.record_tuples if level == logging.ERROR]
-    assert len(said) == 1 and f"table {table} of" in said[0]
+    errors = [text for _, level, text in caplog.record_tuples if level == logging.ERROR]
+    assert len(errors) == 1 and f"table {table} of" in errors[0]
     (bad,) = unreadable_in(data / DATABASE_FILE) if table != "intents" else [table]
     assert bad.startswith(table)
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "problem"),
     [
         ("UPDATE works SET kind = 'banana' WHERE uid = 1", "banana"),
         ("UPDATE works SET kind = CAST(x'ff' AS TEXT) WHERE uid = 1", "is not a valid WorkKind"),
@@ -203,14 +203,14 @@ async def test_a_bad_record_is_left_out_and_others_are_read(
         ),
     ],
 )
-async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, said: str) -> None:
+async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, problem: str) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         assert connection.execute(statement).rowcount == 1
     store = open_database(data)
     assert [live.job.uid for live in await store.ledger.load_live()] == [2]
     assert await store.ledger.load(JobUid(1)) is None
     for read in (store.reader.job_by_uid(JobUid(1)), store.reader.find(make_job(1).name.job_id)):
-        with pytest.raises(FailedPrecondition, match=f"table jobs .*{said}.*restore a backup"):
+        with pytest.raises(FailedPrecondition, match=f"table jobs .*{problem}.*restore a backup"):
             await read
     with pytest.raises(NotFound):
         await store.reader.job_by_uid(JobUid(3))

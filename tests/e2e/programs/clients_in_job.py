@@ -34,8 +34,8 @@ for transport in ("grpc", "rest"):
         artifact_uri=f"gs://{bucket}/{transport}",
         serving_container_image_uri="us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest",
     )
-    found = [each.display_name for each in aiplatform.Model.list()]
-    seen[f"models {transport}"] = [aiplatform.Model(model.resource_name).uri, *found]
+    names = [listed.display_name for listed in aiplatform.Model.list()]
+    seen[f"models {transport}"] = [aiplatform.Model(model.resource_name).uri, *names]
     model.delete()
     try:
         aiplatform.CustomJob.list(project=foreign)
@@ -68,8 +68,8 @@ numbered = f"projects/{os.environ['CLOUD_ML_PROJECT_ID']}"
 manager = discovery.build("cloudresourcemanager", "v3").projects().get(name=numbered)
 seen["by number"] = manager.execute()["projectId"]
 entry = {"severity": "ERROR", "jsonPayload": {"message": "said by the API", "loss": 0.5}}
-said = {"logName": f"{parent}/logs/cells", "resource": {"type": "global"}, "entries": [entry]}
-discovery.build("logging", "v2").entries().write(body=said).execute()
+body = {"logName": f"{parent}/logs/cells", "resource": {"type": "global"}, "entries": [entry]}
+discovery.build("logging", "v2").entries().write(body=body).execute()
 # As older versions of the API's client do, which have no documents with them.
 dynamic = discovery.build("ml", "v1", static_discovery=False)
 seen["dynamic"] = dynamic.projects().jobs().list(parent=parent).execute().get("jobs", [])

@@ -47,11 +47,11 @@ def field(number: int, data: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*encoded, number])
 
 
 def masked(data: bytes) -> int:

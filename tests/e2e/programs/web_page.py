@@ -26,8 +26,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await echo(reader, writer, headers)
     else:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        told = {"first": first, "headers": headers, "body": len(body)}
-        answer = PAGE if first.startswith("GET / ") else json.dumps(told).encode()
+        request = {"first": first, "headers": headers, "body": len(body)}
+        answer = PAGE if first.startswith("GET / ") else json.dumps(request).encode()
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nset-cookie: theirs=1\r\n"
             b"set-cookie: trainshed-page=stolen\r\ncontent-length: %d\r\n\r\n%b"

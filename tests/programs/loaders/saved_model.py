@@ -7,6 +7,7 @@ import tensorflow as tf
 for uri in sys.argv[1:]:
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
         graph = tf.compat.v1.saved_model.load(session, ["serve"], os.path.dirname(uri))
-        outputs = {name: sorted(one.outputs) for name, one in graph.signature_def.items()}
+        signatures = graph.signature_def.items()
+        outputs = {name: sorted(signature.outputs) for name, signature in signatures}
         variables = session.run(tf.compat.v1.global_variables())
         print("LOADED", outputs, len(variables), "variables")

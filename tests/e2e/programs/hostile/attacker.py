@@ -160,8 +160,8 @@ def traps():
     anywhere?"""
     places = ["/var/hypertune", "/tmp", "/var/tmp", os.environ["TMPDIR"]]
     places += [f"{HOME}/{name}" for name in KEPT]
-    found = [place + "/trainshed.db" for place in places if not os.path.islink(place)]
-    return first(read, found)
+    databases = [place + "/trainshed.db" for place in places if not os.path.islink(place)]
+    return first(read, databases)
 
 
 def hidden():
@@ -624,24 +624,24 @@ def bind_plainly(host):
 
 def bind_in_a_race(host):
     addresses = [
-        struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(each))
-        for each in ("127.0.0.1", host)
+        struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(ip))
+        for ip in ("127.0.0.1", host)
     ]
-    given = ctypes.create_string_buffer(addresses[0], 16)
+    buffer = ctypes.create_string_buffer(addresses[0], 16)
     is_over = threading.Event()
     sys.setswitchinterval(0.0005)
 
     def change():
         while not is_over.is_set():
             for address in addresses:
-                ctypes.memmove(given, address, 16)
+                ctypes.memmove(buffer, address, 16)
 
     thread = threading.Thread(target=change)
     thread.start()
     try:
         for _ in range(300):
             with socket.socket() as listener:
-                libc.bind(listener.fileno(), given, 16)
+                libc.bind(listener.fileno(), buffer, 16)
                 if listener.getsockname()[0] == host:
                     return "bound in a race"
     finally:

@@ -88,7 +88,7 @@ def munge():
 def commands():
     """Each of them asks slurmctld, or the node's own slurmd."""
     number, name = TARGET["others_allocation"]
-    asked = [
+    command_lines = [
         ["squeue", "-h"],
         ["scontrol", "show", "job", number],
         ["scancel", number],
@@ -98,7 +98,7 @@ def commands():
         ["salloc", "--no-shell", "-N1"],
         ["scontrol", "update", f"nodename={TARGET['node']}", "state=drain", "reason=x"],
     ]
-    return first(succeeded, asked)
+    return first(succeeded, command_lines)
 
 
 def daemons():

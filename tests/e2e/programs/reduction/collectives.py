@@ -38,10 +38,10 @@ def in_order(tensors, average=False):
     return (total / len(tensors) if average else total).to(tensors[0].dtype)
 
 
-def same(found, wanted):
+def same(result, wanted):
     # Bits: NaN and -0 count.
-    assert found.dtype == wanted.dtype and found.shape == wanted.shape
-    assert torch.equal(found.view(-1).view(torch.uint8), wanted.view(-1).view(torch.uint8))
+    assert result.dtype == wanted.dtype and result.shape == wanted.shape
+    assert torch.equal(result.view(-1).view(torch.uint8), wanted.view(-1).view(torch.uint8))
 
 
 def check_types():

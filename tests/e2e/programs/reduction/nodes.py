@@ -25,5 +25,5 @@ for tensor, operation, work in works:
     assert tensor[-1].item() == 24 / divisor
     every = [torch.empty_like(tensor) for _ in range(4)]
     dist.all_gather(every, tensor)
-    assert all(torch.equal(each, tensor) for each in every)
+    assert all(torch.equal(gathered, tensor) for gathered in every)
 print("ok", type(dist.group.WORLD).__name__, flush=True)

@@ -108,6 +108,6 @@ torch.Tensor.record_stream = lambda self, stream: None
 torch.empty = unpinned
 pipeline.SLICE = 4096
 pipeline.Copies = lambda: pipeline.Staging(torch.device("cpu"))
-for each in (None, Node(False), Node(True)):
-    check(each)
+for node in (None, Node(False), Node(True)):
+    check(node)
 print("ok")
