@@ -1,10 +1,81 @@
-"""Taking away a cache of runtimes that a test has made."""
+"""Caches of runtimes for tests: those of other users, and taking away one that a test has made."""
 
+import asyncio
+import contextlib
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
 import threading
+import time
 from pathlib import Path
 
+from tests.e2e.packages import Objects
+from tests.e2e.running import CACHE, ROOT, SKLEARN
+from tests.soaks import SOAKS
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.interpreters import Interpreters
+from trainshed.runtimes.prefix import Prefix, write_template
+from trainshed.runtimes.service import LocalRuntimes
 from trainshed.runtimes.shelf import SETTLING
-from trainshed.runtimes.trees import remove_tree
+from trainshed.runtimes.trees import let_read, remove_tree
+
+
+def cache_of(user: int) -> Path:
+    """Environments are kept for all runs of a checkout, for each user apart."""
+    if user == os.geteuid() and os.access(ROOT, os.W_OK):
+        return CACHE
+    cache = CACHE.with_name(f"{CACHE.name}-{user}")
+    if user != os.geteuid():
+        furnish(cache, user)
+    return cache
+
+
+def cache_for_users() -> Path:
+    """Root's, with environments on an interpreter that other users may run."""
+    cache = CACHE.with_name(f"{CACHE.name}-users")
+    furnish(cache, os.geteuid())
+    return cache
+
+
+def furnish(cache: Path, user: int) -> None:
+    """Make a user's cache, with the environment of most jobs in it, which the user would build the same: how
+    that goes is for ./dev test-all."""
+    cache.mkdir(parents=True, exist_ok=True)
+    CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
+    os.chown(cache, user, user)
+    final = cache / "environments"
+    if SOAKS or final.exists():
+        return
+    built = for_all_users()
+    draft = Path(tempfile.mkdtemp(dir=cache))
+    copy = Prefix(draft / built.root.name, built.python)
+    subprocess.run(["cp", "-a", str(built.root), str(draft)], check=True)
+    # What is in it leads to its own path.
+    shutil.rmtree(copy.template)
+    write_template(copy, own := Prefix(final / built.root.name, built.python))
+    let_read(copy.template)
+    boot, _, _ = (copy.root / ".built").read_text().partition("\n")
+    (copy.root / ".built").write_text(f"{boot}\n{own.root}")
+    subprocess.run(["chown", "-hR", f"{user}:{user}", str(draft)], check=True)
+    with contextlib.suppress(OSError):  # Another test has just made it.
+        draft.rename(final)
+    remove_tree(draft)
+
+
+@functools.cache
+def for_all_users() -> Prefix:
+    """The environment of most jobs on an interpreter that all users may run, built once for all runs."""
+    system = Interpreters({"PATH": "/usr/bin:/bin"})
+    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns, interpreters=system)
+    try:
+        choice = runtimes.catalog.for_image(SKLEARN)
+        assert isinstance(choice, RuntimeChoice), choice
+        prepared = asyncio.run(runtimes.prepare(choice, ()))
+    finally:
+        runtimes.close()
+    return Prefix(Path(prepared.template).parent, choice.python_version)
 
 
 def wait_until_finished() -> None:

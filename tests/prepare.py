@@ -3,11 +3,12 @@ PyTorch, of most jobs, of reducers, of TensorBoard and of gsutil. `tests/run.sh`
 a checkout, before the tests begin."""
 
 import asyncio
+import os
 import sys
 import time
 
-from tests import torch_runtime
-from tests.contract.runtimes.conftest import Objects
+from tests import caches, torch_runtime
+from tests.e2e.packages import Objects
 from tests.e2e.running import CACHE, SKLEARN, SLIM
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed.runtimes.families import GSUTIL, TENSORBOARD
@@ -16,10 +17,13 @@ from trainshed.runtimes.service import LocalRuntimes
 
 def main() -> None:
     torch_runtime.torch_python()
+    if os.geteuid() == 0:
+        caches.for_all_users()
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     catalog = runtimes.catalog
     wanted = (
         catalog.for_image(SKLEARN),
+        catalog.named("scikit-learn", SLIM),
         catalog.named("scikit-learn", SLIM, "{}.{}".format(*sys.version_info)),
         catalog.named(REDUCERS),
         catalog.named(TENSORBOARD),

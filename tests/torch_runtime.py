@@ -15,7 +15,7 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from tests.contract.runtimes.conftest import Objects
+from tests.e2e.packages import Objects
 from tests.e2e.running import CACHE
 from tests.soaks import SOAKS
 from trainshed.core.runtime import RuntimeChoice

@@ -5,7 +5,7 @@ import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tests.e2e.running import SKLEARN, Service, custom_job, worker_pool
 
@@ -72,3 +72,21 @@ def upload(service: Service, name: str, content: bytes) -> str:
 def package_job(*uris: str, module: str = "trainer.task") -> dict[str, Any]:
     spec = {"executorImageUri": SKLEARN, "packageUris": list(uris), "pythonModule": module}
     return custom_job(worker_pool(pythonPackageSpec=spec), name="package")
+
+
+class Objects:
+    """A bucket that is a dictionary; a fingerprint is the content itself, so to say."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+
+    def open(self, uri: str) -> BinaryIO:
+        return io.BytesIO(self._get(uri))
+
+    def fingerprint(self, uri: str) -> str:
+        return str(hash(self._get(uri)))
+
+    def _get(self, uri: str) -> bytes:
+        if uri not in self.content:
+            raise FileNotFoundError(uri)
+        return self.content[uri]

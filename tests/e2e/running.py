@@ -158,27 +158,6 @@ class Service:
         return self.process.wait(timeout=60)
 
 
-def cache_of(user: int) -> Path:
-    """Environments are kept for all runs of a checkout, for each user apart."""
-    if user == os.geteuid() and os.access(ROOT, os.W_OK):
-        return CACHE
-    cache = CACHE.with_name(f"{CACHE.name}-{user}")
-    if user != os.geteuid():
-        cache.mkdir(parents=True, exist_ok=True)
-        CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
-        os.chown(cache, user, user)
-    return cache
-
-
-def copy_environments(built: Path, to: Path) -> None:
-    """Copy environments for another user or another place. They go on leading to what is in `built`, which
-    stays, so each is told its new place."""
-    subprocess.run(["cp", "-a", str(built), str(to)], check=True)
-    for file in to.glob("*/.built"):
-        boot, _, _ = file.read_text().partition("\n")
-        file.write_text(f"{boot}\n{file.parent}")
-
-
 def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "trainshed", *args]
 

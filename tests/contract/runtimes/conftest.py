@@ -1,7 +1,6 @@
 """One cache with one built environment for all tests of this folder."""
 
 import asyncio
-import io
 import os
 import shutil
 import subprocess
@@ -9,13 +8,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from tests.caches import remove_cache, wait_until_finished
 from tests.commands import execute
-from tests.e2e.packages import archived
+from tests.e2e.packages import Objects, archived
 from tests.e2e.running import SLIM
 from tests.isolation import probe
 from trainshed.core.packages import JobPackage
@@ -23,24 +21,6 @@ from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
-
-
-class Objects:
-    """A bucket that is a dictionary; a fingerprint is the content itself, so to say."""
-
-    def __init__(self) -> None:
-        self.content: dict[str, bytes] = {}
-
-    def open(self, uri: str) -> BinaryIO:
-        return io.BytesIO(self._get(uri))
-
-    def fingerprint(self, uri: str) -> str:
-        return str(hash(self._get(uri)))
-
-    def _get(self, uri: str) -> bytes:
-        if uri not in self.content:
-            raise FileNotFoundError(uri)
-        return self.content[uri]
 
 
 def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1") -> bytes:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.runtimes.conftest import Objects, copy_template
+from tests.contract.runtimes.conftest import copy_template
 from tests.contract.runtimes.test_families import CACHE, prepare
+from tests.e2e.packages import Objects
 from tests.runtime_contents.modules import MODULES
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import FAMILIES, parse_minor

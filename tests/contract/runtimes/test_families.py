@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands import needs_compiler, running
-from tests.contract.runtimes.conftest import Objects, Workshop, copy_template
+from tests.contract.runtimes.conftest import Workshop, copy_template
+from tests.e2e.packages import Objects
 from trainshed.core.environment import REDUCER_PROGRAM
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import FAMILIES, format_minor, parse_minor, sheet_of

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
-from tests.contract.runtimes.conftest import Objects
 from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
+from tests.e2e.packages import Objects
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, Image, RuntimeChoice
 from trainshed.runtimes.images.service import Images

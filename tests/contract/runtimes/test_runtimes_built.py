@@ -11,7 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.contract.runtimes.conftest import Objects, Replica, Workshop
+from tests.contract.runtimes.conftest import Replica, Workshop
+from tests.e2e.packages import Objects
 from tests.e2e.running import SLIM
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.runtimes.conftest import Objects
 from tests.contract.runtimes.test_families import CACHE
+from tests.e2e.packages import Objects
 from tests.summary_writers import WRITERS, write
 from tests.unit.test_summaries_reading import Reader
 from trainshed.core.runtime import RuntimeChoice

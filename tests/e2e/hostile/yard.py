@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.caches import cache_of
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
 from tests.e2e.processes import marked
@@ -24,7 +25,6 @@ from tests.e2e.running import (
     SLIM,
     NotStarted,
     Service,
-    cache_of,
     custom_job,
     launch,
     ready,

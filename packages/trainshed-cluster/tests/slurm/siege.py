@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.caches import cache_for_users, cache_of
 from tests.contract.ordinary_user import NOBODY
 from tests.e2e.hostile.attacks import Attack, attack
 from tests.e2e.hostile.yard import LIMITS, OTHER, OWN, Yard, common_ground, furnished, parent_of
 from tests.e2e.processes import commands
-from tests.e2e.running import cache_of
 from tests.slurm.lab import SPOOL, USERS, SlurmLab
 from tests.slurm.nodes import HUB
-from tests.slurm.whole import cache_for_users, configure, give_environments, service_on_login_node
+from tests.slurm.whole import configure, service_on_login_node
 from trainshed.replica.system import trees
 
 _DAEMONS = ("slurmd", "slurmstepd", "munged")
@@ -209,8 +209,6 @@ def besieged(
         lab, name, top, kind.slurm + identity.settings(), place=place, wrapped=False
     )
     os.chown(directory, identity.uid, identity.uid)
-    if identity.uid:
-        give_environments(identity.uid)
     try:
         with service_on_login_node(lab, directory, identity.uid) as service:
             node, *others = [

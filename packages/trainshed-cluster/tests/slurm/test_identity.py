@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.caches import cache_for_users
 from tests.commands import execute
 from tests.e2e.running import ROOT, Service, common_place, container_job
 from tests.e2e.stories import at, make_pipe, timeline
 from tests.failure_entries import toml
 from tests.slurm.lab import USERS, SlurmLab
 from tests.slurm.nodes import HUB, until
-from tests.slurm.whole import cache_for_users, configure, on_login_node, service_on_login_node
+from tests.slurm.whole import configure, on_login_node, service_on_login_node
 
 _TOP = """
 capacity = "relaxed"
@@ -36,7 +37,7 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
     place = common_place()
     directory = configure(slurm_lab, "users", _TOP, _USERS, place=place, wrapped=False)
     downloads = cache_for_users() / "uv"
-    downloads.mkdir(parents=True, exist_ok=True)
+    downloads.mkdir(exist_ok=True)
     downloads.chmod(0o755)  # As uv leaves it, when somebody runs it there by hand.
     with service_on_login_node(slurm_lab, directory) as started:
         yield started

@@ -10,7 +10,7 @@ from tests.contract.ordinary_user import NOBODY
 from tests.e2e.running import Service, common_place, container_job, submit
 from tests.e2e.stories import timeline
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import configure, give_environments, service_on_login_node
+from tests.slurm.whole import configure, service_on_login_node
 
 GANG = """
 import json, os, socket, time
@@ -39,7 +39,6 @@ _TOP = 'capacity = "relaxed"\nmemory_per_replica = 300\ngrace = 1'
 def service(slurm_lab: SlurmLab) -> Iterator[Service]:
     directory = configure(slurm_lab, "nobody", _TOP, place=common_place(), wrapped=False)
     os.chown(directory, NOBODY, NOBODY)
-    give_environments(NOBODY)
     with service_on_login_node(slurm_lab, directory, NOBODY) as started:
         yield started
 

@@ -1,30 +1,17 @@
 """A whole service on a cluster of the lab: `trainshed up` on the real machine, replicas on the nodes."""
 
 import contextlib
-import shutil
-import subprocess
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.caches import cache_for_users, cache_of
 from tests.contract.ordinary_user import interpreter_of_nobody
 from tests.e2e.hostile.yard import environment_of
-from tests.e2e.running import (
-    CACHE,
-    ROOT,
-    Service,
-    cache_of,
-    common_place,
-    copy_environments,
-    down,
-    launch,
-    ready,
-    running,
-)
+from tests.e2e.running import ROOT, Service, common_place, down, launch, ready, running
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
-from tests.soaks import SOAKS
 from tests.sources import search_path
 from trainshed.engines.local import machine
 
@@ -88,24 +75,6 @@ def await_given_back(lab: SlurmLab, data: Path, seconds: float = 20.0) -> None:
             f"{late}\n{lab.slurm('squeue', '-o', '%i %u %j %T %M %R')}\n{lab.slurm('squeue', '-s')}\n"
             f"{log}:\n{log.read_text()[-5000:] if log.exists() else 'is not there'}"
         ) from None
-
-
-def cache_for_users() -> Path:
-    """Environments that root built on an interpreter that other users may run."""
-    return CACHE.with_name(f"{CACHE.name}-users")
-
-
-def give_environments(user: int) -> None:
-    """What root has built for other users becomes that user's as well, who would build the same: how an
-    ordinary user builds is for ./dev test-all, and for those who are one."""
-    theirs, built = cache_of(user) / "environments", cache_for_users() / "environments"
-    if SOAKS or theirs.exists() or not built.exists():
-        return
-    draft = theirs.with_name("environments.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    copy_environments(built, draft)
-    subprocess.run(["chown", "-hR", f"{user}:{user}", str(draft)], check=True)
-    draft.rename(theirs)
 
 
 def on_login_node(
