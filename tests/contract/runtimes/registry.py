@@ -8,12 +8,8 @@ import base64
 import gzip
 import hashlib
 import json
-import select
-import socket
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,16 +18,6 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _ARCHITECTURE = "amd64"
-
-
-@dataclass
-class Held:
-    """A blob of which only a half is sent. `sent`: somebody has that half; `left`: who had it has closed the
-    connection; `cut`: to be set: the registry closes it."""
-
-    sent: threading.Event = field(default_factory=threading.Event)
-    left: threading.Event = field(default_factory=threading.Event)
-    cut: threading.Event = field(default_factory=threading.Event)
 
 
 class Registry:
@@ -43,8 +29,6 @@ class Registry:
         self.login = ""
         self._blobs: dict[str, bytes] = {}
         self._manifests: dict[str, bytes] = {}
-        self._held: dict[str, Held] = {}
-        self._released = threading.Event()
         self._server: _Server | None = None
         self._port = 0
         self.open()
@@ -63,7 +47,6 @@ class Registry:
 
     def close(self) -> None:
         """Refuse connections from now on."""
-        self._released.set()
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -90,18 +73,6 @@ class Registry:
         for reference in (tag, digest):
             self._manifests[f"/v2/{repository}/manifests/{reference}"] = content
 
-    @contextmanager
-    def holding(self, layer: bytes) -> Generator[Held]:
-        """Send a half of that layer, and the rest of it when the context is left."""
-        digest = _digest(gzip.compress(layer, 1, mtime=0))
-        held = self._held[digest] = Held()
-        self._released.clear()
-        try:
-            yield held
-        finally:
-            self._held.clear()
-            self._released.set()
-
     def digest(self, name: str) -> str:
         """What NAME:TAG stands for now."""
         repository, _, tag = name.rpartition(":")
@@ -121,31 +92,12 @@ class Registry:
             request.reply(200, "application/json", b"{}")
         elif path in self._manifests:
             request.reply(200, MANIFEST, self._manifests[path])
-        elif (digest := path.rpartition("/blobs/")[2]) in self._held:
-            self._send_half(request, self._blobs[digest], self._held[digest])
-        elif digest in self._blobs:
+        elif (digest := path.rpartition("/blobs/")[2]) in self._blobs:
             request.reply(200, "application/octet-stream", self._blobs[digest])
         elif "/manifests/" in path:
             request.reply(404, *_error("MANIFEST_UNKNOWN", "manifest unknown"))
         else:
             request.reply(404, *_error("BLOB_UNKNOWN", "blob unknown"))
-
-    def _send_half(self, request: "_Answer", blob: bytes, held: Held) -> None:
-        half = len(blob) // 2
-        request.begin(200, "application/octet-stream", len(blob))
-        request.wfile.write(blob[:half])
-        request.wfile.flush()
-        held.sent.set()
-        while not self._released.wait(0.02):
-            if _has_left(request.connection):
-                held.left.set()
-                break
-            if held.cut.is_set():
-                break
-        if self._released.is_set() and not held.cut.is_set():
-            request.wfile.write(blob[half:])
-        else:
-            request.close_connection = True
 
     def _keep(self, kind: str, content: bytes) -> dict[str, Any]:
         digest = _digest(content)
@@ -169,18 +121,15 @@ class _Answer(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.server.registry.answer(self)
 
-    def begin(self, status: int, kind: str, size: int) -> None:
+    def reply(self, status: int, kind: str, content: bytes) -> None:
         self.server.registry.asked.append(f"{self.command} {self.path} {status}")
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(size))
+        self.send_header("Content-Length", str(len(content)))
         self.send_header("Docker-Distribution-Api-Version", "registry/2.0")
         if status == 401:
             self.send_header("WWW-Authenticate", 'Basic realm="team"')
         self.end_headers()
-
-    def reply(self, status: int, kind: str, content: bytes) -> None:
-        self.begin(status, kind, len(content))
         if self.command != "HEAD":
             self.wfile.write(content)
 
@@ -192,14 +141,6 @@ def insecure(registry: Registry, place: Path) -> Path:
     """Write the `registries.conf` with which podman speaks to it."""
     place.write_text(f'[[registry]]\nlocation = "{registry.host}"\ninsecure = true\n')
     return place
-
-
-def _has_left(connection: socket.socket) -> bool:
-    readable, _, _ = select.select([connection], [], [], 0)
-    try:
-        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
-    except ConnectionResetError:
-        return True
 
 
 def _digest(content: bytes) -> str:
