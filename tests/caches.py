@@ -46,9 +46,8 @@ def furnish(cache: Path, user: int) -> None:
     CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
     os.chown(cache, user, user)
     final = cache / "environments"
-    if SOAKS or final.exists():
+    if SOAKS or final.exists() or (built := for_all_users()) is None:
         return
-    built = for_all_users()
     draft = Path(tempfile.mkdtemp(dir=cache))
     copy = Prefix(draft / built.root.name, built.python)
     subprocess.run(["cp", "-a", str(built.root), str(draft)], check=True)
@@ -65,13 +64,15 @@ def furnish(cache: Path, user: int) -> None:
 
 
 @functools.cache
-def for_all_users() -> Prefix:
-    """The environment of most jobs on an interpreter that all users may run, built once for all runs."""
+def for_all_users() -> Prefix | None:
+    """The environment of most jobs on an interpreter that all users may run, built once for all runs; None
+    where no such interpreter fits it."""
     system = Interpreters({"PATH": "/usr/bin:/bin"})
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns, interpreters=system)
     try:
         choice = runtimes.catalog.for_image(SKLEARN)
-        assert isinstance(choice, RuntimeChoice), choice
+        if not isinstance(choice, RuntimeChoice):
+            return None
         prepared = asyncio.run(runtimes.prepare(choice, ()))
     finally:
         runtimes.close()
