@@ -64,7 +64,7 @@ def measure() -> list[Row]:
                 decoded,
                 2,
             ),
-            _row("lines of a log read back over REST per second", median(rest), median(plain), 0.4),
+            _row("lines of a log read back over REST per second", median(rest), median(plain), 0.6),
             _row("lines printed by `jobs logs` per second", median(shown), median(plain), 0.4),
         ]
 

@@ -1,5 +1,6 @@
 """What is measured, one function per row. Each returns a `Row`; times are milliseconds."""
 
+import functools
 import http.client
 import json
 import os
@@ -261,11 +262,13 @@ SPAWNED = 9.0
 set."""
 
 
+@functools.cache
 def slowness() -> float:
-    """How many times as long as that machine this one takes now to run an interpreter; 1 if it is faster."""
+    """How many times as long as that machine this one takes to run an interpreter at its best; 1 if it is
+    faster. Once per run, so that all of its budgets grow alike."""
     spans: list[float] = []
     for _ in range(9):
         begun = time.perf_counter()
         subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
         spans.append((time.perf_counter() - begun) * 1e3)
-    return max(1.0, median(spans) / SPAWNED)
+    return max(1.0, min(spans) / SPAWNED)
