@@ -252,9 +252,14 @@ def within(name: str, value: float, floor: float | None, most: float, *, digits:
     """A row of milliseconds of which there may be so many, whatever the floor is: on a machine that is slower
     now than the budgets' was, more by as much."""
     of_floor, ratio = ("–", None) if floor is None else (f"{floor:.{digits}f} ms", value / floor)
-    here = most * slowness()
-    target = f"≤ {most:g} ms" + (f", here {here:.{digits}f} ms" if here > most else "")
+    here, target = bound(most, digits)
     return Row(name, f"{value:.{digits}f} ms", of_floor, ratio, target, value <= here)
+
+
+def bound(most: float, digits: int = 0) -> tuple[float, str]:
+    """What milliseconds a budget of so many lets pass on this machine, and how a row's target says it."""
+    here = most * slowness()
+    return here, f"≤ {most:g} ms" + (f", here {here:.{digits}f} ms" if here > most else "")
 
 
 SPAWNED = 9.0

@@ -21,7 +21,7 @@ from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.nodes import HUB, until
 
 from bench import measures, restarts
-from bench.measures import Connection, Row, beside, median, medians, within
+from bench.measures import Connection, Row, beside, bound, median, medians, within
 
 FORGIVEN = 2
 """Rounds at the start whose times do not count."""
@@ -398,6 +398,5 @@ def above(name: str, ours: list[float], floor: list[float], most: float | None =
     ratio = median(ours) / median(floor)
     if most is None:
         return Row(name, value, of_floor, ratio)
-    return replace(
-        within(f"{name}, above it", more, None, most), value=value, floor=of_floor, ratio=ratio
-    )
+    here, target = bound(most)
+    return Row(f"{name}, above it", value, of_floor, ratio, target, more <= here)
