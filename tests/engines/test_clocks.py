@@ -64,7 +64,7 @@ async def test_a_nodes_clock_that_is_off_ends_no_job(tmp_path: Path, port: int, 
     assert created <= exited.exit.started <= exited.exit.ended <= seen
     way = "behind" if ahead > 0 else "ahead of"
     assert change.node == NODES[0]
-    assert f"s {way} the service's: times in logs" in change.cause
+    assert f"s {way} the service's: times in logs" in str(change.cause)
     life = replace(job(1, scheduling=Scheduling(timeout=HOUR)), created=created)
     for what in (JobAdmitted(((PRIMARY, NODES[0]),)), RuntimePrepared(1), started):
         life = step(life, what, seen).job

@@ -64,7 +64,7 @@ def test_a_node_that_is_not_heard_of_takes_nothing_and_keeps_what_runs() -> None
     assert decided(made, asks) == []
     news = made.unfit("a")
     assert news == NodeNews(NodeCondition.GONE, "no word for 40 s", running_stays=True)
-    made.set_node_state("a", NodeState.UP, "")
+    made.set_node_state("a", NodeState.UP, None)
     assert [type(event) for event in decided(made, asks)] == [JobAdmitted]
 
 

@@ -33,7 +33,7 @@ async def main():
     root, limit, socket, manifest = sys.argv[1:]
     content = json.loads(manifest)
     units = tuple(Unit(**{**u, "parents": tuple(map(tuple, u["parents"]))}) for u in content["units"])
-    cache = NodeCache(Path(root), limit=int(limit), node="node3")
+    cache = NodeCache(Path(root), limit=int(limit) or None, node="node3")
     async def fetch(path):
         reader, writer = await asyncio.open_unix_connection(socket)
         writer.write(path.encode() + b"\\n")

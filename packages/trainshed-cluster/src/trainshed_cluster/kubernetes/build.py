@@ -110,7 +110,7 @@ def _document(
     **own: Any,
 ) -> AgentDocument:
     """Compose an agent's document from what all agents are told and its own values."""
-    own["address"] = ""  # The agent has its Pod's address, not the node's.
+    own["address"] = None  # The agent has its Pod's address, not the node's.
     return AgentDocument(
         directory=_AGENTS,
         cache=str(context.cache),

@@ -119,7 +119,7 @@ def _unlisted(name: str) -> NodeReport:
     return NodeReport(Node(name, 0, 0), NodeState.GONE, why, is_awaited=True)
 
 
-def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
+def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
     """Return a node's state, why it is not up, and, if it is gone, whether its programs may still live: a
     silent node may only be cut off, and then its agents end by their lease."""
     if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
@@ -135,7 +135,7 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
         return NodeState.DRAINING, f"it is not ready: {ready.message or ready.reason}", False
     if node.spec.unschedulable:
         return NodeState.DRAINING, "it is cordoned", False
-    return NodeState.UP, "", False
+    return NodeState.UP, None, False
 
 
 _PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})

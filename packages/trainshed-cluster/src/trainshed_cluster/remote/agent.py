@@ -123,8 +123,8 @@ class Agent:
         self._cache = _cache(document)
         #: The agent has no attempt now.
         self._is_resting = False
-        #: Why nothing can be run here; "" = programs can be run.
-        self._failure = ""
+        #: Why nothing can be run here; None = programs can be run.
+        self._failure: str | None = None
         self._lease = Lease(document.lease, time.monotonic())
         self._leaving = asyncio.Event()
         #: Set when something was seen of a replica.
@@ -205,7 +205,7 @@ class Agent:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _converse(self, connection: Connection) -> None:
-        able = None if self._failure else self._engine.capabilities()
+        able = self._engine.capabilities() if self._failure is None else None
         hello = messages.Hello(version=messages.VERSION, capabilities=able, failure=self._failure)
         last_said = time.monotonic()
         await connection.send(hello)

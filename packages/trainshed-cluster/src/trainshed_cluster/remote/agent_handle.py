@@ -46,8 +46,8 @@ class AgentHandle:
         self.part = part
         self.node = node
         self.capabilities: Capabilities | None = None
-        #: Why nothing can be run on its node; "" = programs can be run, or it is not known yet.
-        self.failure = ""
+        #: Why nothing can be run on its node; None = programs can be run, or it is not known yet.
+        self.failure: str | None = None
         #: Paths of the units of content that it may fetch.
         self.granted: set[str] = set()
         #: The gang's addresses that its replicas were told last; None = not known.

@@ -244,9 +244,9 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
     return agent.is_forsaken
 
 
-def _own_address(name: str, service: tuple[str, int]) -> str:
-    """Return the IP address by which other nodes reach this one: that of its `name`; "" = the one from which
-    it reaches the service. Blocks. Raises OSError."""
+def _own_address(name: str | None, service: tuple[str, int]) -> str:
+    """Return the IP address by which other nodes reach this one: that of its `name`; None = the one from
+    which it reaches the service. Blocks. Raises OSError."""
     if name:
         return socket.gethostbyname(name)
     # No packet is sent: connecting a UDP socket only shows the address that it would send from.

@@ -220,7 +220,7 @@ class Agents:
     def give_up(self, agent: AgentHandle) -> None:
         """Revoke an agent's credential."""
         agent.give_up()
-        self.nodes.tell_trouble(agent.node, agent.name, "")
+        self.nodes.tell_trouble(agent.node, agent.name, None)
         self._by_name.pop(agent.name, None)
         self.hub.drop(agent.name)
 
@@ -251,7 +251,7 @@ class Agents:
             self.nodes.tell_trouble(agent.node, NO_AGENT, why)
             agent.fail(why)
             return
-        self.nodes.tell_trouble(agent.node, NO_AGENT, "")
+        self.nodes.tell_trouble(agent.node, NO_AGENT, None)
         agent.capabilities = self.capabilities = hello.capabilities
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
@@ -330,7 +330,7 @@ class Agents:
             _note(gang, end)
         self.attempts.report(gang, end)
 
-    def _reading(self, clock: Nanos) -> Reading:
+    def _reading(self, clock: Nanos | None) -> Reading:
         """Return an agent's clock, as it was just told, beside the service's."""
         return Reading(clock, round(self.options.now() * 1e9))
 
@@ -341,7 +341,7 @@ class Agents:
         if agent.skew is None or abs(skew - agent.skew) >= 1:
             agent.skew = skew
             wrong = told_skew(skew)
-            what = f"{wrong}: times in logs and curves from there are off by that" if wrong else ""
+            what = wrong and f"{wrong}: times in logs and curves from there are off by that"
             self.nodes.tell_trouble(agent.node, _CLOCK, what)
 
     def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:

@@ -124,9 +124,9 @@ class Attempts:
             ),
         )
 
-    def report_end(self, gang: Gang, seat: Seat, incarnation: int = 0) -> None:
-        """Report again how an incarnation ended, which no agent can tell any more; 0 = the last one."""
-        incarnation = incarnation or seat.launched
+    def report_end(self, gang: Gang, seat: Seat, incarnation: int | None = None) -> None:
+        """Report again how an incarnation ended, which no agent can tell any more; None = the last one."""
+        incarnation = seat.launched if incarnation is None else incarnation
         end = gang.ends.get(seat.replica)
         if end is not None and end.incarnation == incarnation:
             self.report(gang, end)

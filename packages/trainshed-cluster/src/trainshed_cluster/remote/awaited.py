@@ -37,8 +37,8 @@ class AwaitedCluster:
     def __init__(self, cluster: Cluster, kind: str) -> None:
         self._cluster = cluster
         self._kind = kind
-        #: Why it has not answered yet; "" = it has.
-        self._unreached = "it has not answered yet"
+        #: Why it has not answered yet; None = it has.
+        self._unreached: str | None = "it has not answered yet"
         self._tasks = Crew()
         self._reports: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
 
@@ -66,7 +66,7 @@ class AwaitedCluster:
         self._reports.put_nowait(None)
 
     def report(self) -> ClusterReport:
-        if not self._unreached:
+        if self._unreached is None:
             return self._cluster.report()
         node = Node(self._kind, 0, 0, unreached=self._unreached)
         cause = f"cluster {self._kind} does not answer: {self._unreached}"
@@ -118,7 +118,7 @@ class AwaitedCluster:
         except ClusterUnavailable as failure:
             self._unreached = str(failure)
         else:
-            self._unreached = ""
+            self._unreached = None
 
     async def _follow(self) -> None:
         """Follow its reports once it answers."""
@@ -130,7 +130,7 @@ class AwaitedCluster:
             except ClusterRefused as refusal:
                 # It may be mended there, as rights that are missing, and jobs wait as for an answer.
                 self._unreached = str(refusal)
-            if self._unreached not in ("", why):
+            if self._unreached not in (None, why):
                 self._reports.put_nowait(self.report())
         if was_away:
             log.info("cluster %s answers", self._kind)

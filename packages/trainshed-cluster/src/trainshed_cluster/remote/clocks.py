@@ -29,10 +29,10 @@ E = TypeVar("E", bound=ReplicaEvent)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """An agent's clock and the service's at the same moment, in nanoseconds since the epoch. `theirs`: 0 = it
-    is not known."""
+    """An agent's clock and the service's at the same moment, in nanoseconds since the epoch. `theirs`: None =
+    it is not known."""
 
-    theirs: Nanos
+    theirs: Nanos | None
     ours: Nanos
 
     def ours_at(self, moment: Nanos) -> Nanos:

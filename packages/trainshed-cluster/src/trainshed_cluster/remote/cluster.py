@@ -37,8 +37,8 @@ class Owner(Struct, frozen=True):
 
     #: User on the nodes; "" = the service's own.
     user: str = ""
-    #: Account that the cluster charges; "" = the cluster's default.
-    account: str = ""
+    #: Account that the cluster charges; None = the cluster's default.
+    account: str | None = None
 
 
 THE_SERVICE = Owner()
@@ -114,10 +114,10 @@ class NodeReport(Struct, frozen=True):
     #: The node. Its `others` counts what this service's holds do not hold there.
     node: Node
     state: NodeState
-    #: The cluster's reason why it is not UP; "" = it is, or there is no reason.
-    cause: str = ""
-    #: Name or address by which other nodes reach it; "" = its name.
-    address: str = ""
+    #: The cluster's reason why it is not UP; None = it is, or there is no reason.
+    cause: str | None = None
+    #: Name or address by which other nodes reach it; None = by its name.
+    address: str | None = None
     #: Of a node that is GONE: the cluster still waits for it, and says nothing of what runs there.
     is_awaited: bool = False
 

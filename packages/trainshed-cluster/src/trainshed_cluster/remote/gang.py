@@ -29,20 +29,20 @@ class Seat(msgspec.Struct, frozen=True):
     launched: int = 0
     #: No incarnation up to this one may start any more.
     forbidden: int = 0
-    #: The identity of its program (`launch.documents.identity`); "" = none was launched.
-    identity: str = ""
+    #: The identity of its program (`launch.documents.identity`); None = none was launched.
+    identity: str | None = None
     #: The incarnation that was lost with its agent; 0 = none.
     lost: int = 0
-    #: Why it was lost.
-    cause: str = ""
+    #: Why it was lost; None = it was not.
+    cause: str | None = None
     #: What kind of loss it was.
     loss: Cause = Cause.LOST
     #: The incarnation that had ended before its agent left, whom nobody can ask any more; 0 = none.
     ended: int = 0
-    #: The port of its last slot, where its peers look for it; 0 = it had none.
-    port: int = 0
-    #: The node that was requested, if the cluster has chosen another; "" = it has not.
-    wish: str = ""
+    #: The port of its last slot, where its peers look for it; None = it had none.
+    port: int | None = None
+    #: The node that was requested, if the cluster has chosen another; None = it has not.
+    wish: str | None = None
     #: The replica has left this place and has no other yet, so that no agent is needed.
     is_vacant: bool = False
 
@@ -352,7 +352,7 @@ def moved(
                 part=part,
                 slot=None,
                 ended=seat.launched,
-                wish="",
+                wish=None,
                 is_vacant=False,
             )
         )

@@ -44,9 +44,9 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     #: The user as whom it has to run there; "" = any.
     user: str = ""
-    #: The node's address by which peers reach the replicas there; "" = the one by which the agent reaches the
-    #: service.
-    address: str
+    #: The node's address by which peers reach the replicas there; None = the one by which the agent reaches
+    #: the service.
+    address: str | None
     #: Directory on the node in which it makes its own, which it removes at its end.
     directory: str
     #: Seconds without contact to the service after which it ends its programs and itself (`lease`).
@@ -242,8 +242,8 @@ class Appended(msgspec.Struct, frozen=True, tag=True):
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """News with moments of the agent's clock, in ns since the epoch."""
 
-    #: What that clock showed when this was sent; 0 = not told.
-    clock: Nanos = 0
+    #: What that clock showed when this was sent; None = not told.
+    clock: Nanos | None = None
 
 
 class Started(Timed, frozen=True, tag=True):

@@ -85,7 +85,7 @@ class ClusterNodes:
 
     def readmit(self, node: str) -> None:
         """Release a node that was found unfit."""
-        self.tell_trouble(node, NO_AGENT, "")
+        self.tell_trouble(node, NO_AGENT, None)
         if quarantined := self._quarantined.pop(node, None):
             quarantined[1].cancel()
             self._take(self._cluster.report(), is_news=True)
@@ -101,18 +101,18 @@ class ClusterNodes:
         self._quarantined[node] = f"{node} is quarantined until {end} UTC: {cause}", ending
         self._take(self._cluster.report(), is_news=True)
 
-    def tell_trouble(self, node: str, agent: str, what: str) -> None:
-        """Note what an agent says is wrong with its node, which nevertheless accepts replicas; "" = nothing
+    def tell_trouble(self, node: str, agent: str, what: str | None) -> None:
+        """Note what an agent says is wrong with its node, which nevertheless accepts replicas; None = nothing
         any more."""
         before = self._trouble_of(node)
         others = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
-        self._trouble[node] = others | ({agent: what} if what else {})
+        self._trouble[node] = others if what is None else others | {agent: what}
         after = self._trouble_of(node)
         if after != before and self._states.get(node) is NodeState.UP:
             self._attempts.emit(NodeChanged(node, NodeState.UP, after))
 
-    def _trouble_of(self, node: str) -> str:
-        return "; ".join(dict.fromkeys(self._trouble.get(node, {}).values()))
+    def _trouble_of(self, node: str) -> str | None:
+        return "; ".join(dict.fromkeys(self._trouble.get(node, {}).values())) or None
 
     async def _follow(self) -> None:
         async for report in self._cluster.watch():

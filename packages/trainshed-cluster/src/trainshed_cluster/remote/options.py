@@ -38,8 +38,8 @@ class AgentCommand(Struct, frozen=True):
 class Listening(Struct, frozen=True):
     """Where agents reach the service."""
 
-    #: Name or address that they dial; "" = this machine's name.
-    address: str = ""
+    #: Name or address that they dial; None = this machine's name.
+    address: str | None = None
     #: 0 = any free one, the same again after a restart.
     port: int = 0
     #: The service's Unix sockets to which tunnels lead, by name.
@@ -53,7 +53,7 @@ class Listening(Struct, frozen=True):
     def host(self) -> str:
         """The address on which the service listens: all of its own, since only who has a certificate is let
         in."""
-        return "::" if ":" in self.address else "0.0.0.0"
+        return "::" if self.address and ":" in self.address else "0.0.0.0"
 
 
 class RemoteOptions(Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ def _text(path: Path | None) -> str | None:
     return path.read_text("utf-8") if path is not None and path.exists() else None
 
 
-def examine_address(engine: str, callers: str, address: str) -> Finding:
+def examine_address(engine: str, callers: str, address: str | None) -> Finding:
     """Check an engine's setting `address`. `callers`: the word for who calls there, nodes or Pods."""
     finding, name = findings(__file__), Listening(address).dialled
     values = {"engine": engine, "callers": callers, "name": name}

@@ -423,7 +423,7 @@ def _sending(nodes: Sequence[str]) -> Delay:
 def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
     """Raise StartFailed if running programs would look for the replica at another port than it has now. They
     find its new address by its hostname, but learn its port only once, at their start."""
-    if seat.port in (0, slot.port):
+    if not seat.port or seat.port == slot.port:
         return
     if any(gang.is_live(other) for other in gang.record.seats if other is not seat):
         raise StartFailed(

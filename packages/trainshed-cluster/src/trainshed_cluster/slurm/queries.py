@@ -159,7 +159,7 @@ def _node(row: Mapping[str, str], partitions: Iterable[str]) -> NodeLine:
         gres=parse_gres(row["Gres"]),
         gres_used=parse_gres(row["GresUsed"]),
         address=row["NodeAddr"],
-        reason="" if reason == "none" else reason,
+        reason=None if reason in ("none", "") else reason,
         partitions=frozenset(partition.rstrip("*") for partition in partitions),
         in_default=any(partition.endswith("*") for partition in partitions),
         features=frozenset(row["Features"].split(",")) - {"(null)", ""},

@@ -113,8 +113,8 @@ class NodeLine(Struct, frozen=True):
     gres: tuple[Gres, ...]
     gres_used: tuple[Gres, ...]
     address: str
-    #: Reason of its state, set by an administrator or Slurm; "" = none.
-    reason: str
+    #: Reason of its state, set by an administrator or Slurm; None = none.
+    reason: str | None
     partitions: frozenset[str] = frozenset()
     #: Whether it is in the default partition.
     in_default: bool = False
@@ -135,7 +135,7 @@ def parse_states(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_SHORT.get(name, name) for name in names if name))
 
 
-def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str]:
+def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str | None]:
     """Return a node's state, and why it is not UP. `reservation`: jobs are requested inside a reservation.
 
     Nodes that Slurm has powered down are UP, because it powers them up for a job."""
@@ -152,7 +152,7 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
             return NodeState.DRAINING, line.reason or words
     if line.reserved and not reservation:
         return NodeState.DRAINING, line.reason or "is reserved"
-    return NodeState.UP, ""
+    return NodeState.UP, None
 
 
 def is_awaited(line: NodeLine) -> bool:

@@ -91,7 +91,7 @@ class Users:
 
     async def owner(self, project: str) -> Owner:
         """Return the owner of a project's holds. Raises ClusterRefused."""
-        account = self._settings.accounts.get(project, "")
+        account = self._settings.accounts.get(project)
         if not self._settings.users:
             return Owner(account=account)
         users = self._settings.users

@@ -83,7 +83,7 @@ def test_a_moment_that_is_reported_twice_is_the_same_however_long_the_message_to
 
 
 def test_what_is_not_known_stays_as_it_was() -> None:
-    assert Reading(0, NOW).ours_at(17) == 17, "its clock is not known"
+    assert Reading(None, NOW).ours_at(17) == 17, "its clock is not known"
     assert Reading(NOW, NOW).ours_at(0) == 0, "a program that never began"
     assert Reading(NOW - 60 * SECOND, NOW).ours_at(NOW) == NOW, "set back since"
 

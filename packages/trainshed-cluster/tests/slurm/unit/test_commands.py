@@ -130,11 +130,11 @@ def test_a_look_at_a_thousand_nodes_takes_little() -> None:
 @pytest.mark.parametrize(
     ("text", "state", "cause"),
     [
-        ("idle", NodeState.UP, ""),
-        ("MIXED", NodeState.UP, ""),
-        ("allocated+completing", NodeState.UP, ""),
-        ("idle+planned", NodeState.UP, ""),
-        ("IDLE+CLOUD+POWERED_DOWN", NodeState.UP, ""),
+        ("idle", NodeState.UP, None),
+        ("MIXED", NodeState.UP, None),
+        ("allocated+completing", NodeState.UP, None),
+        ("idle+planned", NodeState.UP, None),
+        ("IDLE+CLOUD+POWERED_DOWN", NodeState.UP, None),
         ("idle*", NodeState.GONE, "not responding"),
         ("idle+not_responding", NodeState.GONE, "not responding"),
         ("DOWN*+DRAIN", NodeState.GONE, "down and drain and not_responding"),
@@ -146,7 +146,7 @@ def test_a_look_at_a_thousand_nodes_takes_little() -> None:
         ("idle+reserved", NodeState.DRAINING, "is reserved"),
     ],
 )
-def test_states_of_nodes(text: str, state: NodeState, cause: str) -> None:
+def test_states_of_nodes(text: str, state: NodeState, cause: str | None) -> None:
     line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", "")
     assert records.node_state(line) == (state, cause)
 
@@ -168,7 +168,7 @@ def test_a_node_without_an_answer_is_awaited_until_it_is_down(text: str, awaited
 
 def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
     line = NodeLine("n", records.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", "")
-    assert records.node_state(line, reservation=True) == (NodeState.UP, "")
+    assert records.node_state(line, reservation=True) == (NodeState.UP, None)
 
 
 @pytest.mark.parametrize(

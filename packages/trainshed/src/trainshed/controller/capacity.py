@@ -132,7 +132,7 @@ class CapacityTracker:
         self._policy = policy
         self._nodes: dict[str, Node] = {}
         self.accelerators: tuple[str, ...] = ()
-        self._engine_says: dict[str, tuple[NodeState, str]] = {}
+        self._engine_says: dict[str, tuple[NodeState, str | None]] = {}
         self._drains: dict[str, NodeDrain] = {}
         #: Works that are being stored, or of which no job was put yet, by project and person.
         self._arriving: dict[JobUid, tuple[str, str]] = {}
@@ -210,7 +210,7 @@ class CapacityTracker:
         self.accelerators = tuple(kind for kind, _ in counts.most_common())
         self._refresh_nodes()
 
-    def set_node_state(self, node: str, state: NodeState, cause: str) -> None:
+    def set_node_state(self, node: str, state: NodeState, cause: str | None) -> None:
         """Set the state that the engine reports of a node."""
         self._engine_says[node] = (state, cause)
         if node in self._nodes:
@@ -319,7 +319,7 @@ class CapacityTracker:
             drain = self._drains[node]
             reason = f": {drain.reason}" if drain.reason else ""
             return NodeNews(NodeCondition.DRAINED, f"{node} is under maintenance{reason}")
-        state, cause = self._engine_says.get(node, (NodeState.UP, ""))
+        state, cause = self._engine_says.get(node, (NodeState.UP, None))
         if state is NodeState.UP:
             return None
         is_unheard = state is NodeState.UNHEARD

@@ -193,7 +193,7 @@ class NodeChanged(Struct, frozen=True):
     node: str
     state: NodeState
     #: Why it is in that state; for a node that is UP, what is nevertheless wrong with it; None = nothing.
-    cause: str
+    cause: str | None
 
 
 class Fault(enum.StrEnum):

@@ -37,10 +37,10 @@ _WHERE = (
 
 class NodeCache:
     """A node's cache. `root`: the service's cache directory, at the same path on the node. `limit`: most
-    bytes of fetched units, beyond which the least recently used go; 0 = a third of the disk. `node`: its
+    bytes of fetched units, beyond which the least recently used go; None = a third of the disk. `node`: its
     name, for messages."""
 
-    def __init__(self, root: Path, *, limit: int = 0, node: str = "this node") -> None:
+    def __init__(self, root: Path, *, limit: int | None = None, node: str = "this node") -> None:
         self._shelf = NodeShelf(root)
         self._limit = limit
         self._node = node
@@ -123,7 +123,7 @@ class NodeCache:
         self._shelf.make_parents(unit)
         place = Path(unit.path).parent
         disk = shutil.disk_usage(place)
-        limit = self._limit or disk.total // _SHARE
+        limit = disk.total // _SHARE if self._limit is None else self._limit
         self._shelf.make_room(unit.bytes, limit, max(0, disk.free - _RESERVE))
         free = shutil.disk_usage(place).free
         if free < unit.bytes + _RESERVE:
