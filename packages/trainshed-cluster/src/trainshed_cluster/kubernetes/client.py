@@ -97,8 +97,8 @@ class ApiClient:
             ) from failure
         #: URL of the API server, for messages.
         self.server: str = config.cluster.server
-        #: Namespace of the context; "" = it names none.
-        self.namespace: str = config.namespace or ""
+        #: Namespace of the context; None = it names none.
+        self.namespace: str | None = config.namespace or None
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -132,9 +132,9 @@ class ApiClient:
         """Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("POST", path, params=params, body=manifest), kind)
 
-    async def delete(self, path: str, *, uid: str = "", grace: int | None = None) -> None:
-        """Delete an object if it exists. `uid`: of the very object; "" = any of that name. `grace`: seconds,
-        None = the object's own. Raises ApiFailure, ClusterUnavailable."""
+    async def delete(self, path: str, *, uid: str | None = None, grace: int | None = None) -> None:
+        """Delete an object if it exists. `uid`: of the very object; None = any of that name. `grace`:
+        seconds, None = the object's own. Raises ApiFailure, ClusterUnavailable."""
         body: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
         if grace is not None:
             body["gracePeriodSeconds"] = grace

@@ -32,14 +32,14 @@ class Right:
     verb: str
     resource: str
     why: str = "no job can run"
-    #: API group; "" = that of Pods.
-    group: str = ""
+    #: API group; None = that of Pods.
+    group: str | None = None
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}"
 
-    def asked(self, namespace: str) -> dict[str, Any]:
-        """Return the access review to create; `namespace` "" = the whole cluster."""
+    def asked(self, namespace: str | None) -> dict[str, Any]:
+        """Return the access review to create; `namespace`: None = the whole cluster."""
         resource, _, part = self.resource.partition("/")
         wanted = {"verb": self.verb, "resource": resource, "subresource": part, "group": self.group}
         fields = {key: value for key, value in (wanted | {"namespace": namespace}).items() if value}
@@ -125,11 +125,11 @@ class Examination:
 
     async def _missing_rights(self) -> AsyncIterator[Finding]:
         for right in _EVERYWHERE:
-            if not await self._may(right, ""):
+            if not await self._may(right, None):
                 yield _finding("no_right", right=right, where="of the cluster")
-        if not await self._may(_SEE_PODS, ""):
+        if not await self._may(_SEE_PODS, None):
             yield _finding("no_optional_right", right=_SEE_PODS, where="of the whole cluster")
-        elif not await self._may(_WATCH_PODS, ""):
+        elif not await self._may(_WATCH_PODS, None):
             # Who may list them is not content with those of the namespaces.
             yield _finding("no_right", right=_WATCH_PODS, where="of the whole cluster")
         of_kueue = _OF_KUEUE if self._settings.queue == "kueue" else ()
@@ -138,7 +138,7 @@ class Examination:
                 if not await self._may(right, namespace):
                     yield _finding("no_right", right=right, where=f"of namespace {namespace}")
 
-    async def _may(self, right: Right, namespace: str) -> bool:
+    async def _may(self, right: Right, namespace: str | None) -> bool:
         return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed
 
     async def _admission(self, namespace: str) -> Finding:

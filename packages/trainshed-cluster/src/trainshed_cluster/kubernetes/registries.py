@@ -104,30 +104,30 @@ class Registries:
         scheme = "http" if host in self._insecure else "https"
         return f"{scheme}://{'registry-1.docker.io' if host == _DOCKER_HUB else host}"
 
-    def _login(self, host: str) -> str:
-        """Return `user:password` in base64; "" = there is no log-in. Raises NotRead."""
+    def _login(self, host: str) -> str | None:
+        """Return `user:password` in base64; None = there is no log-in. Raises NotRead."""
         if self._auth is None:
-            return ""
+            return None
         try:
             known = json.loads(self._auth.read_bytes()).get("auths", {})
         except FileNotFoundError:
-            return ""
+            return None
         except (OSError, ValueError, AttributeError) as failure:
             raise NotRead(f"the log-ins in {self._auth} cannot be read ({failure})") from failure
         names = [host, f"https://{host}", "https://index.docker.io/v1/"][
             : 2 + (host == _DOCKER_HUB)
         ]
-        return next((str(known[name].get("auth", "")) for name in names if name in known), "")
+        return next((known[name].get("auth") for name in names if name in known), None)
 
 
 class _Line:
     """Calls for one repository of a registry."""
 
-    def __init__(self, base: str, path: str, login: str) -> None:
+    def __init__(self, base: str, path: str, login: str | None) -> None:
         self._base = base
         self._path = path
         self._login = login
-        self._authorization = ""
+        self._authorization: str | None = None
 
     def manifest(self, version: str) -> _Manifest:
         return self.get(f"manifests/{version}", _Manifest, (*_MANIFESTS, *_INDEXES))
@@ -164,14 +164,14 @@ class _Line:
         parameters.setdefault("scope", f"repository:{self._path}:pull")
         url = f"{realm}?{urlencode(parameters)}"
         try:
-            content = _fetched(url, {}, f"Basic {self._login}" if self._login else "")
+            content = _fetched(url, {}, f"Basic {self._login}" if self._login else None)
         except urllib.error.HTTPError as refusal:
             raise _not_given(refusal, realm) from refusal
         answer: Mapping[str, Any] = _decoded(content, dict[str, Any], realm)
         return f"Bearer {answer.get('token') or answer.get('access_token') or ''}"
 
 
-def _fetched(url: str, headers: Mapping[str, str], authorization: str) -> bytes:
+def _fetched(url: str, headers: Mapping[str, str], authorization: str | None) -> bytes:
     """Return the content at a URL. Raises HTTPError, NotRead."""
     request = urllib.request.Request(url, headers=dict(headers))
     if authorization:

@@ -70,13 +70,13 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     #: Image of the Pods that prebuilt runtimes run in: its python3 is of the service's version, and it
     #: needs no more (deploy/pods). Pods with an image of a job's have this Python brought to them.
     image: _Image
-    #: Name or address at which Pods reach the service; "" = this machine's name.
-    address: _Address = ""
+    #: Name or address at which Pods reach the service; None = this machine's name.
+    address: _Address | None = None
     #: Port of that; 0 = any that is free.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    #: Kubeconfig file; "" = a Pod's own service account if the service runs in one, else $KUBECONFIG, else
+    #: Kubeconfig file; None = a Pod's own service account if the service runs in one, else $KUBECONFIG, else
     #: ~/.kube/config.
-    kubeconfig: _Path = ""
+    kubeconfig: _Path | None = None
     #: Namespace of Pods by project id ("*" = all others); {} = the kubeconfig's, or `default`, for all. Jobs
     #: of a project without an entry are refused.
     namespaces: dict[_Project, _Namespace] = {}
@@ -84,8 +84,8 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []
     #: Registries (HOST[:PORT]) that the service reaches without TLS.
     insecure_registries: Annotated[list[_Host], msgspec.Meta(max_length=50)] = []
-    #: Service account of the Pods, which get no token of it; "" = the namespace's default one.
-    service_account: _Name = ""
+    #: Service account of the Pods, which get no token of it; None = the namespace's default one.
+    service_account: _Name | None = None
     #: User id of the Pods; 0 = root, which Pod Security's `restricted` does not admit.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
     #: Where the environments that Pods are sent are kept: "" = in each Pod, as long as it lives; /PATH = in
@@ -98,8 +98,8 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] = []
     runtime_class: _Name = ""
     priority_class: _Name = ""
-    #: Scheduler of the Pods; "" = the cluster's default.
-    scheduler: _Name = ""
+    #: Scheduler of the Pods; None = the cluster's default.
+    scheduler: _Name | None = None
     #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "kueue" has Kueue admit each
     #: job as a whole, by its quotas and priorities, and the cluster choose nodes.
     queue: Literal["trainshed", "kueue"] = "trainshed"
@@ -118,12 +118,13 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     pull_minutes: Annotated[float, msgspec.Meta(ge=0.05, le=1440)] = 10.0
 
     @property
-    def kubeconfig_path(self) -> str:
-        """ "" = there is none but that of the Pod that the service runs in."""
+    def kubeconfig_path(self) -> str | None:
+        """Path of the kubeconfig; None = the service runs in a Pod, which is told how the cluster is
+        reached."""
         if self.kubeconfig:
             return self.kubeconfig
         if "KUBERNETES_SERVICE_HOST" in os.environ:
-            return ""
+            return None
         return os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
     @property
@@ -142,7 +143,8 @@ def parse(table: Mapping[str, Any]) -> KubernetesSettings:
             "(docs/kubernetes.md says how to build one)"
         )
     if not wrong:
-        settings = msgspec.convert(dict(table), KubernetesSettings)
+        # An empty text is a setting that is not set.
+        settings = msgspec.convert({k: v for k, v in table.items() if v != ""}, KubernetesSettings)
         wrong = [
             *_wrong_queue(settings),
             *_wrong_accelerators(settings),

@@ -256,7 +256,7 @@ class SlurmCluster:
         return (
             *(("env", f"SLURM_CONF={conf}") if conf else ()),
             # Whoever runs it has the command, even if this process does not find it now.
-            str(Path(self._settings.commands) / scancel),
+            str(Path(self._settings.commands or "") / scancel),
             *options,
         )
 
@@ -424,15 +424,17 @@ class SlurmCluster:
         self._seen[hold.name] = _Seen(job.id, begun, gres)
         return self._seen[hold.name]
 
-    async def _held(self, name: HoldName, number: str = "") -> Job | None:
-        """Return the job of that name that has its nodes, if Slurm knows one. `number`: the job's id; "" =
+    async def _held(self, name: HoldName, number: str | None = None) -> Job | None:
+        """Return the job of that name that has its nodes, if Slurm knows one. `number`: the job's id; None =
         any. Queries this name alone, which is cheaper than a look."""
         jobs = await self._own([await self._user(name)], str(name))
         held = (job for job_name, job in jobs if job_name == name and job.held)
-        return next((job for job in held if number in ("", str(job.id))), None)
+        return next((job for job in held if number in (None, str(job.id))), None)
 
-    async def _own(self, users: Iterable[int], name: str = "") -> tuple[tuple[HoldName, Job], ...]:
-        """Return this service's jobs of those users. `name`: of the jobs; "" = all. Raises
+    async def _own(
+        self, users: Iterable[int], name: str | None = None
+    ) -> tuple[tuple[HoldName, Job], ...]:
+        """Return this service's jobs of those users. `name`: of the jobs; None = all. Raises
         ClusterUnavailable."""
         jobs = await self._client.ask(list_jobs(users, name))
         return own_jobs(jobs, self._service, self._users.name_of)

@@ -185,13 +185,13 @@ def try_job(partition: str, account: str, qos: str) -> list[str]:
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
 
 
-def environment(ambient: Mapping[str, str], conf: str = "") -> dict[str, str]:
+def environment(ambient: Mapping[str, str], conf: str | None = None) -> dict[str, str]:
     """The environment of Slurm's commands: `ambient` without Slurm's own variables, which the service has if
     it runs in a Slurm job itself or its user sets defaults by them. `conf`: the path of Slurm's
-    configuration, if it is not the usual one."""
+    configuration; None = the usual one."""
     prefixes = ("SLURM_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SBATCH_")
     kept = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
-    if conf := conf or ambient.get("SLURM_CONF", ""):
+    if conf := conf or ambient.get("SLURM_CONF"):
         kept["SLURM_CONF"] = conf
     # Moments as seconds since the epoch.
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}

@@ -62,10 +62,10 @@ _ENDS = {
 """By the state of a job that is over: what ended it, and in what words."""
 
 
-def reason_in_words(reason: str) -> str:
-    """Describe a reason of squeue. Returns "" if Slurm has no reason yet."""
+def reason_in_words(reason: str) -> str | None:
+    """Describe a reason of squeue; None = Slurm has no reason yet."""
     if reason in _NOT_LOOKED_AT:
-        return ""
+        return None
     if reason in _WORDS:
         return _WORDS[reason]
     # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
@@ -90,7 +90,7 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
     """Return the delay to report of a waiting allocation; None = Slurm has not said why yet. `before`: how
     many jobs wait before it; None = not known. `now`: seconds since the epoch."""
     words = reason_in_words(job.reason)
-    if not words:
+    if words is None:
         return None
     nodes = "its node" if job.node_count == 1 else f"its {job.node_count} nodes"
     return Delay(

@@ -88,9 +88,9 @@ _NODE_FIELDS = (
 
 
 def list_jobs(
-    users: Iterable[int], name: str = "", *, ended: bool = False
+    users: Iterable[int], name: str | None = None, *, ended: bool = False
 ) -> Query[tuple[Job, ...]]:
-    """Return the query of jobs. `users`: their ids. `name`: of the jobs; "" = all jobs of those users.
+    """Return the query of jobs. `users`: their ids. `name`: of the jobs; None = all jobs of those users.
     `ended`: include jobs that are over, for as long as Slurm remembers them (MinJobAge, 5 minutes)."""
     which = [_of_users(users), *([f"--name={name}"] if name else [])]
     which += ["--states=all"] if ended else []
@@ -130,8 +130,9 @@ def _steps(rows: Rows) -> tuple[Step, ...]:
     return tuple(running)
 
 
-def list_nodes(partitions: str) -> Query[tuple[NodeLine, ...]]:
-    """Return the query of nodes, each of which is told once. `partitions`: separated by commas; "" = all."""
+def list_nodes(partitions: str | None) -> Query[tuple[NodeLine, ...]]:
+    """Return the query of nodes, each of which is told once. `partitions`: separated by commas; None =
+    all."""
     where = [f"--partition={partitions}"] if partitions else []
     return Query(("sinfo", "--Node", "--noheader", *where), _NODE_FIELDS, _nodes)
 

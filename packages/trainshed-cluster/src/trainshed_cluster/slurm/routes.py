@@ -64,10 +64,10 @@ class Routes:
         return tuple(dict.fromkeys(names))
 
     @property
-    def partitions(self) -> str:
-        """The partitions to query, separated by commas; "" = all, because a route uses the default one, whose
-        name is not known."""
-        return ",".join(self.named_partitions) if all(self.named_partitions) else ""
+    def partitions(self) -> str | None:
+        """The partitions to query, separated by commas; None = all, because a route uses the default one,
+        whose name is not known."""
+        return ",".join(self.named_partitions) if all(self.named_partitions) else None
 
     def of(self, machine: MachineWanted) -> SlurmRoute:
         return next(route for route in self._all if route.route.is_for(machine))
@@ -101,7 +101,7 @@ def _resolved(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
     """Return a route, with the plain settings where its table sets none."""
     partition = settings.partition if machine.partition is None else machine.partition
     constraint = settings.constraint if machine.constraint is None else machine.constraint
-    name, _, kind = machine.gres.partition(":")
+    name, _, kind = (machine.gres or "").partition(":")
     many = "s" if "," in partition else ""
     partitions = [
         f"partition{many} {partition.replace(',', ', ')}" if partition else "",

@@ -56,6 +56,9 @@ _Constraint = Annotated[
 _ADDRESS = "a host's name or address, without a port"
 _Address = Annotated[str, _text(r"^[A-Za-z0-9_.:-]{0,253}$", _ADDRESS)]
 _Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
+_Gres = Annotated[
+    str, _text(r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$", "NAME or NAME:TYPE, without a count")
+]
 _Pattern = Annotated[
     str, _text(r"^[a-z0-9_*?-]{1,100}$", "a machine type, or a pattern of some, such as n1-*")
 ]
@@ -80,19 +83,17 @@ class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     account: _Word | None = None
     qos: _Word | None = None
     constraint: _Constraint | None = None
-    #: NAME or NAME:TYPE of its one accelerator type there; "" = `gpu` of the type that `accelerators` of the
-    #: plain settings says.
-    gres: Annotated[
-        str, _text(r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$", "NAME or NAME:TYPE, without a count")
-    ] = ""
+    #: NAME or NAME:TYPE of its one accelerator type there; None = `gpu` of the type that `accelerators` of
+    #: the plain settings says.
+    gres: _Gres | None = None
     extra: _Arguments | None = None
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[engines.slurm]`."""
 
-    #: Name or address at which nodes reach the service; "" = this machine's name.
-    address: _Address = ""
+    #: Name or address at which nodes reach the service; None = this machine's name.
+    address: _Address | None = None
     #: Port of that; 0 = any that is free.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     #: One partition, or several separated by commas; "" = Slurm's default one.
@@ -112,11 +113,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerators: dict[str, _Word] = {}
     #: Where jobs of some machine types go instead; the first match counts.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: Directory on the nodes' own disks where agents and their programs write; "" = /tmp/trainshed-UID.
+    #: Directory on the nodes' own disks where agents and their programs write; None = /tmp/trainshed-UID.
     #: {user} and {uid} in it stand for the user of the jobs.
-    directory: _Directory = ""
-    #: Interpreter on nodes that has this package; "" = the path of the service's own.
-    python: _Directory = ""
+    directory: _Directory | None = None
+    #: Interpreter on nodes that has this package; None = the path of the service's own.
+    python: _Directory | None = None
     #: Nodes see the service's data directory at the same path.
     shared: bool = False
     #: Seconds without contact after which an agent ends its programs, which are then lost. The service may be
@@ -128,10 +129,10 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "slurm" asks for whatever the
     #: quotas allow, on nodes that Slurm chooses.
     queue: Literal["trainshed", "slurm"] = "trainshed"
-    #: File of Slurm's configuration; "" = where its commands look for it.
-    conf: _Directory = ""
-    #: Directory of Slurm's commands; "" = on the PATH.
-    commands: _Directory = ""
+    #: File of Slurm's configuration; None = where its commands look for it.
+    conf: _Directory | None = None
+    #: Directory of Slurm's commands; None = on the PATH.
+    commands: _Directory | None = None
 
     @property
     def any_account(self) -> str:
@@ -145,7 +146,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def command(self, name: str) -> str:
         """Return the path of one of Slurm's commands. Raises FileNotFoundError."""
-        path = shutil.which(name, path=self.commands or None)
+        path = shutil.which(name, path=self.commands)
         if not path:
             where = self.commands or f"the PATH ({os.environ.get('PATH', os.defpath)})"
             raise FileNotFoundError(
@@ -159,7 +160,8 @@ def parse(table: Mapping[str, Any]) -> SlurmSettings:
     """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
     wrong = wrong_fields(SlurmSettings, table)
     if not wrong:
-        settings = msgspec.convert(dict(table), SlurmSettings)
+        # An empty text is a setting that is not set.
+        settings = msgspec.convert({k: v for k, v in table.items() if v != ""}, SlurmSettings)
         wrong = [
             *_wrong_extra(settings.extra),
             *_wrong_accelerators(settings),
@@ -174,7 +176,8 @@ def parse(table: Mapping[str, Any]) -> SlurmSettings:
 def _wrong_users(settings: SlurmSettings) -> list[str]:
     """Return what is wrong with `users`, and with `directory` for them."""
     wrong: list[str] = []
-    strange = sorted({*re.findall(r"\{[^{}]{0,100}\}?", settings.directory)} - {"{user}", "{uid}"})
+    fields = re.findall(r"\{[^{}]{0,100}\}?", settings.directory or "")
+    strange = sorted({*fields} - {"{user}", "{uid}"})
     wrong += [
         f"directory: {field} stands for nothing; there are {{user}} and {{uid}}"
         for field in strange

@@ -16,6 +16,7 @@ IMAGE = {"image": "registry.example/trainshed-base:1"}
 def test_an_image_is_all_that_has_to_be_set() -> None:
     settings = parse(IMAGE)
     assert settings.run_as == 1000 and settings.lease == 300
+    assert settings == parse({**IMAGE, "kubeconfig": "", "scheduler": ""})
     with pytest.raises(ValueError, match=r"\[engines.kubernetes\] image: it is missing"):
         parse({})
 
@@ -79,7 +80,7 @@ def test_where_the_kubeconfig_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("KUBECONFIG", "/etc/lab.conf")
     assert parse(IMAGE).kubeconfig_path == "/etc/lab.conf"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert parse(IMAGE).kubeconfig_path == ""
+    assert parse(IMAGE).kubeconfig_path is None
     assert parse({**IMAGE, "kubeconfig": "/etc/mine"}).kubeconfig_path == "/etc/mine"
 
 
@@ -100,4 +101,4 @@ def test_the_page_has_every_setting_with_its_default_in_order() -> None:
         default = known[name]
         if default is not msgspec.NODEFAULT:
             written = str(default).lower() if isinstance(default, bool) else str(default)
-            assert shown == written, name
+            assert shown == (written if default is not None else ""), name

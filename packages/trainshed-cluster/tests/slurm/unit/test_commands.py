@@ -54,7 +54,7 @@ def look(
         pending=(),
         jobs=own(squeue or recorded("squeue"), service),
         steps=read(list_steps([0]), steps or recorded("squeue_steps")),
-        nodes=read(list_nodes(""), sinfo or recorded("sinfo")),
+        nodes=read(list_nodes(None), sinfo or recorded("sinfo")),
         routes=Routes(settings),
         known={},
     )
@@ -147,7 +147,7 @@ def test_a_look_at_a_thousand_nodes_takes_little() -> None:
     ],
 )
 def test_states_of_nodes(text: str, state: NodeState, cause: str | None) -> None:
-    line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", "")
+    line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", None)
     assert records.node_state(line) == (state, cause)
 
 
@@ -162,12 +162,12 @@ def test_states_of_nodes(text: str, state: NodeState, cause: str | None) -> None
     ],
 )
 def test_a_node_without_an_answer_is_awaited_until_it_is_down(text: str, awaited: bool) -> None:
-    line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", "")
+    line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", None)
     assert records.is_awaited(line) is awaited
 
 
 def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
-    line = NodeLine("n", records.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", "")
+    line = NodeLine("n", records.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", None)
     assert records.node_state(line, reservation=True) == (NodeState.UP, None)
 
 
@@ -327,7 +327,7 @@ def test_nodes_say_which_machines_may_go_there() -> None:
     assert first.node.accepts.destination(gpu) == "partitions hi, short with features new"
     # No node has what stands for that type on its way.
     assert not second.node.accepts.takes(MachineWanted("g2-standard-4", "NVIDIA_L4"))
-    assert Routes(MACHINES).partitions == ""
+    assert Routes(MACHINES).partitions is None
 
 
 def test_nodes_that_no_way_leads_to_are_none_of_this_service() -> None:

@@ -30,7 +30,7 @@ def test_a_recorded_release_is_read(release: str) -> None:
     steps = recorded(list_steps([0]), answer(release, "steps"))
     assert [(step.name, step.nodes) for step in steps] == [("step", ("node1",))]
     for recording in ("nodes", "nodes-of-two"):
-        nodes = recorded(list_nodes(""), answer(release, recording))
+        nodes = recorded(list_nodes(None), answer(release, recording))
         assert [node.name for node in nodes] == ["node1", "node2", "node3"]
         assert nodes[2].reason == "a fan | is 'loud'" and "drain" in nodes[2].states
         assert nodes[0].in_default is (recording == "nodes")
@@ -64,7 +64,7 @@ def test_what_is_no_answer_is_said_to_be_none(text: str) -> None:
     for read in (
         lambda: recorded(list_jobs([0]), text),
         lambda: recorded(list_steps([0]), text),
-        lambda: recorded(list_nodes(""), text),
+        lambda: recorded(list_nodes(None), text),
     ):
         with pytest.raises(ValueError, match="is not of rows of"):
             read()

@@ -12,8 +12,8 @@ from trainshed_cluster.slurm.records import Job, Pending
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("None", ""),
-        ("", ""),
+        ("None", None),
+        ("", None),
         ("Resources", "what it needs is in use"),
         ("Priority", "other jobs are before it"),
         ("ReqNodeNotAvail", "a node that it needs is not available"),
@@ -30,7 +30,7 @@ from trainshed_cluster.slurm.records import Job, Pending
         ("SomethingNew", "for a reason of its own"),
     ],
 )
-def test_a_reason_in_words(reason: str, words: str) -> None:
+def test_a_reason_in_words(reason: str, words: str | None) -> None:
     assert reason_in_words(reason) == words
 
 

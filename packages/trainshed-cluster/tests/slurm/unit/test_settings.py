@@ -11,7 +11,8 @@ from trainshed_cluster.slurm.users import node_directory
 
 
 def test_nothing_has_to_be_set() -> None:
-    settings = parse({})
+    settings = parse({"commands": "", "conf": "", "directory": ""})
+    assert settings == parse({})
     assert node_directory(settings, None).startswith("/tmp/trainshed-")
 
 
@@ -91,7 +92,7 @@ def test_the_docs_list_the_settings_as_they_are() -> None:
         tuple(cell.strip().strip("`") for cell in row[1:3]) for row in rows if len(row) > 3
     ]
     assert documented[2:] == [
-        (field.name, default if isinstance(default, str) else msgspec.json.encode(default).decode())
+        (field.name, msgspec.json.encode("" if default is None else default).decode().strip('"'))
         for field in msgspec.structs.fields(SlurmSettings)
         for default in [getattr(SlurmSettings(), field.name)]
     ]
