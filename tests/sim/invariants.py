@@ -225,13 +225,13 @@ class Books:
                 self._wrong(job, f"it is over while {replica.id} lives")
         for drill in job.drills:
             if drill.is_armed and drill.at_line:
-                self._check_unfired(job, drill)
+                self._check_unfired(job, drill, drill.at_line)
 
-    def _check_unfired(self, job: Job, drill: Drill) -> None:
+    def _check_unfired(self, job: Job, drill: Drill, pattern: str) -> None:
         """spec/operations#drills: a drill fires at its line, if the replica goes on for long enough after it
         to be met by it."""
         for line in self.world.journals.of(job.uid):
-            if line.replica != drill.replica or not re.search(drill.at_line, line.text):
+            if line.replica != drill.replica or not re.search(pattern, line.text):
                 continue
             sim_slot = self.world.sim_slot(job.uid, line.attempt, line.replica)
             life = sim_slot.incarnations[line.incarnation] if sim_slot is not None else None

@@ -24,7 +24,7 @@ from trainshed.engines.port import EngineUnavailable, LaunchRejected, ReplicaRep
 from trainshed.store.port import Commit
 
 
-def replica(stored: Job, which: ReplicaId) -> tuple[ReplicaState, int, str]:
+def replica(stored: Job, which: ReplicaId) -> tuple[ReplicaState, int, str | None]:
     state = next(r for r in stored.replicas if r.id == which)
     return state.state, state.incarnation, state.node
 

@@ -38,7 +38,7 @@ def trial_spec(
         pools,
         scheduling or Scheduling(),
         json.dumps(spec if api is Api.VERTEX else {"hyperparameters": {}}),
-        base_output_directory=OUTPUT if api is Api.VERTEX else "",
+        base_output_directory=OUTPUT if api is Api.VERTEX else None,
     )
 
 

@@ -163,7 +163,7 @@ class WatchedEngine(SimEngine):
                 )
         now = self._books.world.clock.now
         for replica in job.replicas:
-            since = self._books.drained.get(replica.node, now)
+            since = self._books.drained.get(replica.node or "", now)
             if replica.id in started and now - since > _SETTLES:
                 self._wrong(uid, f"{replica.id} is started on {replica.node}, which is drained")
 

@@ -50,7 +50,7 @@ def job(
     module: str | None = "trainer.task",
     scheduling: Scheduling | None = None,
     reducers: bool = False,
-    output: str = "",
+    output: str | None = None,
 ) -> Job:
     """A queued job with `counts[p]` replicas in pool p; no counts: a single primary. `reducers`: the third
     pool is a reduction server. `output`: its base output directory."""

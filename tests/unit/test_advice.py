@@ -30,7 +30,7 @@ def missing(module: str) -> str:
 
 
 def on(tail: str, program: Program = COMMAND, api: Api = Api.VERTEX) -> str:
-    return advice(tail, spec(program, api), 0)
+    return advice(tail, spec(program, api), 0) or ""
 
 
 @pytest.mark.parametrize(

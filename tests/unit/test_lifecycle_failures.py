@@ -128,7 +128,7 @@ def test_a_replica_that_the_cluster_has_stopped_is_lost_in_its_way(
     assert life.rules == [str(loss)]
     assert (life.job.retry is not None) is is_retried
     primary = life.replica(PRIMARY)
-    assert is_retried or (primary.node, primary.avoid) == ("", "a"), "it was put out there"
+    assert is_retried or (primary.node, primary.avoid) == (None, "a"), "it was put out there"
     [verdict] = [entry for entry in life.told if entry.kind == "verdict"]
     assert "(its Pod is in the way)" in verdict.message
 
@@ -142,7 +142,7 @@ def test_a_replica_that_leaves_before_it_began_loses_nothing() -> None:
         assert StopReplica(1, WORKER, incarnation) in instructions(life.job)
         life.loses(WORKER, NEVER_STARTED)
         worker = life.replica(WORKER)
-        assert (worker.node, worker.avoid, worker.incarnation) == ("", node, incarnation + 1)
+        assert (worker.node, worker.avoid, worker.incarnation) == (None, node, incarnation + 1)
         life.places(WORKER, chr(ord(node) + 1))
     life.up()
     assert (life.job.state, life.job.attempt, life.rules) == (JobState.RUNNING, 1, [])
@@ -172,7 +172,7 @@ def test_a_job_that_is_given_up_does_not_wait_for_a_replica_without_a_place() ->
     """spec/failures#service-failures, the service itself failed: code 13. Nobody would ever report of a
     replica that is nowhere."""
     life = Life(job(1, 1)).up().see(NodeLeft("b", "maintenance")).exits(WORKER, 143, stopped=True)
-    assert life.replica(WORKER).node == ""
+    assert life.replica(WORKER).node is None
     life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
     assert life.job.state is JobState.RUNNING, "the primary lives"
     assert life.replica(WORKER).state is ReplicaState.LOST
@@ -190,7 +190,7 @@ def test_a_cancel_that_was_accepted_stands_when_the_job_is_given_up() -> None:
 
 
 def order(
-    kind: DrillKind, replica: ReplicaId = WORKER, *, at_line: str = "", at: int = 0
+    kind: DrillKind, replica: ReplicaId = WORKER, *, at_line: str | None = None, at: int = 0
 ) -> DrillOrdered:
     return DrillOrdered(Drill(0, kind, replica, at, at_line))
 

@@ -17,8 +17,8 @@ def spec_with(value: str) -> JobSpec:
 
 
 def test_vertex_jobs_log_below_their_output_directory() -> None:
-    assert [job(output=output).spec.log_directory for output in ("gs://b/out/", "")] == [
-        *("gs://b/out/logs", "")
+    assert [job(output=output).spec.log_directory for output in ("gs://b/out/", None)] == [
+        *("gs://b/out/logs", None)
     ]
 
 
@@ -32,11 +32,11 @@ def test_ml_jobs_log_anywhere_in_their_job_directory() -> None:
     [
         ("gs://other/tb/", "gs://other/tb"),
         ("/gcs/other/tb", "gs://other/tb"),
-        ("/tmp/tb", ""),
-        ("$(AIP_MODEL_DIR)/tb", ""),
-        ("gs://other/$(HOSTNAME)", ""),
-        ("", ""),
+        ("/tmp/tb", None),
+        ("$(AIP_MODEL_DIR)/tb", None),
+        ("gs://other/$(HOSTNAME)", None),
+        ("", None),
     ],
 )
-def test_the_users_own_variable_counts(value: str, directory: str) -> None:
+def test_the_users_own_variable_counts(value: str, directory: str | None) -> None:
     assert spec_with(value).log_directory == directory

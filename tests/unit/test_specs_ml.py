@@ -228,7 +228,7 @@ def test_containers_fall_back_to_the_masters_image() -> None:
     assert all(p.program.args == ("--x", "1") for p in spec.pools)
     assert all(p.program.module is None for p in spec.pools)
     assert spec.use_chief_in_tf_config
-    assert spec.runtime_version == ""
+    assert spec.runtime_version is None
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_model_needs_a_place() -> None:
     nowhere = inputs(baseOutputDirectory=None)
     nowhere.pop("baseOutputDirectory")
     assert list(violations(model(), nowhere)) == ["model_to_upload.artifact_uri"]
-    assert parse(model(artifactUri="gs://bucket/m"), nowhere).spec.output == ""
+    assert parse(model(artifactUri="gs://bucket/m"), nowhere).spec.output is None
     assert parse(pipeline(), nowhere).spec.model is None
 
 

@@ -43,7 +43,7 @@ def test_trials_of_ml_jobs() -> None:
     assert trial.pool(0).program.args == ("--output_dir", "gs://bucket/mine", *ARGUMENTS)
     assert trial.scheduling.max_wait is None
     assert (trial.scheduling.timeout, trial.scheduling.priority) == (60 * 10**9, 3)
-    assert trial_spec(ml(), 2, ()).job_dir == ""
+    assert trial_spec(ml(), 2, ()).job_dir is None
 
 
 def test_trials_keep_the_longest_wait_of_vertex() -> None:

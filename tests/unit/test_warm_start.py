@@ -77,7 +77,7 @@ RUNTIME = PreparedRuntime(
 WARM = WarmStart("/runtime/template", ("torch",))
 
 
-def submitted(label: str, trial: str = "", **environ: str) -> Job:
+def submitted(label: str, trial: str | None = None, **environ: str) -> Job:
     """Whose program is a package."""
     env = [{"name": name, "value": value} for name, value in environ.items()]
     spec = vertex(custom_job(package(env=env)))
@@ -88,11 +88,11 @@ def submitted(label: str, trial: str = "", **environ: str) -> Job:
     ("label", "setting", "trial", "is_warm"),
     [
         ("", "trials", "1", True),
-        ("", "trials", "", False),
-        ("", "on", "", True),
+        ("", "trials", None, False),
+        ("", "on", None, True),
         ("", "off", "1", False),
-        ("on", "off", "", True),
-        ("on", "trials", "", True),
+        ("on", "off", None, True),
+        ("on", "trials", None, True),
         ("off", "on", "1", False),
         ("off", "trials", "1", False),
         # Changed into something else after the submit: it says nothing.
@@ -100,7 +100,7 @@ def submitted(label: str, trial: str = "", **environ: str) -> Job:
     ],
 )
 def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label(
-    label: str, setting: WarmStarts, trial: str, is_warm: bool
+    label: str, setting: WarmStarts, trial: str | None, is_warm: bool
 ) -> None:
     plan = launch_plan(submitted(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting))
     assert plan.warm == (WARM if is_warm else None)

@@ -142,7 +142,7 @@ async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
         async with shell(house, ticket["token"], command="rm -rf /") as socket:
             assert await socket.next() == {"title": wanted}
         wish = house.shells.opened[-1][-1]
-        assert (wish.port, wish.command, wish.is_terminal) == (port, "", False)
+        assert (wish.port, wish.command, wish.is_terminal) == (port, None, False)
     opened = "owner@trainshed.local opened"
     assert await story(house) == [
         f"{opened} the page web of workerpool0-0.",

@@ -77,7 +77,7 @@ def operation(number: int, target: str = "x", parent: str = "projects/p/location
     return Operation(f"{parent}/operations/{number}", OperationKind.DELETE, target, T0, T0)
 
 
-def drill(kind: DrillKind = DrillKind.KILL, at_line: str = "") -> Drill:
+def drill(kind: DrillKind = DrillKind.KILL, at_line: str | None = None) -> Drill:
     return Drill(0, kind, ReplicaId(1, 0), T0, at_line=at_line)
 
 

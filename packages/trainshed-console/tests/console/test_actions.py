@@ -77,12 +77,12 @@ async def test_a_form_of_too_many_fields_is_refused(house: ConsoleHouse, browser
 @pytest.mark.parametrize(
     ("value", "at_line"),
     [
-        ({"when": "now", "line": "left over", "step": "7"}, ""),
+        ({"when": "now", "line": "left over", "step": "7"}, None),
         ({"when": "line", "line": "saved  checkpoint"}, "saved  checkpoint"),
     ],
 )
 async def test_a_drill_is_ordered(
-    house: ConsoleHouse, browser: Browser, value: dict[str, str], at_line: str
+    house: ConsoleHouse, browser: Browser, value: dict[str, str], at_line: str | None
 ) -> None:
     uid = await submit(house)
     path = f"/jobs/{uid}/drills"

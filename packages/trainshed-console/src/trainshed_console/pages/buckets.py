@@ -63,7 +63,7 @@ async def outputs(visit: Visit) -> View:
     job = await describe(visit)
     place = requested(job.resource or {}).output
     values: dict[str, Any] = {"place": place, "bucket": ""}
-    if place.startswith(_SCHEME):
+    if place and place.startswith(_SCHEME):
         name, _, below = place.removeprefix(_SCHEME).partition("/")
         top = f"{below.rstrip('/')}/" if below else ""
         prefix = visit.query("prefix")

@@ -107,8 +107,8 @@ async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDir
             continue
         title = _title(work.display_name or work.name.job_id) if len(uids) > 1 else ""
         jobs += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
-    written = [(name, job, job.spec.log_directory) for name, job in jobs]
-    shown = [entry for entry in written if entry[2]][-MOST_DIRECTORIES:]
+    written = [(name, job, uri) for name, job in jobs if (uri := job.spec.log_directory)]
+    shown = written[-MOST_DIRECTORIES:]
     if len(shown) == 1:
         return (LogDirectory("", shown[0][2], shown[0][1].name.project_id),)
     names = [name for name, _, _ in shown]

@@ -341,7 +341,7 @@ def packages(job: Job) -> tuple[Package, ...]:
 def is_ready(runtimes: Runtimes, job: Job) -> bool:
     """Whether a job's start needs no preparation, because everything is built and nothing has to be probed or
     split."""
-    if _is_probed(job) or job.spec.data is not None:
+    if _probed(job) or job.spec.data is not None:
         return False
     if has_reducers(job.spec) and runtimes.reduction() is None:
         return False
@@ -413,21 +413,19 @@ async def _environments(ports: Ports, job: Job, attempt: int) -> dict[Package, P
     return ready
 
 
-def _is_probed(job: Job) -> bool:
-    """Whether the job directory is probed, so that a jobDir that cannot be written is found out before the
-    program starts for the first time (spec/submit#job-directory)."""
-    return bool(job.spec.job_dir) and job.attempt <= 1
+def _probed(job: Job) -> str | None:
+    """Return the job directory if it is to be probed, so that a jobDir that cannot be written is found out
+    before the program starts for the first time (spec/submit#job-directory)."""
+    return job.spec.job_dir if job.attempt <= 1 else None
 
 
 async def _probe_job_dir(ports: Ports, job: Job) -> None:
-    if not _is_probed(job):
+    if not (directory := _probed(job)):
         return
     try:
-        await asyncio.to_thread(ports.write_probe, job.spec.job_dir)
+        await asyncio.to_thread(ports.write_probe, directory)
     except (OSError, ValueError) as failure:
-        raise PackageFailed(
-            f"The job directory {job.spec.job_dir} cannot be written: {failure}"
-        ) from None
+        raise PackageFailed(f"The job directory {directory} cannot be written: {failure}") from None
 
 
 class BuildOutput:

@@ -61,7 +61,7 @@ def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...
                 replica.id,
                 hostname(job.uid, job.spec, replica.id),
                 # A replica that has lost its place keeps its former node until it has another one.
-                replica.node or replica.avoid,
+                replica.node or replica.avoid or "",
                 accelerators.count if accelerators else 0,
                 accelerators.type if accelerators else "",
                 machine.vcpus,
@@ -69,7 +69,6 @@ def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...
                 machine.type,
                 pool.program.runtime.image,
                 job.name.project_id,
-                job.spec.service_account,
                 is_placed=bool(replica.node),
                 seconds=job.spec.scheduling.timeout // 10**9,
             )

@@ -84,20 +84,19 @@ class Watchers:
             job = watch.job
             # A line may be here before the report that its replica runs, without which no drill fires.
             armed = [
-                drill
+                (drill, compile_regex(drill.at_line))
                 for drill in job.drills
                 if drill.is_armed and drill.at_line and drill_target(job, drill) is not None
             ]
             try:
-                for drill in armed:
-                    if await self._seen(job.uid, drill, watch):
+                for drill, wanted in armed:
+                    if await self._seen(job.uid, drill, wanted, watch):
                         self._report(job.uid, DrillTriggered(drill.number, self._now()))
             except OSError as failure:
                 about(log, job.uid).warning("log not searched: %s", failure)
 
-    async def _seen(self, uid: JobUid, drill: Drill, watch: _Watch) -> bool:
+    async def _seen(self, uid: JobUid, drill: Drill, wanted: Regex, watch: _Watch) -> bool:
         """Whether a line that was written since the drill was ordered, and not looked at before, matches."""
-        wanted = compile_regex(drill.at_line)
         while True:
             page = await self._logs.page(
                 uid,

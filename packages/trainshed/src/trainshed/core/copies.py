@@ -85,16 +85,16 @@ class Run(Struct, frozen=True):
     #: gs:// URIs of packages to install; None = the image runs as it is.
     packages: Sequence[str] | None = None
     #: The module in them that `python -m` runs.
-    module: str = ""
+    module: str | None = None
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     replicas: int = 1
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: gs:// URI of the output directory; "" = none.
-    output: str = ""
-    #: Maximum running time, such as "3600s"; "" = none.
-    timeout: str = ""
-    service_account: str = ""
+    #: gs:// URI of the output directory.
+    output: str | None = None
+    #: Maximum running time, such as "3600s"; None = the service's default.
+    timeout: str | None = None
+    service_account: str | None = None
     spot: bool = False
     #: Whether shells can be opened in its replicas.
     web_access: bool = False

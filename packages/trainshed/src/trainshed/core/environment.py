@@ -87,7 +87,7 @@ def environment(
         "GOOGLE_CLOUD_PROJECT": gang.name.project_id,
         "CLOUD_ML_PROJECT_ID": str(project_number(gang.name.project_id)),
         # That of an `ml` trial's job, `census.3`, is known as that of its tuning job, `census`.
-        "CLOUD_ML_JOB_ID": gang.name.job_id.removesuffix(f".{gang.spec.trial}"),
+        "CLOUD_ML_JOB_ID": gang.name.job_id.partition(".")[0],
         "CLOUD_ML_REGION": gang.spec.region,
         "CLOUD_ML_JOB": _dump(_cloud_ml_job(gang.spec, replica)),
         "CLOUD_ML_JOB_SA": service_account(gang.name.project_id, gang.spec),

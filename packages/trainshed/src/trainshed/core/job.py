@@ -132,20 +132,23 @@ class JobSpec(Struct, frozen=True):
     scheduling: Scheduling
     #: The spec as given, as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC.
     job_json: str
-    service_account: str = ""
-    base_output_directory: str = ""
-    job_dir: str = ""
-    runtime_version: str = ""
+    #: The account as which its programs run; None = the project's default one.
+    service_account: str | None = None
+    #: `gs://` URI below which a Vertex job writes.
+    base_output_directory: str | None = None
+    #: The same of an `ml` job.
+    job_dir: str | None = None
+    #: Of an `ml` job; None = it runs in containers, or in the newest version.
+    runtime_version: str | None = None
     use_chief_in_tf_config: bool = False
     #: Notices for the timeline and the first lines of the log (spec/submit#defaults,
     #: spec/submit#warnings, spec/runtimes#substitutes).
     warnings: tuple[str, ...] = ()
-    #: Number of the trial that this job is, as text; "" = it is none. An `ml` trial's job is named
-    #: `JOB.TRIAL`.
-    trial: str = ""
-    #: The name under which an `ml` trial's program is told to report its objective; "" = it is told none.
-    metric_tag: str = ""
-    #: The part of a dataset that is written to files before the programs start; None = none.
+    #: Number of the trial that this job is, as text. An `ml` trial's job is named `JOB.TRIAL`.
+    trial: str | None = None
+    #: The name under which an `ml` trial's program is told to report its objective.
+    metric_tag: str | None = None
+    #: The part of a dataset that is written to files before the programs start.
     data: SplitPlan | None = None
 
     @property
@@ -157,34 +160,34 @@ class JobSpec(Struct, frozen=True):
         return tuple(replica for pool in self.pools for replica in pool.replicas())
 
     @property
-    def output(self) -> str:
-        """The gs:// directory below which the job is to write, without a slash at its end; "" if it has none,
-        or only a whole bucket."""
-        uri = (self.base_output_directory or self.job_dir).rstrip("/")
-        return uri if uri.count("/") > _SLASHES_OF_A_BUCKET else ""
+    def output(self) -> str | None:
+        """The gs:// directory below which the job is to write, without a slash at its end; None if it has
+        none, or only a whole bucket."""
+        uri = (self.base_output_directory or self.job_dir or "").rstrip("/")
+        return uri if uri.count("/") > _SLASHES_OF_A_BUCKET else None
 
     @property
-    def log_directory(self) -> str:
+    def log_directory(self) -> str | None:
         """The `gs://` URI of the directory below which the job's event files are, without a slash at its end;
-        "" for a job that has none.
+        None for a job that has none.
 
         For `ml` v1 that is the job's own directory. If the user sets the variable, a Vertex program writes
         where it says; that counts only if it is in a bucket.
         """
         if self.api is Api.ML:
-            return self.job_dir.rstrip("/")
+            return self.job_dir.rstrip("/") if self.job_dir else None
         value = dict(self.pools[0].program.env).get(LOG_DIRECTORY)
         if value is not None:
             return _in_bucket(value)
-        base = self.base_output_directory.removesuffix("/")
-        return f"{base}/logs" if base else ""
+        base = self.base_output_directory
+        return f"{base.removesuffix('/')}/logs" if base else None
 
     @property
-    def tensorboard(self) -> str:
-        """The name of the Tensorboard to which the job's curves are written as well; "" = none."""
+    def tensorboard(self) -> str | None:
+        """The name of the Tensorboard to which the job's curves are written as well."""
         if self.api is Api.ML or '"tensorboard"' not in self.job_json:
-            return ""
-        return str(json.loads(self.job_json).get("tensorboard", ""))
+            return None
+        return json.loads(self.job_json).get("tensorboard") or None
 
     @property
     def runtime_notices(self) -> tuple[str, ...]:
@@ -206,11 +209,11 @@ class JobSpec(Struct, frozen=True):
         raise KeyError(f"the job has no worker pool {position}")
 
 
-def _in_bucket(path: str) -> str:
+def _in_bucket(path: str) -> str | None:
     if path.startswith(_MOUNT):
         path = f"gs://{path.removeprefix(_MOUNT)}"
     # A value that is only known when the program starts is known to the program alone.
-    return path.rstrip("/") if path.startswith("gs://") and "$(" not in path else ""
+    return path.rstrip("/") if path.startswith("gs://") and "$(" not in path else None
 
 
 SpecT_co = TypeVar("SpecT_co", covariant=True)
@@ -260,13 +263,13 @@ class JobError(Struct, frozen=True):
     code: int
     #: The public message.
     message: str
-    #: A value of `core.failure.evidence.Cause`.
-    cause: str = ""
-    #: The replica whose end it was; "" = the whole attempt's.
-    replica: str = ""
-    #: The published exit status; None if there is none.
+    #: A value of `core.failure.evidence.Cause`, or "trials" or "model"; None = of no work's end.
+    cause: str | None = None
+    #: The replica whose end it was; None = the whole attempt's.
+    replica: str | None = None
+    #: The published exit status.
     status: int | None = None
     #: The last lines of that replica's log.
     tail: str = ""
     #: What was wrong, in a sentence, where the message does not begin with it.
-    reason: str = ""
+    reason: str | None = None

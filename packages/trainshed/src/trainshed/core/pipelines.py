@@ -38,8 +38,8 @@ class ModelDraft(Struct, frozen=True):
     display_name: str
     #: modelToUpload as given.
     public_json: str
-    #: The gs:// directory of its files; "" = the job's model directory.
-    artifact_uri: str = ""
+    #: The gs:// directory of its files; None = the job's model directory.
+    artifact_uri: str | None = None
     #: The model exists already (`parentModel`), and gets a new version.
     is_new_version: bool = False
     aliases: tuple[str, ...] = ()
@@ -47,11 +47,11 @@ class ModelDraft(Struct, frozen=True):
 
 
 class PipelineSpec(Struct, frozen=True):
-    """A valid training pipeline. `output`: the gs:// directory below which its job leaves its model ("" =
-    none)."""
+    """A valid training pipeline."""
 
     task: Task
-    output: str = ""
+    #: The gs:// directory below which its job leaves its model.
+    output: str | None = None
     model: ModelDraft | None = None
 
 
@@ -152,6 +152,7 @@ def artifacts(pipeline: Pipeline, best_trial: int) -> str:
     assert draft is not None
     if draft.artifact_uri:
         return draft.artifact_uri
+    assert pipeline.spec.output is not None, "without it the model has an artifactUri"
     base = pipeline.spec.output.removesuffix("/")
     return f"{base}/{best_trial}/model" if pipeline.spec.task is Task.TUNING else f"{base}/model"
 

@@ -48,15 +48,15 @@ class Requested(Struct, frozen=True):
     """What people look for first in a job's specification."""
 
     pools: tuple[Pool, ...]
-    #: gs:// URI of its output directory; "" = none.
-    output: str = ""
+    #: gs:// URI of its output directory.
+    output: str | None = None
 
 
 def requested(resource: Mapping[str, Any]) -> Requested:
     """Return what a job asked for: a custom job, tuning job or pipeline of Vertex, or a job of `ml`."""
     training: Any = resource.get("trainingInput")
     if training:
-        return Requested(tuple(_roles(training)), training.get("jobDir", ""))
+        return Requested(tuple(_roles(training)), training.get("jobDir"))
     inputs: Any = resource.get("trainingTaskInputs")
     specs: tuple[Any, ...] = (
         *(resource.get("jobSpec"), resource.get("trialJobSpec")),
@@ -68,7 +68,7 @@ def requested(resource: Mapping[str, Any]) -> Requested:
     place: Any = spec.get("baseOutputDirectory") or {}
     return Requested(
         tuple(_pool(number, pool) for number, pool in enumerate(pools) if pool),
-        place.get("outputUriPrefix", ""),
+        place.get("outputUriPrefix"),
     )
 
 

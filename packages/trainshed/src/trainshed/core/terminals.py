@@ -30,11 +30,11 @@ class TerminalRequest(Struct, frozen=True):
     rows: int = 24
     columns: int = 80
     term: str = "xterm-256color"
-    #: A command line to run in place of an interactive shell; "" = none.
-    command: str = ""
+    #: A command line to run; None = an interactive shell.
+    command: str | None = None
     #: What to connect to in place of a shell: the number of a TCP port, or the name of a Unix socket in the
-    #: program's directory; "" = a shell.
-    port: str = ""
+    #: program's directory.
+    port: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for what no shell can be given."""
@@ -44,11 +44,12 @@ class TerminalRequest(Struct, frozen=True):
             raise ValueError(f"{self.term!r} is no kind of terminal, such as xterm-256color")
         if not _LABEL.fullmatch(self.label):
             raise ValueError(f"{self.label!r} holds more than letters, digits, blanks, and . _ -")
-        if self.port.isdecimal() and not is_port(self.port):
+        if self.port and self.port.isdecimal() and not is_port(self.port):
             raise ValueError(f"{self.port} is no port: they have numbers from 1 to {HIGHEST}")
-        if "\0" in self.command:
+        command = self.command or ""
+        if "\0" in command:
             raise ValueError("a command line holds no zero bytes")
-        if len(self.command.encode("utf-8", "surrogatepass")) > MOST_COMMAND:
+        if len(command.encode("utf-8", "surrogatepass")) > MOST_COMMAND:
             raise ValueError(f"a command line has at most {MOST_COMMAND} bytes; put it into a file")
 
 
@@ -66,14 +67,14 @@ class Autopsy(Struct, frozen=True):
     #: When it was kept: nanoseconds since the epoch, as is `expires`.
     kept: int
     expires: Nanos
-    #: Bytes on disk; -1 = not counted yet.
-    size: Bytes
+    #: Bytes on disk; None = not counted yet.
+    size: Bytes | None = None
     exit_code: int | None = None
     signal: int | None = None
     #: It died of its memory limit.
     oom: bool = False
-    #: Why nothing more is known; "" = it is.
-    lost: str = ""
+    #: Why nothing more is known.
+    lost: str | None = None
     #: The last lines of its log.
     tail: str = ""
     #: Its command line.
@@ -82,7 +83,7 @@ class Autopsy(Struct, frozen=True):
     @property
     def how(self) -> str:
         """How it ended, in words."""
-        if self.lost:
+        if self.lost is not None:
             return f"lost: {self.lost}"
         if self.oom:
             return "out of memory"

@@ -111,7 +111,7 @@ def uses(job: Job, until: Nanos) -> tuple[Use, ...]:
         machine, accelerators = pool.machine, pool.machine.accelerators
         by_node: dict[str, list[ReplicaId]] = {}
         for replica in pool.replicas():
-            by_node.setdefault(nodes.get(replica, ""), []).append(replica)
+            by_node.setdefault(nodes.get(replica) or "", []).append(replica)
         held += (
             Use(
                 job.name.project_id,

@@ -110,8 +110,6 @@ class SlotRequest(Struct, frozen=True):
     image: str = ""
     #: The job's project; "" = not known. A cluster may run each project's programs as a user of its own.
     project: str = ""
-    #: The job's service account; "" = the project's default one.
-    service_account: str = ""
     #: Port at which running peers already look for it, so that it must get the same; None = none yet.
     port: int | None = None
     #: False: it has lost its node and waits for another. `node` is then the former one, and of a slot that it

@@ -205,14 +205,14 @@ class PlanTransaction:
 
     # What is free on nodes
 
-    def fit(self, kinds: Kinds, without: str = "") -> list[Placement] | None:
+    def fit(self, kinds: Kinds, without: str | None = None) -> list[Placement] | None:
         """Take places for a whole gang; None if it does not fit. In relaxed mode replicas are dealt evenly,
         to the least loaded nodes first. `without`: a node that is not used."""
         if not self.strict:
             return self._deal(kinds, without)
-        hidden = self.free.discard(without)
+        hidden = self.free.discard(without) if without else None
         parts = find_placements(self.free, kinds)
-        if hidden is not None:
+        if without and hidden:
             self.free.add(without, *hidden)
         self.take(parts or ())
         return parts
@@ -279,7 +279,7 @@ class PlanTransaction:
             self._spares[key] = min(spare, self._spares.get(key, ENDLESS))
             self._claims[key] = self._claims.get(key, 0) + amounts[key]
 
-    def _deal(self, kinds: Kinds, without: str) -> list[Placement] | None:
+    def _deal(self, kinds: Kinds, without: str | None) -> list[Placement] | None:
         size = sum(count for _, count in kinds)
         usable = sorted((load, node) for node, load in self._loads.items() if node != without)
         if not usable:

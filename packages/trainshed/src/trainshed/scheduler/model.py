@@ -74,9 +74,9 @@ class GangState(Struct, frozen=True, gc=False):
     gang: Gang
     #: (replica, node) of what is placed; () = the whole gang waits.
     places: tuple[tuple[ReplicaId, str], ...] = ()
-    #: Replicas that lost their place, with the node each goes back to only if no other takes it ("" = any
+    #: Replicas that lost their place, with the node each goes back to only if no other takes it (None = any
     #: will do).
-    unplaced: tuple[tuple[ReplicaId, str], ...] = ()
+    unplaced: tuple[tuple[ReplicaId, str | None], ...] = ()
     #: When it began to wait (ns).
     waiting_since: int = 0
     #: End of its back-off: it is not admitted earlier (ns, 0 = it has none).

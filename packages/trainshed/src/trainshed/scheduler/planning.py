@@ -292,7 +292,7 @@ class _Planner:
             if node is not None:
                 self._decisions.append(Place(entry.gang.uid, replica, node))
 
-    def _place(self, entry: Entry, kind: Kind, lost: str) -> str | None:
+    def _place(self, entry: Entry, kind: Kind, lost: str | None) -> str | None:
         """Return another place for one replica: on another node, else where it was, if that takes work. While
         there is none, reserve resources for it before all that comes later."""
         kinds, fit = ((kind, 1),), self._transaction.fit

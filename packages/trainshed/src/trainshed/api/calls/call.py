@@ -295,10 +295,10 @@ def refuse_more(principal: Principal, services: Services, texts: Sequence[tuple[
             )
 
 
-def refuse_accounts(principal: Principal, accounts: Iterable[str]) -> None:
+def refuse_accounts(principal: Principal, accounts: Iterable[str | None]) -> None:
     """Refuse somebody to run code as one of these service accounts, unless it is himself, the default one
-    (""), or he may act as it in its own project. Raises PermissionDenied."""
-    homes = {name: home_of(name) for name in accounts if name not in ("", principal.email)}
+    (None), or he may act as it in its own project. Raises PermissionDenied."""
+    homes = {name: home_of(name) for name in accounts if name and name != principal.email}
     numbers = ids_by_number(principal.rights.projects) if homes else {}
     refused = [
         account

@@ -70,7 +70,7 @@ class Source(Struct, frozen=True):
 
 
 @lru_cache(1024)
-def task_of(job: JobName, task: str, trial: str = "") -> Source:
+def task_of(job: JobName, task: str, trial: str | None = None) -> Source:
     """Return the source of a task of a job. `trial`: its number, in the log of a tuning job."""
     labels = {"ml.googleapis.com/job_id": job.job_id, "ml.googleapis.com/task_name": task}
     return Source(
@@ -98,7 +98,7 @@ class Entry(Struct, frozen=True):
         return (self.at, self.insert_id)
 
 
-def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
+def replica_entry(name: JobName, line: LogLine, trial: str | None = None) -> Entry:
     """Return the entry of a replica's line, as one of the job `name`."""
     source = task_of(name, log_task_name(name.api, line.replica), trial)
     return Entry(source, line.at, line.insert_id, line.severity, line.text, line.payload)

@@ -199,7 +199,7 @@ class ShellSurface:
                 rows=int(order.get("rows") or 24),
                 columns=int(order.get("columns") or 80),
                 term=str(order.get("term") or "xterm-256color"),
-                command=str(order.get("command") or ""),
+                command=str(order["command"]) if order.get("command") else None,
             )
         except (ValueError, TypeError, OverflowError) as wrong:
             raise FailedPrecondition(f"There is no such terminal: {wrong}.") from None

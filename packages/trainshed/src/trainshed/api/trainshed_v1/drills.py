@@ -59,7 +59,7 @@ def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job)
     except PatternError as error:
         faults.add("atLine", str(error))
     faults.refuse()
-    return Drill(0, DrillKind(order.kind), replica, now, order.at_line)
+    return Drill(0, DrillKind(order.kind), replica, now, order.at_line or None)
 
 
 def drill_view(drill: Drill, api: Api) -> records.Drill:
@@ -78,7 +78,7 @@ def drill_view(drill: Drill, api: Api) -> records.Drill:
 def order_view(drill: Drill) -> records.DrillOrder:
     """Return a drill as the record that orders it."""
     return records.DrillOrder(
-        kind=drill.kind.value, replica=str(drill.replica), at_line=drill.at_line
+        kind=drill.kind.value, replica=str(drill.replica), at_line=drill.at_line or ""
     )
 
 

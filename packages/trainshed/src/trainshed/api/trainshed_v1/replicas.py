@@ -174,14 +174,14 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
     pool = job.spec.pool(replica.pool)
     program, values = pool.program, dict(started.values)
     runtime = program.runtime
-    now = {current.id: current for current in job.replicas} if attempt == job.attempt else {}
+    nodes = {current.id: current.node for current in job.replicas} if attempt == job.attempt else {}
     is_container = runtime.family == CONTAINER
     return records.Launch(
         name=str(job.name),
         attempt=attempt,
         replica=str(replica),
         task=log_task_name(job.name.api, replica),
-        node=now[replica].node if replica in now else "",
+        node=nodes.get(replica) or "",
         incarnation=started.incarnation,
         start_time=text_micros(started.at),
         runtime=records.Runtime(

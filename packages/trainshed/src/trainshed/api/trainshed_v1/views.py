@@ -160,12 +160,12 @@ def _replica(job: Job, replica: Replica) -> records.Replica:
         id=str(replica.id),
         task=log_task_name(job.name.api, replica.id),
         state=replica.state.value,
-        node=replica.node,
+        node=replica.node or "",
         incarnation=replica.incarnation,
         start_time=text_micros(replica.started),
         restarts=dict(replica.restarts),
-        leaving=replica.leaving,
-        began=replica.began,
+        leaving=replica.leaving or "",
+        began=replica.began or "",
         exit=_exit(replica.exit) if replica.exit else None,
     )
 
@@ -188,17 +188,18 @@ def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
     if error is None:
         return None
     replica = ReplicaId.parse(error.replica) if error.replica else None
+    hint = (
+        advice(error.tail, work.spec, replica.pool) if replica and isinstance(work, Job) else None
+    )
     return records.Failure(
         rule=decided.rule if decided else "",
-        cause=error.cause,
-        replica=error.replica,
+        cause=error.cause or "",
+        replica=error.replica or "",
         task=log_task_name(work.name.api, replica) if replica else "",
         status=error.status,
         reason=error.reason or error.message.partition("\n")[0],
         tail=error.tail,
-        advice=advice(error.tail, work.spec, replica.pool)
-        if replica and isinstance(work, Job)
-        else "",
+        advice=hint or "",
     )
 
 

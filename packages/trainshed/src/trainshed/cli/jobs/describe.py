@@ -73,7 +73,7 @@ def _requested_facts(resource: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         parts = (pool.machine, pool.accelerator, pool.image, pool.program)
         pools.append(f"{pool.name}: {pool.count} × {', '.join(filter(None, parts))}")
     yield "Runs", "\n".join(map(one_line, pools))
-    yield "Output", one_line(wanted.output)
+    yield "Output", one_line(wanted.output or "")
 
 
 def _tuning_facts(job: JobView, tuning: Tuning) -> list[tuple[str, str]]:

@@ -310,12 +310,12 @@ def _run(
 
 def _planned(plan: Explanation, wanted: Requested, packed: Program | None) -> Iterator[str]:
     """Yield the lines that say what runs where and when."""
-    facts = [("Runs", _runs(wanted, packed))]
+    facts: list[tuple[str, str | None]] = [("Runs", _runs(wanted, packed))]
     if packed:
         facts.append(("Files", first_few(packed.files, _SHOWN)))
         facts.append(("Installs", first_few(packed.requirements, _SHOWN)))
     facts.append(("Output", wanted.output))
-    yield from pairs([fact for fact in facts if fact[1]])
+    yield from pairs([(name, text) for name, text in facts if text])
     yield from sending.explanation(plan)
 
 
@@ -349,10 +349,10 @@ def follow_on(
     )
 
 
-def _results(endpoint: Endpoint, output: str, uid: str | None) -> list[tuple[str, str]]:
+def _results(endpoint: Endpoint, output: str | None, uid: str | None) -> list[tuple[str, str]]:
     """Return where the job's output and its page in the console are. `uid`: the job's, None = no service is
     left to show the page."""
-    bucket, _, path = output.removeprefix("gs://").partition("/")
+    bucket, _, path = (output or "").removeprefix("gs://").partition("/")
     on_disk = endpoint.buckets / bucket / path if endpoint.buckets and path else None
     return [
         *([("Outputs", output)] if output else []),
@@ -479,7 +479,7 @@ def _of_program(
             packages=[sending.package_uri(endpoint.bucket, package) for package in packed.packages]
             if packed
             else None,
-            module=packed.module if packed else "",
+            module=packed.module if packed else None,
             args=arguments,
             env=env,
             replicas=options["replicas"],

@@ -210,6 +210,7 @@ def pair_fault(runtime_version: str, python_version: str) -> str:
     )
 
 
-def names_chief(runtime_version: str) -> bool:
-    """Whether TF_CONFIG of this runtime says `chief` rather than `master` (facts/program#tf_config)."""
+def names_chief(runtime_version: str | None) -> bool:
+    """Whether TF_CONFIG of this runtime (None = the newest) says `chief` rather than `master`
+    (facts/program#tf_config)."""
     return _order(runtime_version or newest()) >= _order(table("runtime_versions")["chiefFrom"])

@@ -1,7 +1,7 @@
 """Advice on the error in a failed program's last lines. Pure.
 
 `advice` asks one adviser after the other. Each reads what its error says from the lines, and returns a few
-sentences on what the user can do; "" if the lines report something else.
+sentences on what the user can do; None if the lines report something else.
 """
 
 import re
@@ -13,9 +13,9 @@ from trainshed.core.job import JobSpec, Program
 from trainshed.core.runtime import CONTAINER
 
 
-def advice(tail: str, spec: JobSpec, pool: int) -> str:
-    """Return advice on the error in the last lines of a program of that pool; "" if there is none."""
-    return next(filter(None, (adviser(tail, spec, pool) for adviser in _ADVISERS)), "")
+def advice(tail: str, spec: JobSpec, pool: int) -> str | None:
+    """Return advice on the error in the last lines of a program of that pool; None if there is none."""
+    return next(filter(None, (adviser(tail, spec, pool) for adviser in _ADVISERS)), None)
 
 
 # A module is missing. What to do depends on how the job was submitted.
@@ -36,10 +36,10 @@ _FRAMEWORKS: Final = {
 """What comes with an image rather than as a requirement: module -> framework."""
 
 
-def _on_module(tail: str, spec: JobSpec, pool: int) -> str:
+def _on_module(tail: str, spec: JobSpec, pool: int) -> str | None:
     missing = _MISSING_MODULE.findall(tail)
     if not missing:
-        return ""
+        return None
     module: str = missing[-1]
     program = spec.pool(pool).program
     root = module.partition(".")[0]
@@ -48,7 +48,7 @@ def _on_module(tail: str, spec: JobSpec, pool: int) -> str:
             f"{module} is a part of the job's own package and not in it: its setup.py takes every folder "
             "with packages=find_packages() that has an __init__.py, and data files with package_data."
         )
-    if with_framework := _with_framework(_FRAMEWORKS.get(root, ""), program):
+    if with_framework := _with_framework(_FRAMEWORKS.get(root), program):
         return with_framework
     if "." in module and _FRAMEWORKS.get(root) == program.runtime.family:
         return (
@@ -74,19 +74,19 @@ def _on_module(tail: str, spec: JobSpec, pool: int) -> str:
     return text
 
 
-def _distribution(module: str) -> str:
-    """Return the name of a well-known module's distribution on the package index; "" if it is not known."""
+def _distribution(module: str) -> str | None:
+    """Return the name of a well-known module's distribution on the package index."""
     root, *below = module.split(".")
     if (root, *below[:1]) == ("google", "cloud"):
-        return "-".join((root, *below[:2])).replace("_", "-") if below[1:] else ""
+        return "-".join((root, *below[:2])).replace("_", "-") if below[1:] else None
     known = table("modules")["distributions"]
-    return known.get(".".join((root, *below[:1]))) or known.get(root, "")
+    return known.get(".".join((root, *below[:1]))) or known.get(root)
 
 
-def _with_framework(framework: str, program: Program) -> str:
-    """Return how the job would get an environment with the framework; "" if it has one, or needs none."""
-    if not framework or program.runtime.family in (framework, CONTAINER):
-        return ""
+def _with_framework(framework: str | None, program: Program) -> str | None:
+    """Return how the job would get an environment with the framework; None if it has one, or needs none."""
+    if framework is None or program.runtime.family in (framework, CONTAINER):
+        return None
     image = framework if _way(program) is _RUN else images.named_image(framework)
     return (
         f"It comes with an image that holds it: name one, such as {image} (--image of trainshed run; "
@@ -157,14 +157,14 @@ _WRITABLE: Final = ("/tmp/", "/var/tmp/", "/dev/", "/gcs/")
 """Programs may write below these: something else was wrong."""
 
 
-def _on_path(tail: str, spec: JobSpec, pool: int) -> str:
+def _on_path(tail: str, spec: JobSpec, pool: int) -> str | None:
     refused = [first or second for first, second in _REFUSED.findall(tail)]
     # Many programs try one place after the other, and go on. In an image of one's own all may be changed.
     if not refused or spec.pool(pool).program.runtime.family == CONTAINER:
-        return ""
+        return None
     path: str = refused[-1]
     if path not in tail.rstrip().splitlines()[-1] or path.startswith(_WRITABLE):
-        return ""
+        return None
     return (
         f"A program in a prebuilt image cannot write {path} here, as it could in a container of its own: it "
         "writes in its working directory, its home, /tmp, /var/tmp and /dev/shm, and in buckets below /gcs. "
@@ -198,7 +198,7 @@ _MAKE_BUCKET: Final = (
 )
 
 
-def _on_bucket(tail: str, _spec: JobSpec, _pool: int) -> str:
+def _on_bucket(tail: str, _spec: JobSpec, _pool: int) -> str | None:
     lines = tail.rstrip().splitlines()
     for line in reversed(lines):
         for pattern in _MISSING_BUCKET:
@@ -206,20 +206,20 @@ def _on_bucket(tail: str, _spec: JobSpec, _pool: int) -> str:
             # Many programs look into one place after the other, and go on.
             if match and match[1] in lines[-1]:
                 return _MAKE_BUCKET.replace("{}", match[1])
-    return ""
+    return None
 
 
 _NOT_BELOW_GCS: Final = re.compile(r"\[Errno 2\] No such file or directory: '/gcs/([^'\n]+)'$")
 
 
-def _on_directory(tail: str, _spec: JobSpec, _pool: int) -> str:
+def _on_directory(tail: str, _spec: JobSpec, _pool: int) -> str | None:
     # An object needs no directory, so that who writes a model to gs:// has never made one.
     match = _NOT_BELOW_GCS.search(tail.rstrip())
     return (
         "A program that writes below /gcs makes the directory first: os.makedirs(os.path.dirname(path), "
         f"exist_ok=True). One that reads finds there what is in gs://{match[1]}."
         if match
-        else ""
+        else None
     )
 
 

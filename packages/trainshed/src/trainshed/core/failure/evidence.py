@@ -83,11 +83,11 @@ class Evidence(Struct, frozen=True):
     #: The replica's pool runs reducers.
     is_reducer: bool = False
     #: The cause in words, for losses and failures of the service.
-    text: str = ""
+    text: str | None = None
     #: The job's region, for the stock-out message.
     region: str = ""
-    #: What the user can do about it.
-    advice: str = ""
+    #: What the user can do about it; None = nothing is known.
+    advice: str | None = None
 
     @property
     def exit_code(self) -> int | None:

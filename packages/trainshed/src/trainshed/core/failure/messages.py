@@ -40,21 +40,21 @@ class Message(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
-def public_message(code: int, message: Message, evidence: Evidence, own: str = "") -> JobError:
+def public_message(code: int, message: Message, evidence: Evidence, own: str | None) -> JobError:
     """Return the job's public error. `own`: an operator's words in place of those of `message`."""
     return JobError(
         code,
-        _filled(own, evidence) if own else _text(message, evidence),
+        _text(message, evidence) if own is None else _filled(own, evidence),
         cause=evidence.cause.value,
-        replica=str(evidence.replica) if evidence.replica else "",
+        replica=str(evidence.replica) if evidence.replica else None,
         status=evidence.status,
         tail=evidence.exit.tail if evidence.exit else "",
         reason=_reason(evidence),
     )
 
 
-def _reason(evidence: Evidence) -> str:
-    """Return in a sentence what was wrong, where the message does not begin with it."""
+def _reason(evidence: Evidence) -> str | None:
+    """Return in a sentence what was wrong; None = the message says it."""
     ended = evidence.exit
     if evidence.text or ended is None or ended.oom or ended.out_of_disk:
         return evidence.text
@@ -97,7 +97,7 @@ def _text(message: Message, evidence: Evidence) -> str:
 
 def _filled(own: str, evidence: Evidence) -> str:
     status = "unknown" if evidence.status is None else str(evidence.status)
-    facts = (evidence.public_name, status, evidence.region, evidence.text)
+    facts = (evidence.public_name, status, evidence.region, evidence.text or "")
     for name, fact in zip(FACTS, facts, strict=True):
         own = own.replace(f"{{{name}}}", fact)
     return own
@@ -117,7 +117,7 @@ def _shown(line: str) -> str:
     return line
 
 
-def _user_code(evidence: Evidence, status: int, body: str) -> str:
+def _user_code(evidence: Evidence, status: int, body: str | None) -> str:
     return "\n".join(
         (
             f"The replica {evidence.public_name} exited with a non-zero status of {status}. "

@@ -65,8 +65,8 @@ class Rule(Struct, frozen=True):
     message: Message = Message.NONE
     #: Restarts of one replica in one attempt; with a `window`, within that.
     restarts: int = 0
-    #: Nanoseconds in which `restarts` are counted; 0 = the whole attempt.
-    window: int = 0
+    #: Nanoseconds in which `restarts` are counted; None = the whole attempt.
+    window: int | None = None
     #: Least nanoseconds from the start of a replica to its first, second, … restart, so that one that fails
     #: early waits; the last one repeats.
     spacing: tuple[int, ...] = ()
@@ -82,8 +82,8 @@ class Rule(Struct, frozen=True):
     memory_cap: float = 1.0
     #: disableRetries does not forbid its retries while nothing of the attempt ran.
     unstoppable: bool = False
-    #: An operator's own words in place of `message`; "" = none.
-    text: str = ""
+    #: An operator's own words in place of `message`.
+    text: str | None = None
 
 
 class Effect(enum.StrEnum):
@@ -135,9 +135,10 @@ class Verdict(Struct, frozen=True):
 
     rule: Rule
     effect: Effect
-    #: Which restart or retry this one is, of `budget`; 0 = there is no limit.
+    #: Which restart or retry this one is; 0 = it is neither.
     count: int = 0
-    budget: int = 0
+    #: How many there may be of these; None = there is no limit.
+    budget: int | None = None
     #: Nanoseconds before the restart or the next attempt.
     back_off: int = 0
     #: What the rule allowed and is used up, in words; "" = nothing.

@@ -38,7 +38,7 @@ def evidence(
     replica: Replica | None = None,
     *,
     exit_record: ExitRecord | None = None,
-    text: str = "",
+    text: str | None = None,
 ) -> Evidence:
     """Gather what the failure table judges by; `replica` None: the attempt as a whole."""
     spec = transition.job.spec
@@ -52,7 +52,7 @@ def evidence(
         is_reducer=is_reducer(spec, pool),
         text=text,
         region=spec.region,
-        advice=advice(exit_record.tail, spec, pool) if exit_record else "",
+        advice=advice(exit_record.tail, spec, pool) if exit_record else None,
     )
 
 
@@ -224,13 +224,13 @@ def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> No
         replica.id,
         ReplicaTrigger.RESTARTED,
         incarnation=replica.incarnation + 1,
-        node="" if leaves else replica.node,
+        node=None if leaves else replica.node,
         avoid=replica.node if leaves else replica.avoid,
-        leaving="",
+        leaving=None,
         started=0,
         exit=None,
         notes=0,
-        began="",
+        began=None,
         **changes,
     )
 
@@ -259,7 +259,7 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
         transition.record(timeline.waits_again(transition.job, transition.now))
         return
     fresh = tuple(
-        Replica(r.id, node="" if r.leaving else r.node, avoid=r.node if r.leaving else r.avoid)
+        Replica(r.id, node=None if r.leaving else r.node, avoid=r.node if r.leaving else r.avoid)
         for r in job.replicas
     )
     transition.fire_attempt(AttemptTrigger.AGAIN_HERE)

@@ -179,7 +179,7 @@ def _admitted(transition: Transition, event: JobAdmitted) -> None:
         not_before=0,
         short_disks=(),
         delay=None,
-        replicas=tuple(Replica(r, node=nodes.get(r, "")) for r in job.spec.replicas()),
+        replicas=tuple(Replica(r, node=nodes.get(r)) for r in job.spec.replicas()),
     )
     transition.record(timeline.admitted(transition.job, transition.now))
 
@@ -230,7 +230,7 @@ def _node_left(transition: Transition, event: NodeLeft) -> None:
         if replica.id in event.staying:
             continue
         if job.phase is AttemptState.PREPARING:
-            transition.change_replica(replica.id, node="", avoid=event.node)
+            transition.change_replica(replica.id, node=None, avoid=event.node)
             continue
         transition.change_replica(replica.id, leaving=event.reason)
         if transition.fire_replica(replica.id, ReplicaTrigger.ASKED_TO_LEAVE) is not None:
@@ -251,7 +251,7 @@ def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExit
     if ended is None:
         return
     transition.record(*timeline.exited(transition.job, ended, event.exit))
-    cause, text = cause_of_exit(event.exit), ""
+    cause, text = cause_of_exit(event.exit), None
     if cause is Cause.LEFT and (replica.leaving or event.loss is Cause.LOST):
         text = replica.leaving or _STOPPED_THERE
     elif cause is Cause.LEFT:
@@ -281,7 +281,7 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     judge_end(transition, evidence(transition, cause, lost, text=text), lost)
 
 
-def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str) -> Replica:
+def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str | None) -> Replica:
     """Mark a replica whose Pod was evicted to go on elsewhere, since its place is taken or the node has
     trouble; return the replica."""
     if cause is not Cause.POD_EVICTED or replica.leaving:

@@ -36,13 +36,13 @@ def take_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> 
     changes: dict[str, Any] = {"began": event.text} if kind == _WARM_START else {}
     transition.change_replica(replica.id, notes=event.number, **changes)
     subject = public_replica_name(job.name.api, replica.id)
-    if event.name in (NO_ROOM, ROOM_AGAIN):
+    if node is not None and event.name in (NO_ROOM, ROOM_AGAIN):
         is_short = event.name == NO_ROOM
         if is_short == (node in job.short_disks):
             return
         others = tuple(other for other in job.short_disks if other != node)
         transition.change(short_disks=(*others, node) if is_short else others)
-        subject = f"Node {node}" if node else subject
+        subject = f"Node {node}"
     details = {
         "attempt": job.attempt,
         "replica": str(replica.id),

@@ -54,7 +54,7 @@ class Drill(Struct, frozen=True):
     replica: ReplicaId
     #: When it was ordered (ns).
     ordered: Nanos
-    at_line: str = ""
+    at_line: str | None = None
     #: When it fired (ns); 0 = it is armed.
     fired: Nanos = 0
     #: The attempt that it hit.
@@ -113,26 +113,26 @@ class Replica(Struct, frozen=True):
     state: ReplicaState = ReplicaState.WAITING
     #: Counts from 1. Fences: at most one incarnation of a replica lives.
     incarnation: int = 1
-    #: The node that it is placed on; "" = it waits for one.
-    node: str = ""
+    #: The node that it is placed on; None = it waits for one.
+    node: str | None = None
     #: When it started (ns).
     started: Nanos = 0
     #: How it ended; None = it has not, or there is no record.
     exit: ExitRecord | None = None
-    #: Why it was asked to leave its node; "" = it was not.
-    leaving: str = ""
+    #: Why it was asked to leave its node; None = it was not.
+    leaving: str | None = None
     #: Restarts in this attempt, by rule.
     restarts: Counters = ()
     #: When the last restarts were (ns), for rules that limit their rate.
     recent: tuple[int, ...] = ()
     #: The node that it had to leave, or that it was lost with.
-    avoid: str = ""
+    avoid: str | None = None
     #: How many notes of this incarnation are recorded.
     notes: int = 0
     #: It is not started before this moment (ns); 0 = there is no pause.
     not_before: Nanos = 0
-    #: How this incarnation's program began, "started warm: ..." or "started cold: ..."; "" = nobody asked.
-    began: str = ""
+    #: How this incarnation's program began, "started warm: ..." or "started cold: ..."; None = nobody asked.
+    began: str | None = None
 
 
 class Outcome(Struct, frozen=True):

@@ -31,8 +31,8 @@ class ReplicaExited(Struct, frozen=True):
     exit: ExitRecord
     #: For a replica that was stopped: what the cluster was about to do with its place, if it has said so.
     loss: Cause = Cause.LOST
-    #: The same in words; "" = it has not.
-    cause: str = ""
+    #: The same in words.
+    cause: str | None = None
 
 
 class ReplicaLost(Struct, frozen=True):

@@ -142,9 +142,9 @@ _OF_CONTAINERS: Mapping[str, str] = dict.fromkeys(
 
 def read_programs(
     training: Section, roles: Sequence[Role], runtimes: RuntimeCatalog
-) -> tuple[dict[int, Program], str]:
-    """Read the programs of `roles`, by pool position, and the runtime version ("" with an image). What is
-    wrong is reported to the section's faults."""
+) -> tuple[dict[int, Program], str | None]:
+    """Read the programs of `roles`, by pool position, and the runtime version (None = an image, or the
+    newest). What is wrong is reported to the section's faults."""
     version = training.text("runtimeVersion")
     image = training.section("masterConfig").text("imageUri")
     if version and image:
@@ -153,8 +153,8 @@ def read_programs(
             "Only one of runtime_version and master_config.image_uri can be set; leave one out.",
         )
     if image:
-        return _containers(training, image, roles, runtimes), ""
-    return dict.fromkeys((r.position for r in roles), _package(training, runtimes)), version
+        return _containers(training, image, roles, runtimes), None
+    return dict.fromkeys((r.position for r in roles), _package(training, runtimes)), version or None
 
 
 def _package(training: Section, runtimes: RuntimeCatalog) -> Program:

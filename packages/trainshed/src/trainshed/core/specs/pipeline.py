@@ -74,7 +74,7 @@ def parse_pipeline(
         job = tuning.trial
     elif task is Task.CUSTOM:
         job = read_job_spec(section, region, runtimes)
-    output = job.base_output_directory if job is not None else ""
+    output = job.base_output_directory if job is not None else None
     model = _read_model(pipeline, region, new_id, is_placed=bool(output) or task is None)
     pipeline.faults.refuse()
     assert task is not None and job is not None, "an unknown task is a fault"
@@ -145,7 +145,7 @@ def _read_model(
         model_id=model_id,
         display_name=display_name,
         public_json=json.dumps(model.values, ensure_ascii=False, separators=(",", ":")),
-        artifact_uri=artifacts,
+        artifact_uri=artifacts or None,
         is_new_version=is_new_version,
         aliases=syntax.read_distinct(model, "versionAliases", "alias", syntax.alias_fault),
         labels=syntax.read_labels(model),

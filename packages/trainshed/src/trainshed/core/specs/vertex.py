@@ -92,7 +92,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         pools=pools,
         scheduling=scheduling,
         job_json=job_json,
-        service_account=spec.text("serviceAccount"),
+        service_account=spec.text("serviceAccount") or None,
         base_output_directory=output,
         warnings=(*_ignored(spec), *worker_pool.pool_warnings(pools)),
     )
@@ -143,14 +143,14 @@ def _check_tensorboard(spec: Section) -> None:
             read_name(name, f"{PLACE}/tensorboards/TENSORBOARD", spec.at("tensorboard"))
 
 
-def _read_output_directory(spec: Section) -> str:
+def _read_output_directory(spec: Section) -> str | None:
     section = spec.section("baseOutputDirectory")
     uri = section.text("outputUriPrefix")
     if spec.has("baseOutputDirectory") and not uri:
         section.fault("outputUriPrefix", "Give a Cloud Storage path: gs://BUCKET/PATH.")
     elif uri and (fault := syntax.bucket_path_fault(uri)):
         section.fault("outputUriPrefix", fault)
-    return uri
+    return uri or None
 
 
 def _ignored(spec: Section) -> tuple[str, ...]:

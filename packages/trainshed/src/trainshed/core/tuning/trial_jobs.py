@@ -131,8 +131,8 @@ def printed(value: Value) -> str:
     return str(value)
 
 
-def _below(directory: str, number: int) -> str:
-    return f"{directory.removesuffix('/')}/{number}" if directory else ""
+def _below(directory: str | None, number: int) -> str | None:
+    return f"{directory.removesuffix('/')}/{number}" if directory else None
 
 
 def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:

@@ -217,10 +217,10 @@ class Autopsies:
         now = self._now()
         ours = sorted(self._kept.items(), key=lambda item: item[1].kept)
         ours = [(key, autopsy) for key, autopsy in ours if key not in self._open]
-        total = sum(max(0, autopsy.size) for autopsy in self._kept.values())
+        total = sum(autopsy.size or 0 for autopsy in self._kept.values())
         for key, autopsy in ours:
             if autopsy.expires <= now or total > MOST_BYTES:
-                total -= max(0, autopsy.size)
+                total -= autopsy.size or 0
                 self._discard(key)
         if self._timer is not None:
             self._timer.cancel()
@@ -254,11 +254,10 @@ def _autopsy(key: Key, directory: Path, ttl: int) -> Autopsy:
         incarnation=entries.latest,
         kept=kept,
         expires=kept + ttl,
-        size=-1,
         exit_code=record.get("exit_code"),
         signal=record.get("signal"),
         oom=record.get("oom", False),
-        lost=record.get("lost", ""),
+        lost=record.get("lost"),
         tail=record.get("tail", ""),
         argv=tuple(plan.get("argv", ())),
     )

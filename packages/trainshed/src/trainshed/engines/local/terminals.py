@@ -191,7 +191,7 @@ def shell_order(request: TerminalRequest) -> protocol.Message:
         "rows": request.rows,
         "cols": request.columns,
         "term": request.term,
-        "command": request.command,
+        "command": request.command or "",
         "label": request.label,
     }
 

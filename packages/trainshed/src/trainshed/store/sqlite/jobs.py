@@ -76,7 +76,7 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
     """
     job = made.job
     parameters = work_parameters(job)
-    output = job.spec.output if isinstance(job, Job) else ""
+    output = job.spec.output if isinstance(job, Job) else None
     # An id that is the work's uid needs no reservation: a uid is given once, and ids that clients choose
     # begin with a letter (facts/limits#ids).
     is_chosen = job.name.job_id != str(job.uid)

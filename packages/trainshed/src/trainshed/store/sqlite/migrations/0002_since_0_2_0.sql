@@ -18,3 +18,22 @@ CREATE INDEX works_of_projects ON works (project_id, api, uid) WHERE parent_uid 
 -- Nobody reads when a program was last given a secret; records that cannot be read stay in their tables.
 ALTER TABLE secrets DROP COLUMN used;
 DROP TABLE set_aside;
+
+-- What is not set is null in a record, and was "". Within a text of JSON these quotes would be escaped.
+UPDATE jobs SET record = (
+    WITH RECURSIVE step(number, text) AS (
+        SELECT 0, CAST(jobs.record AS TEXT)
+        UNION ALL
+        SELECT number + 1, replace(text, '"' || field.value || '":""', '"' || field.value || '":null')
+        FROM step JOIN json_each('[
+            "service_account", "base_output_directory", "job_dir", "runtime_version", "trial", "metric_tag",
+            "cause", "replica", "reason", "node", "leaving", "avoid", "began", "at_line", "artifact_uri", "output"
+        ]') AS field ON field.key = number
+    )
+    SELECT CAST(text AS BLOB) FROM step ORDER BY number DESC LIMIT 1
+)
+WHERE json_valid(CAST(record AS TEXT));
+UPDATE operations SET record = CAST(replace(replace(replace(
+    CAST(record AS TEXT), '"cause":""', '"cause":null'), '"replica":""', '"replica":null'), '"reason":""', '"reason":null'
+) AS BLOB)
+WHERE json_valid(CAST(record AS TEXT));
