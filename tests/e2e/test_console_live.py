@@ -226,7 +226,7 @@ def test_a_page_lives_through_a_restart_of_the_service(
     expect(shown.locator("[data-live]")).to_contain_text("does not answer")
     gate.write_text("")
     start(service.data, "--port", service.rest.rpartition(":")[2])
-    expect(shown.locator("[data-live]")).to_be_hidden(timeout=30_000)
+    expect(shown.locator("[data-live]")).to_be_hidden()
     expect(shown.locator("#tail")).to_contain_text("life 1")
     expect(log.locator("[data-log]")).to_contain_text("life 1")
     gate.write_text("")
