@@ -61,8 +61,8 @@ def orphaned(script: str, *arguments: str, hold: signal.Signals) -> int:
 
 def setup_in(root: Path, **more: Any) -> BucketSetup:
     """Of buckets with a TCP port."""
-    tokens = str(root / "access.json")
-    return BucketSetup(root=str(root / "buckets"), host="127.0.0.1", tokens=tokens, **more)
+    paths = f"{root}/buckets", f"{root}/gateway", f"{root}/replicas", f"{root}/access.json"
+    return BucketSetup(*paths, host="127.0.0.1", **more)
 
 
 def ask(setup: BucketSetup, listeners: Listeners) -> tuple[int, int]:
@@ -118,7 +118,7 @@ async def test_a_bucket_process_is_there_when_somebody_calls(
 
 
 def test_who_listens_at_a_path_by_now_stays_there(tmp_path: Path) -> None:
-    setup = BucketSetup(root=str(tmp_path), gateway=str(tmp_path / "s"))
+    setup = setup_in(tmp_path)
     first, second = Listeners.opened(setup), Listeners.opened(setup)
     first.close()
     with socket.socket(socket.AF_UNIX) as connection:

@@ -17,7 +17,7 @@ from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.datasets.port import Account, DataRefused
 from trainshed.datasets.service import SplitProcesses
 
-OWN = Account("own")
+OWN = Account("own", "sa@own", "7")
 ROWS = 500_000
 
 

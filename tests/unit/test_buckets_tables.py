@@ -42,7 +42,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
     assert (far.bucket, far.prefix, far.region) == ("corp-data", "training", "eu-west-1")
     assert (far.is_remote, far.shared) == (True, True)
     assert (near.is_remote, near.project) == (False, "vision")
-    setup = BucketSetup("/r", rules=BucketRules("own", (far, near)))
+    setup = BucketSetup("/r", "/g", "/s", "/t", rules=BucketRules("own", (far, near)))
     assert BucketSetup.decode(setup.encode()) == setup
 
 
@@ -82,14 +82,14 @@ def test_what_cannot_be_served_stops_the_start(monkeypatch: pytest.MonkeyPatch) 
     table = BucketTable("far-1", "s3", access_key_env="FAR_KEY", secret_key_env="FAR_SECRET")
     monkeypatch.delenv("FAR_KEY", raising=False)
     monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    assert "pip install 'trainshed[remote]'" in cannot_serve([table], [])
-    assert cannot_serve([BucketTable("near-1")], ["near-1"]) == ""
+    assert "pip install 'trainshed[remote]'" in str(cannot_serve([table], []))
+    assert cannot_serve([BucketTable("near-1")], ["near-1"]) is None
     monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: object())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    assert "FAR_KEY (access_key_env), which is not set" in cannot_serve([table], [])
+    assert "FAR_KEY (access_key_env), which is not set" in str(cannot_serve([table], []))
     monkeypatch.setenv("FAR_KEY", "k")
     monkeypatch.setenv("FAR_SECRET", "s")
-    assert cannot_serve([table], ["other"]) == ""
-    assert "a directory of our own" in cannot_serve([table], ["far-1"])
+    assert cannot_serve([table], ["other"]) is None
+    assert "a directory of our own" in str(cannot_serve([table], ["far-1"]))
 
 
 def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:

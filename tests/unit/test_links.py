@@ -35,14 +35,14 @@ def test_a_mark_is_good_for_its_own_view_and_for_a_day() -> None:
 def test_a_page_has_a_host_and_a_mark_of_its_own_also_after_a_restart() -> None:
     """What another service with the same key has made is as good."""
 
-    def pages(now: int = 0, key: bytes = b"key", below: str = "localhost:80") -> Links:
+    def pages(now: int = 0, key: bytes = b"key", below: str | None = "localhost:80") -> Links:
         return Links(key, "http://127.0.0.1:80", lambda: now, below)
 
     web = page_of(JobUid(7), "web")
-    host = pages().host_of(JobUid(7), "web").removeprefix("http://")
+    host = str(pages().host_of(JobUid(7), "web")).removeprefix("http://")
     assert pages().page_at(host) == pages().page_at(host.upper()) == (7, "web")
     for other in (host.replace("web", "wob"), host.replace("-7-", "-8-"), "web", "localhost"):
         assert pages().page_at(other) is None
     assert pages(key=b"another").page_at(host) is None
-    assert pages(below="").host_of(JobUid(7), "web") == ""
+    assert pages(below=None).host_of(JobUid(7), "web") is None
     assert pages().lets(page_of(JobUid(7), "wob"), pages().mark(web, WHOSE)) is None

@@ -17,8 +17,8 @@ from trainshed.serve import children
 from trainshed.serve.children import BucketKeeper
 
 
-def setup_in(directory: Path) -> BucketSetup:
-    return BucketSetup(root=str(directory / "buckets"), gateway=str(directory / "gateway.sock"))
+def setup_in(of: Path) -> BucketSetup:
+    return BucketSetup(f"{of}/buckets", f"{of}/gateway.sock", f"{of}/replicas", f"{of}/tokens")
 
 
 def call(setup: BucketSetup) -> socket.socket:

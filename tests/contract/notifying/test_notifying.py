@@ -282,11 +282,10 @@ async def test_a_store_that_fails_amid_a_pass_has_nothing_sent_twice(
     sent: list[tuple[str, str]] = []
     answered = asyncio.Event()
 
-    async def send(target: str, id_: str, _: str) -> str:
+    async def send(target: str, id_: str, _: str) -> None:
         sent.append((target, id_))
         if target == "team":
             await answered.wait()
-        return ""
 
     tables = [NotifyTable(target, "https://a", jobs="all") for target in ("ops", "team")]
     outbox = worker(house, *tables)

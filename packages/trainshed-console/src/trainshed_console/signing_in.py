@@ -73,7 +73,7 @@ class SigningIn:
         if issuer is None:
             raise Unauthenticated("There is no such issuer.")
         address = await self._address(issuer, "authorization_endpoint")
-        if not address:
+        if address is None:
             raise Unavailable(f"{name} publishes no address at which people sign in.")
         # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
         is_asked = issuer.groups_claim == "groups" and issuer.issuer != GOOGLE
@@ -109,6 +109,8 @@ class SigningIn:
         if sender not in ("", issuer.issuer):
             raise Unauthenticated(f"{issuer.name} led to another issuer, {sender[:200]!r}.")
         address = await self._address(issuer, "token_endpoint")
+        if address is None:
+            raise Unavailable(f"{issuer.name} publishes no address at which sign-ins end.")
         id_ = str(begun["jti"])
         form = {
             "grant_type": "authorization_code",
@@ -134,7 +136,7 @@ class SigningIn:
         """Return the claims with those that the issuer keeps out of ID tokens: it tells them to who asks with
         the access token that it gave (OpenID Connect Core 5.3)."""
         address = await self._address(issuer, "userinfo_endpoint")
-        if {"email", issuer.groups_claim} <= claims.keys() or not address:
+        if {"email", issuer.groups_claim} <= claims.keys() or address is None:
             return claims
         headers = {"authorization": f"Bearer {answer.get('access_token', '')}"}
         try:
@@ -146,8 +148,8 @@ class SigningIn:
         # What is told of somebody else is not believed.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
-    async def _address(self, issuer: Issuer, name: str) -> str:
-        """Return where an issuer takes requests; "" = it does not take such. Raises Unavailable."""
+    async def _address(self, issuer: Issuer, name: str) -> str | None:
+        """Return where an issuer takes requests; None = it does not take such. Raises Unavailable."""
         return address_in(await self._issuers.published(issuer), name, issuer)
 
     async def _store(self, person: Bearer, issuer: Issuer) -> str:

@@ -80,13 +80,13 @@ class KeptTracking:
             has_files=await self._viewers.has_files(directories),
         )
 
-    async def link_if_any(self, work: Work, shown: Shown) -> str:
+    async def link_if_any(self, work: Work, shown: Shown) -> str | None:
         try:
             directories = await directories_of(self._reader, (work.uid,))
             if not await self._viewers.has_files(directories):
-                return ""
+                return None
         except (NotFound, FailedPrecondition):
-            return ""
+            return None
         return link_to(self._links, view_of((work.uid,)), shown)
 
     def end_views(self, job: JobUid) -> None:

@@ -39,7 +39,7 @@ async def plant(
     monkeypatch.setattr(issuer, "published", lambda: published)
     audience = "https://ci.example"
     issuer.claims = {"aud": audience}
-    table = issuer.settings(client_id="", audiences=(audience,), accounts=_ACCOUNTS)
+    table = issuer.settings(client_id=None, audiences=(audience,), accounts=_ACCOUNTS)
     house = ConsoleHouse(tmp_path, issuers=[table])
     await house.result("POST", "/v1/projects/p1/serviceAccounts", {"accountId": "nightly"})
     member, role = f"serviceAccount:{ROBOT}", "roles/aiplatform.user"

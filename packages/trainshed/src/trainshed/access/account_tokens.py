@@ -98,28 +98,30 @@ def asserted(assertion: str, book: AccessBook, now: int, hosts: Hosts) -> Bearer
 
 def check(bearer: Bearer, book: AccessBook) -> None:
     """Raise Unauthenticated if the book does not hold any more what a token was made by."""
-    is_lent = bearer.is_lent
-    out = book.signed_out.get(bearer.by.lower() if is_lent else bearer.email)
-    wait = 1 if is_lent else SKEW
-    if (is_lent or bearer.issuer) and out is not None and bearer.issued <= out.at / 1e9 + wait:
+    borrower = bearer.borrower
+    out = book.signed_out.get(borrower.lower() if borrower else bearer.email)
+    wait = 1 if borrower else SKEW
+    if (borrower or bearer.issuer) and out is not None and bearer.issued <= out.at / 1e9 + wait:
         raise Unauthenticated(
             f"The tokens of {out.email} were revoked after this one was issued: get a new one, "
             f"{wait} s after that at the earliest."
         )
     if bearer.issuer and not bearer.by:
         return
-    account, speaker = book.accounts.get(bearer.email), book.accounts.get(bearer.by)
-    is_former = is_lent and account is not None and bearer.issued < account.created // 10**9
-    if account is None or account.disabled or is_former:
+    account = book.accounts.get(bearer.email)
+    is_former = account is not None and bearer.issued < account.created // 10**9
+    if account is None or account.disabled or (borrower and is_former):
         raise Unauthenticated(f"The service account {bearer.email} was deleted, or is disabled.")
     if bearer.key and bearer.key not in book.keys:
         raise Unauthenticated(
             f"The key of {bearer.by or bearer.email} by which this token was obtained was deleted."
         )
-    rights = book.policy.rights(bearer.by, bearer.by_groups).within(account.project)
-    may_speak = GET_ACCESS_TOKEN in rights and not (speaker is not None and speaker.disabled)
-    if is_lent and bearer.by != OWNER_EMAIL and not may_speak:
-        raise Unauthenticated(f"{bearer.by} may not speak for {bearer.email} any more.")
+    if not borrower or borrower == OWNER_EMAIL:
+        return
+    rights = book.policy.rights(borrower, bearer.by_groups).within(account.project)
+    speaker = book.accounts.get(borrower)
+    if GET_ACCESS_TOKEN not in rights or (speaker is not None and speaker.disabled):
+        raise Unauthenticated(f"{borrower} may not speak for {bearer.email} any more.")
 
 
 def check_program(claims: JobClaims, book: AccessBook) -> None:
@@ -131,15 +133,15 @@ def check_program(claims: JobClaims, book: AccessBook) -> None:
         )
 
 
-def what_became(email: str, made: int | None, book: AccessBook) -> str:
-    """Return why a job may not run as a service account; "" if it may. `made`: when the job was made, in
+def what_became(email: str, made: int | None, book: AccessBook) -> str | None:
+    """Return why a job may not run as a service account; None if it may. `made`: when the job was made, in
     milliseconds since the epoch; None = now."""
     account, out = book.accounts.get(email), book.signed_out.get(email)
     if account is not None and account.disabled:
         return "is disabled"
     deleted = out.deleted if out is not None else None
     is_former = account is None or (made is not None and made <= (deleted or 0) // 10**6)
-    return "was deleted" if deleted is not None and is_former else ""
+    return "was deleted" if deleted is not None and is_former else None
 
 
 def _self_signed(
@@ -188,7 +190,7 @@ def check_claims(claims: Mapping[str, Any], now: int, leeway: int, **more: "Clai
     try:
         registry.validate(dict(claims))
         are_times = all(abs(claims[name]) < _FAR for name in ("exp", "iat"))
-        wrong = "" if are_times else "it says when in numbers that are no times"
+        wrong = None if are_times else "it says when in numbers that are no times"
     except JoseError as error:
         wrong = error.description or str(error.error)
     if wrong:

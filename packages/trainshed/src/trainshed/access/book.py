@@ -28,8 +28,8 @@ class Token(Struct, frozen=True):
     expires: Nanos | None = None
     #: What its maker wrote about it.
     note: str = ""
-    #: The mark of the issuer by which its holder signed in; "" = somebody made it.
-    issuer: str = ""
+    #: The mark of the issuer by which its holder signed in; None = somebody made it.
+    issuer: str | None = None
     #: The groups of which the issuer said that the holder is a member.
     groups: tuple[str, ...] = ()
 

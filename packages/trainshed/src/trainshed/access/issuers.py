@@ -39,16 +39,16 @@ class Issuer(Struct, frozen=True):
     name: str
     #: Its address, as its ID tokens have it in `iss`.
     issuer: str
-    #: As which client the service is registered there; "" = nobody signs in by it in a browser.
-    client_id: str = ""
-    #: The environment variable that holds the client's secret; "" = it has none.
-    secret_env: str = ""
+    #: As which client the service is registered there; None = nobody signs in by it in a browser.
+    client_id: str | None = None
+    #: The environment variable that holds the client's secret; None = it has none.
+    secret_env: str | None = None
     #: Further clients whose ID tokens are taken, such as that of gcloud; of machines what `aud` says.
     audiences: tuple[str, ...] = ()
     #: Domains of the addresses that it is trusted to know; () = any.
     domains: tuple[str, ...] = ()
-    #: Where it tells whose an access token is, as Google does, of which it is known; "" = nowhere.
-    tokeninfo: str = ""
+    #: Where it tells whose an access token is, as Google does, of which it is known; None = nowhere.
+    tokeninfo: str | None = None
     #: The claim that lists the groups of a person.
     groups_claim: str = "groups"
     #: The service accounts for which ID tokens of machines speak, by the subject (`sub`), or by its beginning
@@ -58,7 +58,12 @@ class Issuer(Struct, frozen=True):
     @property
     def mark(self) -> str:
         """What it is known by where it has signed somebody in; with another address or client, another."""
-        return f"{self.issuer}#{self.client_id}"
+        return f"{self.issuer}#{self.client_id or ''}"
+
+    @property
+    def clients(self) -> frozenset[str]:
+        """The clients whose tokens are taken."""
+        return frozenset(filter(None, (self.client_id, *self.audiences)))
 
     def mark_of(self, known: str) -> str:
         """What it is known by for machines of an entry of `accounts`; with another account, another."""
@@ -100,13 +105,13 @@ def is_safe(address: str) -> bool:
     return bool(parts.hostname) and (parts.scheme == "https" or is_here)
 
 
-def address_in(published: Mapping[str, Any], name: str, issuer: Issuer) -> str:
-    """Return an address that an issuer publishes; "" = none that it may name. One of this machine, or of what
-    clouds tell machines at link-local addresses, is for those alone that have such an address themselves;
-    anywhere else TLS says whether it is theirs."""
+def address_in(published: Mapping[str, Any], name: str, issuer: Issuer) -> str | None:
+    """Return an address that an issuer publishes; None = none that it may name. One of this machine, or of
+    what clouds tell machines at link-local addresses, is for those alone that have such an address
+    themselves; anywhere else TLS says whether it is theirs."""
     address = str(published.get(name, ""))
     may_name = is_safe(address) and (_is_near(issuer.issuer) or not _is_near(address))
-    return address if may_name else ""
+    return address if may_name else None
 
 
 def _is_near(address: str) -> bool:
@@ -133,7 +138,7 @@ def verified(
         claims, now, SKEW, iss={"essential": True, "value": issuer.issuer}, aud={"essential": True}
     )
     audiences = _texts(claims["aud"]) or [str(claims["aud"])]
-    known = {issuer.client_id, *(issuer.audiences if nonce is None else ())} - {""}
+    known = issuer.clients if nonce is None else {issuer.client_id}
     # A token for several clients says which of them asked for it (OpenID Connect Core 3.1.3.7).
     party = str(claims.get("azp", audiences[0] if len(audiences) == 1 else ""))
     if not known.intersection(audiences) or (len(audiences) > 1 and party not in known):
@@ -170,7 +175,7 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
         )
     else:
         bearer = person_of(claims, issuer)
-    by, mark = (subject[:200], issuer.mark_of(nearest)) if nearest else ("", issuer.mark)
+    by, mark = (subject[:200], issuer.mark_of(nearest)) if nearest else (None, issuer.mark)
     ends, issued = int(claims["exp"]) + SKEW, int(claims["iat"])
     return replace(bearer, by=by, expires=ends, issuer=mark, issued=issued)
 
@@ -178,11 +183,10 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
 def holder_of(answer: Mapping[str, Any], issuer: Issuer, now: int) -> Bearer:
     """Return for whom an access token speaks, by what its issuer tells of it. Raises Unauthenticated."""
     clients = {str(answer[name]) for name in ("aud", "azp") if name in answer}
-    known = {issuer.client_id, *issuer.audiences} - {""}
-    if not clients or not clients <= known:
+    if not clients or not clients <= issuer.clients:
         raise Unauthenticated(
             f"The access token was made for {' and '.join(sorted(clients)) or 'nobody'}, and only those for "
-            f"{' and '.join(sorted(known))} are taken: `audiences` of the table [[oidc]] lists them."
+            f"{' and '.join(sorted(issuer.clients))} are taken: `audiences` of the table [[oidc]] lists them."
         )
     text = str(answer.get("exp"))
     ends = int(text) if text.isdecimal() and len(text) < 12 else 0

@@ -98,12 +98,12 @@ def home_of(account: str) -> str:
     return home if home != domain else ""
 
 
-def member_fault(member: str) -> str:
-    """Return what is wrong with a member of a policy; "" if nothing is."""
+def member_fault(member: str) -> str | None:
+    """Return what is wrong with a member of a policy; None if nothing is."""
     kind, _, email = member.partition(":")
     if f"{kind}:" == GROUP:
         is_name = _GROUP.fullmatch(email) and email.isprintable()
-        return "" if is_name else f"{email!r} is no name of a group."
+        return None if is_name else f"{email!r} is no name of a group."
     if f"{kind}:" not in (USER, SERVICE_ACCOUNT):
         return (
             f"{member!r} is none of user:EMAIL, serviceAccount:EMAIL and group:NAME; no other members have "
@@ -113,13 +113,13 @@ def member_fault(member: str) -> str:
         return f"{email!r} is not an e-mail address."
     if member != member_of(email):
         return f"{email!r} has the address of another kind of member: write {member_of(email)}."
-    return ""
+    return None
 
 
-def role_fault(role: str) -> str:
-    """Return what is wrong with a role in a policy; "" if nothing is."""
+def role_fault(role: str) -> str | None:
+    """Return what is wrong with a role in a policy; None if nothing is."""
     if role in ROLES:
-        return ""
+        return None
     return f"{role!r} is no role here. The roles are: {', '.join(ROLES)}."
 
 

@@ -43,14 +43,14 @@ class Bearer(Struct, frozen=True):
     """For whom a token speaks that is stored nowhere, and who vouches for it."""
 
     email: str
-    #: The id of the key that signed, or by which `by` has obtained the token; "" = none did.
-    key: str = ""
+    #: The id of the key that signed, or by which `by` has obtained the token; None = none did.
+    key: str | None = None
     #: The address of that somebody, or what an issuer calls the machine that has its ID token.
-    by: str = ""
+    by: str | None = None
     #: When the token ends (seconds since the epoch); 0 = there is none yet.
     expires: int = 0
-    #: The mark of the issuer of whose ID token this is; "" = this service or the account's key signed.
-    issuer: str = ""
+    #: The mark of the issuer of whose ID token this is; None = this service or the account's key signed.
+    issuer: str | None = None
     #: The groups of the person of whom the ID token is.
     groups: tuple[str, ...] = ()
     #: When the ID token was issued (seconds since the epoch).
@@ -59,9 +59,9 @@ class Bearer(Struct, frozen=True):
     by_groups: tuple[str, ...] = ()
 
     @property
-    def is_lent(self) -> bool:
-        """Whether `by` has obtained it for the account."""
-        return bool(self.by) and not self.issuer
+    def borrower(self) -> str | None:
+        """The address of who has obtained it for the account; None = it is not lent."""
+        return None if self.issuer else self.by
 
 
 Shown = str | Bearer
@@ -84,11 +84,11 @@ class Principal(Struct, frozen=True):
         return permission in self.rights.within(project)
 
     @property
-    def project(self) -> str:
-        """The id of the only project that it has rights in; "" = there are several, or it has rights in
+    def project(self) -> str | None:
+        """The id of the only project that it has rights in; None = there are several, or it has rights in
         all."""
         projects = self.rights.projects
-        return next(iter(projects)) if len(projects) == 1 and not self.rights.everywhere else ""
+        return next(iter(projects)) if len(projects) == 1 and not self.rights.everywhere else None
 
 
 def member_of(email: str) -> str:

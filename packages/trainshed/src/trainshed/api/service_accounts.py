@@ -179,7 +179,7 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
         raise InvalidRequest((Violation("lifetime", text),))
     token = call.services.access.voucher(call.principal)
     # What a lent token obtains would outlive the credentials by which that was lent.
-    if call.body.get("delegates") or (isinstance(token, Bearer) and token.is_lent):
+    if call.body.get("delegates") or (isinstance(token, Bearer) and token.borrower):
         text = "Chains of accounts are not served: have the role on it, and ask by your own token."
         raise InvalidRequest((Violation("delegates", text),))
     if account.disabled:
@@ -187,7 +187,7 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
             f"The service account {account.email} is disabled: enable it first."
         )
     groups = call.services.access.book.policy.named(token.groups) if token is not None else ()
-    key = token.key if isinstance(token, Bearer) else ""
+    key = token.key if isinstance(token, Bearer) else None
     bearer = Bearer(account.email, key, call.principal.email, by_groups=groups)
     concerns(account.project, _name(account.project, account.email))
     now = call.services.now() // 10**9

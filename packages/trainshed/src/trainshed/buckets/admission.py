@@ -213,7 +213,7 @@ def _of_xml(method: str, target: Target) -> Iterator[tuple[str, str]]:
 
 def _of_object(method: str, target: Target) -> Iterator[tuple[str, str]]:
     match target.action:
-        case "":
+        case None:
             methods = {"PATCH": _UPDATE, "PUT": _UPDATE, "DELETE": _DELETE}
             yield target.bucket, methods.get(method, _GET)
         case "compose":
@@ -229,7 +229,7 @@ def _of_object(method: str, target: Target) -> Iterator[tuple[str, str]]:
 
 def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
     match target.action:
-        case "":
+        case None:
             methods = {"PATCH": "update", "PUT": "update", "DELETE": "delete"}
             yield target.bucket, f"storage.buckets.{methods.get(method, 'get')}"
         case "iam":

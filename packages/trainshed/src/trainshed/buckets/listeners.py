@@ -79,13 +79,12 @@ class Listeners:
     def _listen(self, setup: BucketSetup) -> None:
         if setup.host:
             self._sockets["plain"] = listen_tcp(setup.host, setup.port)
-        if setup.host and setup.certificate:
-            self._sockets["secure"] = _secure(setup)
+            if setup.certificate is not None:
+                self._sockets["secure"] = _secure(setup.host, setup.tls_port)
         for name, path in (("gateway", setup.gateway), ("replicas", setup.replicas)):
-            if path:
-                self._sockets[name] = listen_unix(Path(path))
-                made = Path(path).stat()
-                self._files.append((Path(path), made.st_dev, made.st_ino))
+            self._sockets[name] = listen_unix(Path(path))
+            made = Path(path).stat()
+            self._files.append((Path(path), made.st_dev, made.st_ino))
 
 
 def encode(handles: dict[str, int]) -> str:
@@ -93,9 +92,9 @@ def encode(handles: dict[str, int]) -> str:
     return msgspec.json.encode(handles).decode()
 
 
-def _secure(setup: BucketSetup) -> socket.socket:
+def _secure(host: str, port: int) -> socket.socket:
     """Listen with TLS, at any free port if the usual one is taken: nobody asks for it by number."""
     try:
-        return listen_tcp(setup.host, setup.tls_port)
+        return listen_tcp(host, port)
     except OSError:
-        return listen_tcp(setup.host, 0)
+        return listen_tcp(host, 0)

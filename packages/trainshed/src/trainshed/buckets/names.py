@@ -132,8 +132,8 @@ class Target(Struct, frozen=True):
     bucket: str = ""
     #: The object; "" where none is named.
     object: str = ""
-    #: The public verb or sub-resource (`compose`, `rewriteTo`, `iam`, ...); "" for the resource itself.
-    action: str = ""
+    #: The public verb or sub-resource (`compose`, `rewriteTo`, `iam`, ...); None for the resource itself.
+    action: str | None = None
     #: Whether it names all objects of the bucket: `.../b/B/o`.
     is_objects: bool = False
     #: The destination of a copy or move; "" otherwise.
@@ -143,10 +143,10 @@ class Target(Struct, frozen=True):
 
 class _Kind(Struct, frozen=True):
     endpoint: Endpoint
-    action: str = ""
+    action: str | None = None
     is_objects: bool = False
-    #: Segments before the action, which is taken as it was written; 0 where the route determines the action.
-    action_at: int = 0
+    #: Segments before the action, which is taken as it was written; None where the route determines it.
+    action_at: int | None = None
 
 
 _API: Final = "/storage/v1"
@@ -197,7 +197,7 @@ def parse_target(raw_path: bytes) -> Target:
     if matched is None:
         return Target(Endpoint.UNKNOWN)
     kind, names = matched
-    written = path.split("/", kind.action_at)[-1] if kind.action_at else ""
+    written = path.split("/", kind.action_at)[-1] if kind.action_at else None
     target = Target(
         kind.endpoint,
         names.get("bucket", ""),
@@ -215,4 +215,4 @@ def parse_target(raw_path: bytes) -> Target:
 def copied(target: Target, source: str) -> Target:
     """Returns the target of an XML API's PUT that copies from `BUCKET/OBJECT`, which a header names."""
     bucket, _, name = unquote(source.lstrip("/")).partition("/")
-    return Target(Endpoint.XML, bucket, name, "", False, target.bucket, target.object)
+    return Target(Endpoint.XML, bucket, name, None, False, target.bucket, target.object)

@@ -55,11 +55,13 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(connections.of_this_process())
     config = server_config(app, protocol(kinds, groups), grace=_GRACE_S)
-    certificate = Certificate(Path(setup.certificate), Path(setup.key))
     sockets = listeners.sockets()
-    tls = [TlsListener(sockets["secure"], certificate)] if "secure" in sockets else []
-    if setup.tls and "plain" in sockets:
-        tls.append(TlsListener(sockets["plain"], certificate, plain=True))
+    tls: list[TlsListener] = []
+    if "secure" in sockets and setup.certificate is not None and setup.key is not None:
+        certificate = Certificate(Path(setup.certificate), Path(setup.key))
+        tls.append(TlsListener(sockets["secure"], certificate))
+        if setup.tls:
+            tls.append(TlsListener(sockets["plain"], certificate, plain=True))
     server = SecureServer(config, tls, groups)
 
     def stop(number: int, frame: FrameType | None) -> None:

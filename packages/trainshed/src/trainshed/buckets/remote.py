@@ -251,8 +251,8 @@ class Version(Struct, frozen=True):
     etag: str
     #: How the store's preconditions name it.
     exact: UpdateVersion
-    #: The token of the upload that wrote it; "" = another program wrote it.
-    token: str
+    #: The token of the upload that wrote it; None = another program wrote it.
+    token: str | None
 
 
 def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
@@ -276,7 +276,7 @@ def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
         components=int(texts.get(_COMPONENTS, "0")),
     )
     exact = {key: value for key, value in (("e_tag", etag), ("version", version)) if value}
-    return Version(record, etag, cast("UpdateVersion", exact), texts.get(_UPLOAD, ""))
+    return Version(record, etag, cast("UpdateVersion", exact), texts.get(_UPLOAD))
 
 
 def written_ns(meta: ObjectMeta) -> int:

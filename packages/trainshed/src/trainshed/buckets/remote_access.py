@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 def connect(table: BucketTable) -> ObjectStore:
     """Returns the store that a table describes. It sends nothing yet. Raises `Unavailable` for malformed
     credentials."""
-    client: ClientConfig = {**_CLIENT, "allow_http": table.endpoint.startswith("http://")}
+    client: ClientConfig = {**_CLIENT, "allow_http": (table.endpoint or "").startswith("http://")}
     prefix = table.prefix.strip("/") or None
     try:
         if table.store == S3:
@@ -108,7 +108,7 @@ def _s3(table: BucketTable) -> Any:
 
 
 @contextmanager
-def translated(table: BucketTable, name: str = "") -> Generator[None]:
+def translated(table: BucketTable, name: str | None = None) -> Generator[None]:
     """Translates errors of the store's library into those for clients; `name`: the object in question."""
     try:
         yield

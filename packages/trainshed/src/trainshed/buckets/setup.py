@@ -28,28 +28,28 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BucketTable(Struct, frozen=True):
-    """One `[[buckets]]` table. Fields that end in `_env` name environment variables of the service; "" =
-    credentials are found as the store's own tools find them."""
+    """One `[[buckets]]` table. Fields that end in `_env` name environment variables of the service; None
+    = credentials are found as the store's own tools find them."""
 
     name: str
     #: Where its objects are.
     store: Literal["local", "s3", "gcs"] = LOCAL
-    #: Its name in a remote store; "" = the same.
-    bucket: str = ""
+    #: Its name in a remote store; None = the same.
+    bucket: str | None = None
     #: The prefix of all objects' names in the remote store.
     prefix: str = ""
-    #: The remote store's endpoint; "" = the public one.
-    endpoint: str = ""
-    #: The remote store's region; "" = none is named.
-    region: str = ""
-    #: The project that it belongs to; "" = the service's own.
-    project: str = ""
+    #: The remote store's endpoint; None = the public one.
+    endpoint: str | None = None
+    #: The remote store's region; None = none is named.
+    region: str | None = None
+    #: The project that it belongs to; None = the service's own.
+    project: str | None = None
     #: Whether it is open to the programs of all projects.
     shared: bool = False
-    access_key_env: str = ""
-    secret_key_env: str = ""
-    session_token_env: str = ""
-    service_account_env: str = ""
+    access_key_env: str | None = None
+    secret_key_env: str | None = None
+    session_token_env: str | None = None
+    service_account_env: str | None = None
 
     @property
     def is_remote(self) -> bool:
@@ -90,8 +90,8 @@ PLAIN = BucketRules()
 """Every bucket belongs to the service's own project, and is on this disk."""
 
 
-def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:
-    """Return why these tables cannot be served, and what to do; "" if they can. `local`: buckets on the
+def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str | None:
+    """Return why these tables cannot be served, and what to do; None if they can. `local`: buckets on the
     service's own disk."""
     remote = [table for table in tables if table.is_remote]
     if remote and find_spec("obstore") is None:
@@ -108,21 +108,21 @@ def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:
                 "away."
             )
         for key in (*_S3_ONLY, "service_account_env"):
-            variable = str(getattr(table, key))
+            variable: str | None = getattr(table, key)
             if variable and not os.environ.get(variable):
                 return (
                     f"The bucket {table.name!r} takes its credentials from the environment variable "
                     f"{variable} ({key}), which is not set. Set it for the service."
                 )
-    return ""
+    return None
 
 
-def _name_fault(name: str) -> str:
+def _name_fault(name: str) -> str | None:
     try:
         validate_bucket_name(name)
     except BucketsError as failure:
         return failure.message
-    return ""
+    return None
 
 
 class BucketSetup(Struct, frozen=True):
@@ -130,25 +130,25 @@ class BucketSetup(Struct, frozen=True):
 
     #: The directory of the objects.
     root: str
-    #: Path of the Unix socket for the API's gateway; "" = none.
-    gateway: str = ""
-    #: Path of the Unix socket for the relays of replicas; "" = none.
-    replicas: str = ""
-    #: The address of the TCP port; "" = there is none.
-    host: str = ""
+    #: Path of the Unix socket for the API's gateway.
+    gateway: str
+    #: Path of the Unix socket for the relays of replicas.
+    replicas: str
+    #: The service's token file.
+    tokens: str
+    #: The address of the TCP port; None = there is none.
+    host: str | None = None
     #: The TCP port; 0 = any free one.
     port: int = 0
     #: A second port, which speaks TLS.
     tls_port: int = 0
-    #: PEM file for `tls_port`; `key` likewise; "" = there is no such port.
-    certificate: str = ""
-    key: str = ""
+    #: PEM file for `tls_port`; `key` likewise; None = there is no such port.
+    certificate: str | None = None
+    key: str | None = None
     #: Whether `port` speaks TLS, too, and plain HTTP only with this machine.
     tls: bool = False
-    #: The service's token file.
-    tokens: str = ""
-    #: The Unix socket at which the API process listens for programs; "" = ended programs are not recognised.
-    service: str = ""
+    #: The Unix socket at which the API process listens for programs; None = ended ones are not recognised.
+    service: str | None = None
     #: The host names by which it may be called there.
     hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)

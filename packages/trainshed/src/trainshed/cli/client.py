@@ -59,7 +59,7 @@ class Client:
         advice: str,
         look: Callable[[], str] | None = None,
         *,
-        ca: str = "",
+        ca: str | None = None,
         raw: bool = False,
     ) -> None:
         #: `http://host:port`, or with `https`.
@@ -69,7 +69,7 @@ class Client:
         self._advice = advice
         #: Returns the address that the service has now; raises Unreachable. None = it cannot be known.
         self._look = look
-        #: A PEM file of authorities to trust for https, besides the system's; "" = none.
+        #: A PEM file of authorities to trust for https, besides the system's; None = none.
         self._ca = ca
         #: True if texts in answers stay as they are; else they are made printable on a terminal.
         self._raw = raw

@@ -122,18 +122,18 @@ VERBS = ("list", "describe", "delete")
 class Group(click.Group):
     """A group whose shared options may stand before the command's name."""
 
-    #: The command that is run if none is named; "" = none.
-    default = ""
+    #: The command that is run if none is named; None = none.
+    default: str | None = None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move shared options behind the command's name, where click expects them."""
         # While a shell completes words, the command may not have been typed yet.
         is_typed = not ctx.resilient_parsing
         if ctx.parent is None:
-            args = in_order(args, {*self.commands, *KINDS})
-            args = verb_first(args, self.commands, default="list" if is_typed else "")
+            args = in_order(args, {*self.commands, *KINDS}, None)
+            args = verb_first(args, self.commands, default="list" if is_typed else None)
         return super().parse_args(
-            ctx, in_order(args, self.commands, self.default if is_typed else "")
+            ctx, in_order(args, self.commands, self.default if is_typed else None)
         )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -179,10 +179,10 @@ class ListGroup(Group):
 
 
 def verb_first(
-    args: Sequence[str], commands: Container[str] = (), default: str = "list"
+    args: Sequence[str], commands: Container[str] = (), default: str | None = "list"
 ) -> list[str]:
     """Return the words of `KIND VERB …` as `VERB KIND …`, others unchanged. `commands`: those of the group; a
-    kind among them has commands of its own. `default`: the verb if none is named; "" = none. Raises
+    kind among them has commands of its own. `default`: the verb if none is named; None = none. Raises
     click.UsageError for a kind with another word."""
     if not args or args[0] not in KINDS:
         return [*args]
@@ -197,9 +197,9 @@ def verb_first(
     raise click.UsageError(f"There is no `{kind} {rest[0]}`: {kind} have {', '.join(VERBS)}.")
 
 
-def in_order(args: Sequence[str], commands: Container[str], default: str = "") -> list[str]:
+def in_order(args: Sequence[str], commands: Container[str], default: str | None) -> list[str]:
     """Return the words with the command before shared options; unchanged if no command can be found.
-    `default`: the command if none is named; "" = none."""
+    `default`: the command if none is named; None = none."""
     end = 0
     while end < len(args):
         word = args[end]

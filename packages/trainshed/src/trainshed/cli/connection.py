@@ -31,27 +31,27 @@ PROJECT, REGION = "trainshed.project", "trainshed.region"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The addresses of a service, and what else clients need to know of it, as its `service.json` says; "" =
-    not known."""
+    """The addresses of a service, and what else clients need to know of it, as its `service.json` says; None
+    = not known."""
 
     #: `http://host:port`, or with `https`; `storage` has the same form.
     rest: str
     #: Secret: it stands in no error or dump.
     token: str = field(repr=False)
-    storage: str = ""
+    storage: str | None = None
     #: `host:port`, as are the next two.
-    storage_tls: str = ""
+    storage_tls: str | None = None
     #: Without TLS.
-    grpc: str = ""
-    grpc_tls: str = ""
+    grpc: str | None = None
+    grpc_tls: str | None = None
     #: A PEM file of authorities for gRPC clients to trust.
-    ca_bundle: str = ""
+    ca_bundle: str | None = None
     #: A PEM file of authorities to trust for https.
-    ca: str = ""
-    #: The project and region for which nobody names others: the service's, unless the environment says.
+    ca: str | None = None
+    #: What is meant if nobody names others: the service's, unless the environment says; "" = not asked yet.
     project: str = ""
     region: str = ""
-    #: The default bucket of that project.
+    #: The default bucket of that project; "" likewise.
     bucket: str = ""
     #: The service's process id. Known of one on this machine alone, as are the next three; 0 = not known.
     pid: int = 0
@@ -253,7 +253,7 @@ def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> E
         rest=url.rstrip("/"),
         token=token or environ.get("TRAINSHED_TOKEN") or known.get("token", ""),
         # Absolute: a shell that gets it as a variable may be elsewhere then.
-        ca=str(Path(trusted).absolute()) if trusted else "",
+        ca=str(Path(trusted).absolute()) if trusted else None,
         project=environ.get("GOOGLE_CLOUD_PROJECT") or environ.get("GCLOUD_PROJECT", ""),
         region=environ.get("GOOGLE_CLOUD_REGION", ""),
         advice=advice,

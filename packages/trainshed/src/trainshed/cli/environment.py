@@ -7,7 +7,7 @@ Which variables each official client needs is in spec/clients#recipes. They are 
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,16 +70,16 @@ _SDK_BY_GRPC = """\
 """
 
 
-def variables(endpoint: Endpoint) -> dict[str, str]:
-    """Return every variable with its value; "" = not known."""
+def variables(endpoint: Endpoint) -> dict[str, str | None]:
+    """Return every variable with its value; None = not known."""
     rest, storage = endpoint.rest, endpoint.storage or endpoint.rest
     with_key = address_with_key(storage, endpoint.token) if endpoint.token else storage
     # Each of these variables replaces the system's authorities; the file `ca_bundle` holds those as well.
-    trusted = (endpoint.ca_bundle or endpoint.ca) if rest.startswith("https:") else ""
+    trusted = (endpoint.ca_bundle or endpoint.ca) if rest.startswith("https:") else None
     return {
         "TRAINSHED_ENDPOINT": rest,
         "TRAINSHED_TOKEN": endpoint.token,
-        "TRAINSHED_CA": endpoint.ca if trusted else "",
+        "TRAINSHED_CA": endpoint.ca if trusted else None,
         **dict.fromkeys(_TRUST, trusted),
         # With TLS, because the Vertex SDK speaks gRPC only so; and without, for clients that can be told.
         "TRAINSHED_GRPC_ENDPOINT": endpoint.grpc_tls,
@@ -87,7 +87,7 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         # It replaces gRPC's own authorities, so the file holds those as well.
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.ca_bundle,
         # One of gcloud's own user it shows by itself, and renews.
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": "" if is_access_token(endpoint.token) else endpoint.token,
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": None if is_access_token(endpoint.token) else endpoint.token,
         "CLOUDSDK_CORE_PROJECT": endpoint.project,
         "CLOUDSDK_AI_REGION": endpoint.region,
         # `gcloud ai-platform jobs submit` takes the region from here.
@@ -102,7 +102,7 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "STORAGE_EMULATOR_HOST": with_key,
         # The same for Google's C++ library, which PyArrow uses. Only for a service on this machine: elsewhere
         # the library would send the user's own credentials along.
-        "CLOUD_STORAGE_EMULATOR_ENDPOINT": with_key if endpoint.data else "",
+        "CLOUD_STORAGE_EMULATOR_ENDPOINT": with_key if endpoint.data else None,
         # Otherwise gcsfs asks over gRPC, for a minute at each call, whether a bucket is of a kind that does
         # not exist here.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
@@ -111,20 +111,20 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "GCLOUD_PROJECT": endpoint.project,
         "GOOGLE_CLOUD_REGION": endpoint.region,
         "GOOGLE_APPLICATION_CREDENTIALS": (
-            str(endpoint.data / "credentials.json") if endpoint.data else ""
+            str(endpoint.data / "credentials.json") if endpoint.data else None
         ),
         "BOTO_CONFIG": (
-            str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else ""
+            str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else None
         ),
         # Otherwise a file of authorities that gcloud is configured with replaces the one in BOTO_CONFIG.
         "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.ca_bundle or trusted,
         # Otherwise gcloud's own gsutil uses the account that is logged in, not the credentials of
         # BOTO_CONFIG.
-        "CLOUDSDK_CORE_PASS_CREDENTIALS_TO_GSUTIL": "false" if endpoint.storage_tls else "",
+        "CLOUDSDK_CORE_PASS_CREDENTIALS_TO_GSUTIL": "false" if endpoint.storage_tls else None,
     }
 
 
-def setting(values: dict[str, str]) -> Iterator[str]:
+def setting(values: Mapping[str, str | None]) -> Iterator[str]:
     """Yield a line per variable that sets it in a shell. Variables without a value are left out."""
     for name, value in values.items():
         if value:

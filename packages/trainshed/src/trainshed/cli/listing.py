@@ -100,7 +100,7 @@ def list_(
     if not records:
         of_whom = f" of {place}" if kind.is_placed else ""
         there_are = "There are no" if kind.name.endswith("s") else "There is no"
-        click.echo(f"{there_are} {kind.name}{of_whom}. {kind.none}".rstrip(), err=True)
+        click.echo(f"{there_are} {kind.name}{of_whom}. {kind.none or ''}".rstrip(), err=True)
         return
     for line in table_of(kind.fields, records, terminal_width()):
         click.echo(line)

@@ -62,7 +62,7 @@ def command(
     if not token:
         token = _by_browser(Client(address, "", _ADVICE, ca=trusted), has_browser=not no_browser)
     me = read(Client(address, token, _ADVICE, ca=trusted).get("/trainshed/v1/whoami"), Identity)
-    content = json.dumps({"url": address, "token": token, "ca": trusted})
+    content = json.dumps({"url": address, "token": token, "ca": trusted or ""})
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         durable.write(str(file), content, is_shared=True)

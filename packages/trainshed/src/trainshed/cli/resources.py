@@ -32,8 +32,8 @@ class Kind:
     fields: tuple[Field, ...]
     #: Path of the list, with `{project}` and `{region}`; "" = there is no list.
     listed: str = ""
-    #: The list's field in the answer; "" = `name`.
-    key: str = ""
+    #: The list's field in the answer; None = `name`.
+    key: str | None = None
     #: Query of requests to the service's own API; `{project}` and `{region}` are filled in. `listing`: more
     #: for the list.
     query: Mapping[str, str] | None = None
@@ -48,18 +48,18 @@ class Kind:
     #: `{name}` is the record's full name.
     children: tuple[str, str] | None = None
     #: Path by which one is deleted, and one version of it, which is a query parameter if it stands nowhere
-    #: in the path; "" = it cannot be.
-    deleted: str = ""
-    version_deleted: str = ""
+    #: in the path; None = it cannot be.
+    deleted: str | None = None
+    version_deleted: str | None = None
     #: Values that a record has which is listed with --all alone; None = all are listed without.
     unusual: Mapping[str, Any] | None = None
     #: Whether the records are made without a service.
     local: bool = False
-    #: What is said if there are none.
-    none: str = ""
-    #: Of what belongs to a job: the field of the job's view by which the service is asked for it; "" = of
-    #: none.
-    of_job: str = ""
+    #: What else is said if there are none.
+    none: str | None = None
+    #: Of what belongs to a job: the field of the job's view by which the service is asked for it; None = it
+    #: belongs to none.
+    of_job: str | None = None
 
     @property
     def is_placed(self) -> bool:
@@ -140,7 +140,8 @@ class Place:
         if kind.children:
             field, wanted = kind.children
             query = {"filter": wanted.format(name=record["name"])}
-            record[field] = list(place._pages(place.filled(kind.listed), kind.key, query))
+            path, key = place.filled(kind.listed), kind.key or kind.name
+            record[field] = list(place._pages(path, key, query))
         # The fields first that are columns.
         first = [(field.path or "").partition(".")[0] for field in kind.fields]
         return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
@@ -163,6 +164,7 @@ class Place:
         Raises Refused, Unreachable."""
         place, ident, version = self.of_name(kind, name)
         template = kind.version_deleted if version else kind.deleted
+        assert template is not None, "only what can be deleted is chosen"
         query = place._query(kind, template)
         if version and "{version}" not in template:
             query["version"] = version

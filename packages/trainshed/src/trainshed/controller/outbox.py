@@ -168,9 +168,10 @@ class OutboxWorker:
             _log(notification).exception("telling %s failed", notification.target)
             return repr(failure)
         self._meters.notifications[(notification.target, "sent")] += 1
-        if unreached:
-            _log(notification).warning("%s%s", what, unreached)
-        await self._tell(outgoing, "notified", f"{what}{unreached}.")
+        if unreached is not None:
+            what += unreached
+            _log(notification).warning("%s", what)
+        await self._tell(outgoing, "notified", f"{what}.")
         await self._outbox.remove(outgoing.id)
         return ""
 

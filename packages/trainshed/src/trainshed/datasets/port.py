@@ -23,10 +23,10 @@ class Account(Struct, frozen=True):
     """The account with whose rights files are read and written."""
 
     project: str
-    #: The service account; "" = the project's default one.
-    email: str = ""
-    #: The job for which they are; "" = none.
-    job_uid: str = ""
+    #: The service account.
+    email: str
+    #: The job for which they are.
+    job_uid: str
 
 
 class SplitCounts(Struct, frozen=True):
@@ -92,7 +92,7 @@ class Request(Struct, frozen=True):
 class Answer(Struct, frozen=True, omit_defaults=True):
     """One line of the process: a line of progress, or at the end exactly one of the other fields."""
 
-    progress: str = ""
-    refused: str = ""
-    failed: str = ""
+    progress: str | None = None
+    refused: str | None = None
+    failed: str | None = None
     written: Written | None = None

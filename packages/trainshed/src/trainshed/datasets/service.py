@@ -88,13 +88,14 @@ async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Writ
     assert child.stdout is not None and child.stderr is not None
     async for line in child.stdout:
         answer = msgspec.json.decode(line, type=Answer)
-        if answer.refused:
+        if answer.refused is not None:
             raise DataRefused(answer.refused)
-        if answer.failed:
+        if answer.failed is not None:
             raise DataUnwritten(answer.failed)
         if answer.written is not None:
             return answer.written
-        progress(answer.progress)
+        if answer.progress is not None:
+            progress(answer.progress)
     errors = (await child.stderr.read(_SHOWN)).decode("utf-8", "replace").strip()
     status = await child.wait()
     log.error("dataset step died with status %d: %s", status, errors)

@@ -45,23 +45,23 @@ class Senders:
     def targets(self) -> tuple[Target, ...]:
         return tuple(table.target for table in self._tables.values())
 
-    async def send(self, target: str, id_: str, content: str) -> str:
-        """Try to send once. Return whom it did not reach, as a sentence goes on; "" = it reached all. Raises
-        NotSent. `id_` is the same at each try."""
+    async def send(self, target: str, id_: str, content: str) -> str | None:
+        """Try to send once. Return whom it did not reach, as a sentence goes on; None = it reached all.
+        Raises NotSent. `id_` is the same at each try."""
         table = self._tables.get(target)
         if table is None:
             raise NotSent(f"there is no target {target!r} in the service's settings any more")
         return await asyncio.to_thread(self._send, table, id_, content)
 
-    def _send(self, table: NotifyTable, id_: str, content: str) -> str:
+    def _send(self, table: NotifyTable, id_: str, content: str) -> str | None:
         at = self._now() // 10**9
         if table.webhook:
             body = content.encode()
-            secret = self._environ.get(table.secret_env, "") if table.secret_env else ""
+            secret = self._environ.get(table.secret_env) if table.secret_env else None
             headers = signed(id_, at, body, secret)
             post(table.webhook, body, headers, self._context)
         if not table.mail:
-            return ""
+            return None
         if self._smtp is None:
             raise NotSent("no server for mail is set (the setting smtp)")
         mail = _mail(self._smtp.sender, table.mail, mail_of(json.loads(content)), id_, at)
@@ -74,7 +74,7 @@ _MAIL_TIMEOUT: Final = 20.0
 _LONGEST_ANSWER: Final = 4096
 
 
-def signed(id_: str, at: int, body: bytes, secret: str) -> dict[str, str]:
+def signed(id_: str, at: int, body: bytes, secret: str | None) -> dict[str, str]:
     """Returns the headers of a request: the notification's id (the same at each try), the time of sending
     (seconds since the epoch), and with a `secret` the HMAC-SHA256 of `id.timestamp.body`."""
     headers = {"webhook-id": id_, "webhook-timestamp": str(at)}
@@ -133,9 +133,9 @@ def _mail(
     return mail
 
 
-def _hand_over(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> str:
+def _hand_over(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> str | None:
     """Hand the mail to the server, over TLS unless the operator says otherwise. Return whom it does not take
-    mail for, as a sentence goes on; "" = it took all. Raises NotSent. `context`: the authorities that TLS
+    mail for, as a sentence goes on; None = it took all. Raises NotSent. `context`: the authorities that TLS
     trusts; None = the system's."""
     import smtplib
 
@@ -156,4 +156,4 @@ def _hand_over(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -
     except (OSError, smtplib.SMTPException) as failure:
         raise NotSent(f"{where} did not take it: {str(failure) or repr(failure)}") from failure
     # No failure: the other addresses have it, and another try would send it to them again.
-    return f", but {where} does not take mail for {', '.join(refused)}" if refused else ""
+    return f", but {where} does not take mail for {', '.join(refused)}" if refused else None

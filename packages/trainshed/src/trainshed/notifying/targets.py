@@ -50,10 +50,10 @@ class NotifyTable(Struct, frozen=True):
 
     #: The name by which the labels of jobs choose this target.
     name: _Name
-    #: The URL to post to; "" = none.
-    webhook: str = ""
-    #: The environment variable that holds the key of the webhook's signature; "" = it is not signed.
-    secret_env: str = ""
+    #: The URL to post to; None = there is none.
+    webhook: str | None = None
+    #: The environment variable that holds the key of the webhook's signature; None = it is not signed.
+    secret_env: str | None = None
     mail: tuple[_Address, ...] = ()
     on: tuple[str, ...] = _EVERYTHING
     #: Which jobs it hears of: `named` = those whose label names it; `all`.
@@ -71,7 +71,7 @@ class NotifyTable(Struct, frozen=True):
         """Yields what is wrong with the table, as `key: words`."""
         if self.webhook and not _is_url(self.webhook):
             yield f"webhook: {self.webhook!r} is no address such as https://hooks.example.org/train"
-        if secret := os.environ.get(self.secret_env):
+        if secret := os.environ.get(self.secret_env or ""):
             try:
                 key_of(secret)
             except ValueError:
@@ -93,8 +93,8 @@ class Smtp:
     port: int
     #: `tls`: from the first byte.
     tls: SmtpTls
-    #: The account to sign in with; "" = without signing in.
-    user: str
+    #: The account to sign in with; None = without signing in.
+    user: str | None
     password: str = field(repr=False)
     #: The address in the mail's From.
     sender: str
@@ -117,7 +117,7 @@ def mail_server(url: str, password: str = "") -> Smtp | None:
     port = parts.port or _MAIL_PORTS[parts.scheme]
     starttls: SmtpTls = "none" if is_loopback(host) else "starttls"
     tls: SmtpTls = "tls" if parts.scheme == "smtps" else starttls
-    return Smtp(host, port, tls, unquote(parts.username or ""), password, sender)
+    return Smtp(host, port, tls, unquote(parts.username or "") or None, password, sender)
 
 
 def _is_url(text: str, schemes: Container[str] = ("http", "https")) -> bool:

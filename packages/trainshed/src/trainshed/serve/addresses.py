@@ -68,16 +68,16 @@ def browsers_address(settings: Settings, port: int) -> str:
     return settings.web_url or web_address(settings, port)
 
 
-def pages_host(settings: Settings, address: str) -> str:
+def pages_host(settings: Settings, address: str) -> str | None:
     """Return the host below whose name pages of jobs have theirs, with the port of `address`, at which
-    browsers reach the service; "" = there is none. Browsers take all names below `localhost` for their own
+    browsers reach the service; None = there is none. Browsers take all names below `localhost` for their own
     machine."""
     here = urlsplit(address)
     port = f":{here.port}" if here.port else ""
     if here.hostname == "localhost" or is_loopback(here.hostname or ""):
         return f"localhost{port}"
     below = [name[2:] for name in listed(settings.allowed_hosts) if name.startswith("*.")]
-    return f"{below[0]}{port}" if below else ""
+    return f"{below[0]}{port}" if below else None
 
 
 def address_of(host: str, port: int) -> str:

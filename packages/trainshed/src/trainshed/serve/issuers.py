@@ -134,7 +134,7 @@ class Issuers:
     async def forget(self) -> None:
         """Revoke the tokens of whom issuers have signed in that are not in the settings any more."""
         tokens = self._keeper.book.tokens
-        gone = [key for key, token in tokens.items() if token.issuer not in ("", *self.marks)]
+        gone = [key for key, t in tokens.items() if t.issuer and t.issuer not in self.marks]
         if gone:
             record = AuditRecord(OWNER_EMAIL, "trainshed.v1.Tokens.Revoke")
             with recording(RecordedCall(self._now(), record)):

@@ -39,8 +39,8 @@ class Kind(Struct, Generic[N, R], frozen=True):
     listing: Listing[R]
     #: Return the columns that all resources below a parent share.
     of_parent: Callable[[str], dict[str, Any]] = of_location
-    #: The noun in the plural; "" = with an s.
-    plural: str = ""
+    #: The noun in the plural; None = with an s.
+    plural: str | None = None
 
     async def get(self, call: Call, request: Any) -> Message:
         name = self.parse(request.name)

@@ -429,7 +429,7 @@ async def audited(
     if principal.program is not None or not is_recorded(method):
         return await answer()
     voucher = services.access.voucher(principal)
-    by = voucher.by if isinstance(voucher, Bearer) else ""
+    by = voucher.by if isinstance(voucher, Bearer) else None
     acting_as = principal.email if by else ""
     record = AuditRecord(by or principal.email, method, resource, acting_as)
     with recording(call := RecordedCall(services.now(), record, project)):

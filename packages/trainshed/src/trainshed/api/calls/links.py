@@ -65,10 +65,12 @@ class Links:
 
     `key`: the service's own secret, the same after a restart. `address`: where browsers reach the service.
     `now`: nanoseconds since the epoch. `pages`: the host below whose name pages of jobs have theirs, with a
-    port (`localhost:8080`); "" = there is none.
+    port (`localhost:8080`); None = there is none.
     """
 
-    def __init__(self, key: bytes, address: str, now: Callable[[], int], pages: str = "") -> None:
+    def __init__(
+        self, key: bytes, address: str, now: Callable[[], int], pages: str | None = None
+    ) -> None:
         self._key = key
         #: Where browsers reach the service, without a slash at its end.
         self.address = address.rstrip("/")
@@ -127,11 +129,11 @@ class Links:
         """Return the console's address that opens a page of a job's, for who is signed in."""
         return f"{self.address}/jobs/{uid}/ports/{name}"
 
-    def host_of(self, uid: JobUid, name: str) -> str:
-        """Return the address of a page's host; "" = pages have none here."""
+    def host_of(self, uid: JobUid, name: str) -> str | None:
+        """Return the address of a page's host; None = pages have none here."""
         scheme = self.address.partition("://")[0]
         host = f"{name}-{uid}-{self._word(uid, name)}.{self._pages}"
-        return f"{scheme}://{host}" if self._pages else ""
+        return f"{scheme}://{host}" if self._pages else None
 
     def page_at(self, host: str) -> tuple[JobUid, str] | None:
         """Return the job and the name of the page that a Host header means; None = it means none."""
@@ -180,8 +182,8 @@ class Ticket(Struct, frozen=True):
     who: str
     #: Whose rights it needs.
     principal: Principal
-    #: The attempt whose autopsy is meant; 0 = the replica that runs.
-    autopsy: int = 0
+    #: The attempt whose autopsy is meant; None = the replica that runs.
+    autopsy: int | None = None
     #: What it leads to in place of a shell (`TerminalRequest.port`); "" = a shell.
     port: str = ""
     #: By which name the port was asked for.

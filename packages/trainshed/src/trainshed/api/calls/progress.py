@@ -35,8 +35,8 @@ class Followed(Struct):
     measures: Measures
     #: How many bytes of its log were read.
     place: int = 0
-    #: The last line that was read; "" = none yet.
-    last_line: str = ""
+    #: The last line that was read; None = none yet.
+    last_line: str | None = None
     #: The job was over before its log was read: nothing more comes.
     is_whole: bool = False
     #: Held during a look.

@@ -46,11 +46,11 @@ Authenticate = Callable[[str | None], Awaitable[Principal]]
 class ContentDigest(Struct, frozen=True):
     """What an object contains."""
 
-    #: SHA-256 in hexadecimal digits; "" = it is not known.
-    sha256: str = ""
+    #: SHA-256 in hexadecimal digits; None = it is not known.
+    sha256: str | None = None
     size: Bytes = Bytes(0)
-    #: Why it is not known, as a clause about the object; "" = it is.
-    unknown: str = ""
+    #: Why it is not known, as a clause about the object; None = it is.
+    unknown: str | None = None
 
 
 class BucketProbe(Protocol):
@@ -161,8 +161,8 @@ class Tracking(Protocol):
         if they were told no directory for event files."""
         ...
 
-    async def link_if_any(self, work: Work, shown: Shown) -> str:
-        """Return such a link to what a work wrote; "" = it wrote nothing."""
+    async def link_if_any(self, work: Work, shown: Shown) -> str | None:
+        """Return such a link to what a work wrote; None = it wrote nothing."""
         ...
 
     def end_views(self, job: JobUid) -> None:
@@ -192,8 +192,8 @@ class ApiSettings(Struct, frozen=True):
     prices: Prices = Prices()
     #: Notification targets that jobs may name.
     notify: tuple[str, ...] = ()
-    #: The service's data directory; "" = not known.
-    data: str = ""
+    #: The service's data directory; None = not known.
+    data: str | None = None
     #: How long a job is kept after its end, as in the settings; "" = for ever.
     retention_jobs: str = ""
     #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.

@@ -263,21 +263,21 @@ def _missing_buckets(
 ) -> Iterator[Violation]:
     """Yield a violation for every well-formed URI whose bucket does not exist for the project; the
     specification's check reports the others."""
-    known: dict[str, str] = {}
+    known: dict[str, str | None] = {}
     for field, uri in uses:
         if not uri or bucket_path_fault(uri):
             continue
         bucket = uri[5:].partition("/")[0]
         if bucket not in known:
             known[bucket] = _why_missing(bucket, buckets, project)
-        if known[bucket]:
+        if known[bucket] is not None:
             yield Violation(
                 field, f"The bucket {bucket!r} of {uri!r} does not exist{known[bucket]}"
             )
 
 
-def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
-    """Return how the sentence continues that says so; "" if the bucket exists."""
+def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str | None:
+    """Return how the sentence continues that says so; None if the bucket exists."""
     if buckets.bucket_location(bucket) is None:
         return f"; create it first, for example with `gcloud storage buckets create gs://{bucket}`."
     if buckets.is_closed(bucket, project):
@@ -285,7 +285,7 @@ def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
             f" for the project {project!r}: it belongs to another one. Name a bucket of {project!r} or a "
             "shared one, or grant the job's service account a role in the bucket's IAM policy."
         )
-    return ""
+    return None
 
 
 _MOST: Final = Bytes(256 << 20)
@@ -315,7 +315,9 @@ async def pinned(services: Services, work: Work) -> Work:
     if faults := [fault for pin, digest in there if digest and (fault := pin.fault(digest))]:
         raise FailedPrecondition("\n".join(faults))
     digests = {package.uri: digest or package.digest for package, digest in there}
-    unknown = (_warning(uri, seen[uri].unknown) for uri in uris if not digests[uri])
+    unknown = (
+        _warning(uri, why) for uri in uris if not digests[uri] and (why := seen[uri].unknown)
+    )
     pools = tuple(_with_digests(pool, digests) for pool in spec.pools)
     spec = replace(spec, pools=pools, warnings=(*spec.warnings, *unknown))
     if isinstance(work, Job):

@@ -65,7 +65,7 @@ async def open_shell(
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     try:
-        if ticket.autopsy:
+        if ticket.autopsy is not None:
             terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, wish)
         else:
             replica = live_replica(job, ticket.replica, shells.autopsies(job.uid), ticket.principal)

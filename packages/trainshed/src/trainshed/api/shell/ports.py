@@ -104,7 +104,7 @@ class PortSurface:
         await tell_of_port(self._services, ticket)
         mark = links.mark(page_of(uid, name), shown)
         cookie = f"{_COOKIE}{mark}; Path=/; HttpOnly; SameSite=Lax; Max-Age=86400"
-        if links.host_of(uid, name).startswith("https:"):
+        if links.address.startswith("https:"):
             cookie += "; Secure"
         headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
         return Response(b"", 303, [*headers, (b"cache-control", b"no-store"), *_GUARDS])
@@ -126,7 +126,7 @@ class PortSurface:
         port = name if is_port(name) else pages_of(job.labels).get(name)
         if port is None:
             raise NotFound("The job offers this page no more: its labels have changed.")
-        return Ticket(uid, ReplicaId(0, 0), principal.email, principal, 0, port, name)
+        return Ticket(uid, ReplicaId(0, 0), principal.email, principal, None, port, name)
 
     def _page(self, call: Request) -> tuple[JobUid, str]:
         """Return the job and the name of the page that a request or WebSocket is for, by its host."""

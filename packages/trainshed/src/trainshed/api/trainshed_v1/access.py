@@ -52,10 +52,10 @@ async def who_am_i(call: JsonCall) -> records.Identity:
         return records.Identity(email=principal.email, grants=own)
     book = call.services.access.book
     token = call.services.access.voucher(principal)
-    groups, issuer = (token.groups, token.issuer) if token is not None else ((), "")
+    groups, issuer = (token.groups, token.issuer) if token is not None else ((), None)
     grants = sorted(book.policy.grants_of(principal.email, groups))
     return records.Identity(
-        email=principal.email, grants=tuple(map(_grant_view, grants)), issuer=issuer
+        email=principal.email, grants=tuple(map(_grant_view, grants)), issuer=issuer or ""
     )
 
 

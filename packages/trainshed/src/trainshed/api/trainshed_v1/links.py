@@ -50,14 +50,14 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
         attempt = job.attempt
         live_replica(job, replica, shells.autopsies(job.uid), call.principal)
     ticket = Ticket(
-        *(job.uid, replica, call.principal.email, call.principal, attempt if autopsy else 0),
+        *(job.uid, replica, call.principal.email, call.principal, attempt if autopsy else None),
         *(port, name),
     )
     links = services.links
     token, until = services.tickets.issue(ticket)
     uri = f"{links.shell(job.uid, replica)}&token={token}"
     if port:
-        host = links.host_of(job.uid, name) if replica == ReplicaId(0, 0) else ""
+        host = links.host_of(job.uid, name) if replica == ReplicaId(0, 0) else None
         uri = f"{host}{OPEN}?ticket={token}" if host else ""
     return records.ShellTicket(
         token=token,
@@ -124,10 +124,10 @@ async def view(call: JsonCall) -> ViewLink:
     return await tracking.view(works, shown)
 
 
-async def link_if_any(services: Services, principal: Principal, work: Work) -> str:
-    """Return the link if `principal` may have it and there is anything to show; else ""."""
+async def link_if_any(services: Services, principal: Principal, work: Work) -> str | None:
+    """Return the link if `principal` may have it and there is anything to show; else None."""
     tracking, shown = services.tracking, principal.shown
     may = principal.may(PERMISSIONS[OPEN_VIEW], work.name.project_id)
     if tracking is None or shown is None or not may:
-        return ""
+        return None
     return await tracking.link_if_any(work, shown)

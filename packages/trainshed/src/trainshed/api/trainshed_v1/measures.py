@@ -221,7 +221,7 @@ async def activity(services: Services, work: Work) -> tuple[str, Progress | None
     if isinstance(work, Pipeline) or work.state is not JobState.RUNNING:
         return "", None
     known = await services.glances.look(services.logs, work)
-    last_line = known.last_line[:_LONGEST]
+    last_line = (known.last_line or "")[:_LONGEST]
     estimate = known.progress.estimate(services.now() / 1e9)
     if estimate is None:
         return last_line, None

@@ -49,8 +49,8 @@ class BucketRecord(Struct, frozen=True):
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     #: The IAM policy's bindings as they were last set.
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    #: The project that made it; "" = the service's own.
-    project: str = ""
+    #: The project that made it; None = the service's own.
+    project: str | None = None
 
     @property
     def etag(self) -> str:
@@ -156,7 +156,7 @@ class BucketCatalog:
 
     def project_of(self, record: BucketRecord) -> str:
         table = self.tables.get(record.name)
-        project = table.project if table is not None else ""
+        project = table.project if table is not None else None
         if record.name == DEFAULT_BUCKET:
             # Also if the service was told another project meanwhile.
             project = project or self.rules.project
@@ -194,9 +194,9 @@ class BucketCatalog:
         bucket: str,
         location: str = DEFAULT_LOCATION,
         settings: Mapping[str, Any] | None = None,
-        project: str = "",
+        project: str | None = None,
     ) -> BucketRecord:
-        """Make a bucket of a project ('' = the service's own), durably; raises `Conflict` if it is there,
+        """Make a bucket of a project (None = the service's own), durably; raises `Conflict` if it is there,
         `InvalidRequest`, `NotSupported` for settings without an effect here."""
         path = self.directory(bucket)
         now = self._now()
@@ -214,7 +214,7 @@ class BucketCatalog:
         return record
 
     def ensure(
-        self, bucket: str, location: str = DEFAULT_LOCATION, project: str = ""
+        self, bucket: str, location: str = DEFAULT_LOCATION, project: str | None = None
     ) -> BucketRecord:
         """Returns the bucket, and makes it if it does not exist."""
         try:

@@ -73,9 +73,7 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     help="Show only jobs with TEXT in name, id or a label.",
 )
 @click.option("--label", metavar="KEY=VALUE", multiple=True, help="Show only jobs with this label.")
-@click.option(
-    "--since", metavar="TIME", default="", help="Show only jobs since a moment, or 2h ago."
-)
+@click.option("--since", metavar="TIME", help="Show only jobs since a moment, or 2h ago.")
 @click.option(
     "--metric",
     metavar="BOUND",
@@ -104,7 +102,7 @@ def list_(
     *,
     project: str | None,
     parent: str | None,
-    since: str,
+    since: str | None,
     limit: int,
     sort: str | None,
     form: str,
@@ -116,8 +114,7 @@ def list_(
     chosen = project or project_of(endpoint)
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
-    begin = moment(since, session.now(), "--since")
-    filters["since"] = rfc3339(begin) if begin else None
+    filters["since"] = rfc3339(moment(since, session.now(), "--since")) if since else None
     # For a table one more is requested, to know whether there are more.
     wanted = limit if form == "json" else limit + 1
     where = None if above else chosen

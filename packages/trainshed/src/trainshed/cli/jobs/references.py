@@ -107,9 +107,9 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
     return client.get(job_path(view.uid))
 
 
-def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
+def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str | None]:
     """Return the job of `jobs` (newest first) that is meant: the newest with this display name, else the one
-    whose id begins with it; and the text that tells the user of the choice, "" = none.
+    whose id begins with it; and the text that tells the user of the choice, None = none.
 
     Raises click.ClickException, with near misses if no job is meant, and with the choices if several are.
     """
@@ -120,7 +120,7 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
     matches = [job for job in jobs if job.job_id.startswith(reference)] if reference else []
     matches = [job for job in matches if job.job_id == reference] or matches
     if len(matches) == 1:
-        return matches[0], ""
+        return matches[0], None
     if matches:
         raise click.ClickException(
             f"{len(matches)} jobs have an id that begins with {reference!r}:{_listed(matches)}\n"

@@ -146,7 +146,7 @@ def ending(over: JobView, now: Nanos) -> list[str]:
     "--tail", type=click.IntRange(min=1), metavar="N", help="Start with the last N lines."
 )
 @click.option("--timestamps", is_flag=True, help="Print the moment of each line.")
-@click.option("--since", default="", metavar="TIME", help="Start at a moment, or 10m ago.")
+@click.option("--since", metavar="TIME", help="Start at a moment, or 10m ago.")
 @output_format("text", "Output as text, or one JSON object or YAML document per line.")
 @takes_endpoint
 @click.pass_obj
@@ -160,9 +160,9 @@ def logs(
     """
     client = endpoint.client(raw=form == "json")
     view = JobView.parse(find_job(client, job, endpoint.project))
-    since = moment(options["since"], session.now(), "--since")
+    since: str | None = options["since"]
     which = {name: options[name] for name in ("replica", "tail")}
-    which["since"] = rfc3339(since) if since else None
+    which["since"] = rfc3339(moment(since, session.now(), "--since")) if since else None
     texts = LineTexts(view, timestamps=options["timestamps"])
     trial = options["trial"]
     writer = _job_of_trial(view, trial) if trial else view.program.uid

@@ -38,11 +38,9 @@ def parse_moment(text: str) -> int:
     return seconds * _SECOND + int((match[2] or "").ljust(9, "0"))
 
 
-def moment(text: str, now: Nanos, option: str) -> int:
-    """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch, at least 1; "" = 0. A
-    date and time without a zone is in this machine's zone. Raises click.UsageError."""
-    if not text:
-        return 0
+def moment(text: str, now: Nanos, option: str) -> Nanos:
+    """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch, at least 1. A date and
+    time without a zone is in this machine's zone. Raises click.UsageError."""
     if match := _AGO.fullmatch(text):
         return max(1, now - int(match[1]) * _SECONDS[match[2]] * _SECOND)
     try:
