@@ -259,11 +259,11 @@ class ConsoleApplication:
         }
         return self._html(render("trouble.html", values), code.http)
 
-    def _before(self, call: Request) -> str:
-        """Return the path of the console's page from which a refused form was sent; "" = not known."""
+    def _before(self, call: Request) -> str | None:
+        """Return the path of the console's page from which a refused form was sent; None = not known."""
         referer = call.headers.get("referer", "")
         if call.method != "POST" or not self._is_ours(referer, call):
-            return ""
+            return None
         came = urlsplit(referer)
         return _local(came.path + (f"?{came.query}" if came.query else ""))
 

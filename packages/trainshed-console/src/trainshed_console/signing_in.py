@@ -73,8 +73,7 @@ class SigningIn:
         if issuer is None:
             raise Unauthenticated("There is no such issuer.")
         address = await self._address(issuer, "authorization_endpoint")
-        if address is None:
-            raise Unavailable(f"{name} publishes no address at which people sign in.")
+
         # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
         is_asked = issuer.groups_claim == "groups" and issuer.issuer != GOOGLE
         id_ = secrets.token_urlsafe(16)
@@ -109,8 +108,7 @@ class SigningIn:
         if sender not in ("", issuer.issuer):
             raise Unauthenticated(f"{issuer.name} led to another issuer, {sender[:200]!r}.")
         address = await self._address(issuer, "token_endpoint")
-        if address is None:
-            raise Unavailable(f"{issuer.name} publishes no address at which sign-ins end.")
+
         id_ = str(begun["jti"])
         form = {
             "grant_type": "authorization_code",
@@ -135,7 +133,8 @@ class SigningIn:
     ) -> Mapping[str, Any]:
         """Return the claims with those that the issuer keeps out of ID tokens: it tells them to who asks with
         the access token that it gave (OpenID Connect Core 5.3)."""
-        address = await self._address(issuer, "userinfo_endpoint")
+        published = await self._issuers.published(issuer)
+        address = address_in(published, "userinfo_endpoint", issuer)
         if {"email", issuer.groups_claim} <= claims.keys() or address is None:
             return claims
         headers = {"authorization": f"Bearer {answer.get('access_token', '')}"}
@@ -148,9 +147,12 @@ class SigningIn:
         # What is told of somebody else is not believed.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
-    async def _address(self, issuer: Issuer, name: str) -> str | None:
-        """Return where an issuer takes requests; None = it does not take such. Raises Unavailable."""
-        return address_in(await self._issuers.published(issuer), name, issuer)
+    async def _address(self, issuer: Issuer, name: str) -> str:
+        """Return where an issuer takes requests. Raises Unavailable."""
+        address = address_in(await self._issuers.published(issuer), name, issuer)
+        if address is None:
+            raise Unavailable(f"{issuer.name} publishes no {name} at which people sign in.")
+        return address
 
     async def _store(self, person: Bearer, issuer: Issuer) -> str:
         """Store a token for somebody whom an issuer has just signed in, and return its digest."""

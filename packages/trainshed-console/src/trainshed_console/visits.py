@@ -87,10 +87,10 @@ class Visit(Struct, frozen=True):
         return project or self.facts.project, region or self.facts.region
 
     @property
-    def _own_project(self) -> str:
-        """The project of somebody who may not look at all; "" for others."""
+    def _own_project(self) -> str | None:
+        """The project of somebody who may not look at all; None for others."""
         rights = self.principal.rights
-        return next(iter(rights.projects), "") if not rights.everywhere else ""
+        return next(iter(rights.projects), None) if not rights.everywhere else None
 
     def query(self, name: str) -> str:
         """Return a query parameter of the address; "" if it is not there."""
@@ -189,8 +189,8 @@ class View(Struct, frozen=True):
     subject: JobUid | None = None
     #: True if the page is kept up to date while a browser shows it.
     lives: bool = False
-    #: The entry of the navigation that it belongs to; "" = none.
-    place: str = ""
+    #: The entry of the navigation that it belongs to; None = none.
+    place: str | None = None
     #: The HTTP status.
     status: int = 200
 

@@ -88,8 +88,8 @@ class Run(Struct, frozen=True):
 
     #: The id, without the experiment's in front.
     name: str
-    #: What its writer last reported: RUNNING, COMPLETE, FAILED; "" = nothing.
-    state: str
+    #: What its writer last reported: RUNNING, COMPLETE, FAILED; None = nothing.
+    state: str | None
     parameters: Mapping[str, Any]
     metrics: Mapping[str, Any]
     #: Full names of the jobs that belong to it.
@@ -231,7 +231,7 @@ def _run(context: Mapping[str, Any], experiment: str) -> Run:
     jobs: Any = metadata.get("_custom_jobs")
     return Run(
         name=id_of(context["name"]).removeprefix(f"{experiment}-"),
-        state=state if isinstance(state, str) else "",
+        state=state if isinstance(state, str) else None,
         parameters=_values(metadata.get("_params")),
         metrics=_values(metadata.get("_metrics")),
         jobs=tuple(job["custom_job_resource_name"] for job in jobs or ()),

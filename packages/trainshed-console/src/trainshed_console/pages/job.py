@@ -49,8 +49,8 @@ _RESTARTS: Final = 50
 """Most restarts that are marked."""
 
 
-async def describe(visit: Visit, job: str = "") -> JobDescription:
-    """Return the description of a job, by its id or name; "" = the job of the address. Raises Refused."""
+async def describe(visit: Visit, job: str | None = None) -> JobDescription:
+    """Return the description of a job, by its id or name; None = the job of the address. Raises Refused."""
     return await visit.get(JobDescription, of_job(job or visit.variables["job"]))
 
 

@@ -54,8 +54,8 @@ class _Run(Struct):
     """A run that points are written to."""
 
     resource: BoardResource
-    #: Uids of series by tag; 0 = the run has a series of that name and another type.
-    series: dict[str, int] = field(default_factory=dict[str, int])
+    #: Uids of series by tag; None = the run has a series of that name and another type.
+    series: dict[str, int | None] = field(default_factory=dict[str, int | None])
     is_full: bool = False
 
 
@@ -117,7 +117,7 @@ class BoardCurves:
         known = ((run.series[tag], some) for tag, some in points.items())
         try:
             await self._stores.points.append(
-                run.resource.uid, [(uid, some) for uid, some in known if uid]
+                run.resource.uid, [(uid, some) for uid, some in known if uid is not None]
             )
         except FailedPrecondition as full:
             run.is_full = True
@@ -158,7 +158,7 @@ class BoardCurves:
             created = await self._stores.tensorboards.create_all(wanted)
         except InvalidRequest:
             if len(tags) == 1:
-                run.series[tags[0]] = 0  # A user made a series of another type there.
+                run.series[tags[0]] = None  # A user made a series of another type there.
                 return
             for tag in tags:
                 await self._add_series(run, [tag])

@@ -191,8 +191,8 @@ def _field(level: Level) -> str:
     return snake_case(_NOUNS[level])
 
 
-def view(record: BoardResource, bucket: str = "") -> Message:
-    """Return a resource as its message. `bucket`: where clients are to put blobs, "" = nowhere."""
+def view(record: BoardResource, bucket: str | None = None) -> Message:
+    """Return a resource as its message. `bucket`: where clients are to put blobs, None = nowhere."""
     board = message(
         _NOUNS[record.name.level],
         name=str(record.name),
@@ -205,7 +205,7 @@ def view(record: BoardResource, bucket: str = "") -> Message:
     match record.name.level:
         case Level.TENSORBOARD:
             board.is_default = record.is_default
-            if bucket:
+            if bucket is not None:
                 # Clients make a folder for each tensorboard below it, as the uploader does.
                 board.blob_storage_path_prefix = f"{bucket}/tensorboards/{record.name.project_id}"
         case Level.EXPERIMENT:

@@ -106,8 +106,8 @@ class ViewerProcess:
         except NoAnswer as failure:
             raise Unavailable(f"{SUBJECT} gives no answer: {failure}.") from None
 
-    async def ended(self) -> str:
-        """Wait for its end; return why it ended, "" if it was asked to."""
+    async def ended(self) -> str | None:
+        """Wait for its end; return why it ended, None if it was asked to."""
         return await asyncio.shield(self._ended)
 
     async def close(self) -> None:
@@ -146,14 +146,14 @@ class ViewerProcess:
         except ValueError:
             return  # A line was longer than the stream's limit; no later line is needed.
 
-    async def _end(self) -> str:
+    async def _end(self) -> str | None:
         code = await self._process.wait()
         self._listening.cancel()
         verdict = read_verdict(self._line)
         self._line.close()
         await asyncio.to_thread(shutil.rmtree, self._workspace, ignore_errors=True)
         if self._is_asked:
-            return ""
+            return None
         if verdict:
             return verdict
         lines = " ".join(self._last)

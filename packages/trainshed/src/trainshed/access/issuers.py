@@ -60,11 +60,6 @@ class Issuer(Struct, frozen=True):
         """What it is known by where it has signed somebody in; with another address or client, another."""
         return f"{self.issuer}#{self.client_id or ''}"
 
-    @property
-    def clients(self) -> frozenset[str]:
-        """The clients whose tokens are taken."""
-        return frozenset(filter(None, (self.client_id, *self.audiences)))
-
     def mark_of(self, known: str) -> str:
         """What it is known by for machines of an entry of `accounts`; with another account, another."""
         return f"{self.mark} {known} {self.accounts[known]}"
@@ -138,7 +133,7 @@ def verified(
         claims, now, SKEW, iss={"essential": True, "value": issuer.issuer}, aud={"essential": True}
     )
     audiences = _texts(claims["aud"]) or [str(claims["aud"])]
-    known = issuer.clients if nonce is None else {issuer.client_id}
+    known = {issuer.client_id, *(issuer.audiences if nonce is None else ())} - {None, ""}
     # A token for several clients says which of them asked for it (OpenID Connect Core 3.1.3.7).
     party = str(claims.get("azp", audiences[0] if len(audiences) == 1 else ""))
     if not known.intersection(audiences) or (len(audiences) > 1 and party not in known):
@@ -183,10 +178,11 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
 def holder_of(answer: Mapping[str, Any], issuer: Issuer, now: int) -> Bearer:
     """Return for whom an access token speaks, by what its issuer tells of it. Raises Unauthenticated."""
     clients = {str(answer[name]) for name in ("aud", "azp") if name in answer}
-    if not clients or not clients <= issuer.clients:
+    known = set(filter(None, (issuer.client_id, *issuer.audiences)))
+    if not clients or not clients <= known:
         raise Unauthenticated(
             f"The access token was made for {' and '.join(sorted(clients)) or 'nobody'}, and only those for "
-            f"{' and '.join(sorted(issuer.clients))} are taken: `audiences` of the table [[oidc]] lists them."
+            f"{' and '.join(sorted(known))} are taken: `audiences` of the table [[oidc]] lists them."
         )
     text = str(answer.get("exp"))
     ends = int(text) if text.isdecimal() and len(text) < 12 else 0

@@ -13,7 +13,7 @@ from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, terminal_width, yaml_text
 from trainshed.cli.resources import KINDS, Kind, Place
-from trainshed.cli.text.moments import moment, rfc3339
+from trainshed.cli.text.moments import since
 from trainshed.cli.text.tables import table_of
 
 
@@ -38,11 +38,6 @@ class _KindName(click.ParamType[Kind]):
         )
 
 
-def _since(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
-    """Return a moment, or one as long ago, as RFC 3339."""
-    return rfc3339(moment(text, context.obj.now(), "--since")) if text else None
-
-
 _takes_place = takes_place("things")
 
 
@@ -57,7 +52,7 @@ _takes_place = takes_place("things")
 @click.option(
     "--since",
     metavar="WHEN",
-    callback=_since,
+    callback=since,
     help="Count usage from then on: 2026-11-01T00:00:00Z, or 30d. Default: this month.",
 )
 @_takes_place

@@ -315,9 +315,7 @@ async def pinned(services: Services, work: Work) -> Work:
     if faults := [fault for pin, digest in there if digest and (fault := pin.fault(digest))]:
         raise FailedPrecondition("\n".join(faults))
     digests = {package.uri: digest or package.digest for package, digest in there}
-    unknown = (
-        _warning(uri, why) for uri in uris if not digests[uri] and (why := seen[uri].unknown)
-    )
+    unknown = (_warning(uri, seen[uri]) for uri in uris if not digests[uri])
     pools = tuple(_with_digests(pool, digests) for pool in spec.pools)
     spec = replace(spec, pools=pools, warnings=(*spec.warnings, *unknown))
     if isinstance(work, Job):
@@ -340,10 +338,10 @@ def _seen(buckets: BucketProbe, uris: Iterable[str]) -> dict[str, ContentDigest]
     return seen
 
 
-def _warning(uri: str, why: str) -> str:
+def _warning(uri: str, seen: ContentDigest) -> str:
     return (
-        f"The package {uri} {why}, so the job is not pinned to its content: it installs what lies there when "
-        "it starts."
+        f"The package {uri} {seen.unknown}, so the job is not pinned to its content: it installs what lies "
+        "there when it starts."
     )
 
 

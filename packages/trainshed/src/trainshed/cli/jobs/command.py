@@ -23,7 +23,7 @@ from trainshed.cli.jobs.references import (
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import state_colour
-from trainshed.cli.text.moments import TimeLimit, moment, rfc3339, short_moment
+from trainshed.cli.text.moments import TimeLimit, short_moment, since
 from trainshed.cli.text.tables import Field, table_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.units import Nanos
@@ -73,7 +73,9 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     help="Show only jobs with TEXT in name, id or a label.",
 )
 @click.option("--label", metavar="KEY=VALUE", multiple=True, help="Show only jobs with this label.")
-@click.option("--since", metavar="TIME", help="Show only jobs since a moment, or 2h ago.")
+@click.option(
+    "--since", metavar="TIME", callback=since, help="Show only jobs since a moment, or 2h ago."
+)
 @click.option(
     "--metric",
     metavar="BOUND",
@@ -102,7 +104,6 @@ def list_(
     *,
     project: str | None,
     parent: str | None,
-    since: str | None,
     limit: int,
     sort: str | None,
     form: str,
@@ -114,7 +115,7 @@ def list_(
     chosen = project or project_of(endpoint)
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
-    filters["since"] = rfc3339(moment(since, session.now(), "--since")) if since else None
+
     # For a table one more is requested, to know whether there are more.
     wanted = limit if form == "json" else limit + 1
     where = None if above else chosen

@@ -16,7 +16,7 @@ from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import faint, state_colour
-from trainshed.cli.text.moments import local_clock, moment, parse_moment, rfc3339
+from trainshed.cli.text.moments import local_clock, parse_moment, since
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import SERVICE_TASK
 from trainshed.core.units import Nanos
@@ -146,13 +146,10 @@ def ending(over: JobView, now: Nanos) -> list[str]:
     "--tail", type=click.IntRange(min=1), metavar="N", help="Start with the last N lines."
 )
 @click.option("--timestamps", is_flag=True, help="Print the moment of each line.")
-@click.option("--since", metavar="TIME", help="Start at a moment, or 10m ago.")
+@click.option("--since", metavar="TIME", callback=since, help="Start at a moment, or 10m ago.")
 @output_format("text", "Output as text, or one JSON object or YAML document per line.")
 @takes_endpoint
-@click.pass_obj
-def logs(
-    session: Session, endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: Any
-) -> None:
+def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: Any) -> None:
     """Print the log lines of a job in order of time; of a tuning job those of a --trial.
 
     Behind them stands the error of a job that has failed. What happened between them: trainshed jobs
@@ -160,9 +157,7 @@ def logs(
     """
     client = endpoint.client(raw=form == "json")
     view = JobView.parse(find_job(client, job, endpoint.project))
-    since: str | None = options["since"]
-    which = {name: options[name] for name in ("replica", "tail")}
-    which["since"] = rfc3339(moment(since, session.now(), "--since")) if since else None
+    which = {name: options[name] for name in ("replica", "tail", "since")}
     texts = LineTexts(view, timestamps=options["timestamps"])
     trial = options["trial"]
     writer = _job_of_trial(view, trial) if trial else view.program.uid

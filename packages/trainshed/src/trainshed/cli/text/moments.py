@@ -54,6 +54,11 @@ def moment(text: str, now: Nanos, option: str) -> Nanos:
     return max(1, round(at * 10**6) * 1000)
 
 
+def since(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
+    """Return what the option --since means, as the service's API takes it."""
+    return rfc3339(moment(text, context.obj.now(), "--since")) if text else None
+
+
 def seconds_of(text: str) -> float:
     """Convert `45`, `0.5`, `90s`, `10m`, `2h` or `1d` to seconds. Raises ValueError for anything else, and
     for more than a hundred years."""
