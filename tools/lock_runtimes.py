@@ -145,7 +145,7 @@ def _chosen(chosen: Sequence[str]) -> Iterator[tuple[Sheet, Release]]:
     return (names[name] for name in wanted)
 
 
-def _as_of(day: str) -> tuple[str, ...]:
+def _as_of(day: str | None) -> tuple[str, ...]:
     if not day:
         return ()
     exempt = (("--exclude-newer-package", f"{name}=false") for name in _OF_TODAY)

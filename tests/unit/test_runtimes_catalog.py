@@ -173,8 +173,8 @@ class Engine(ClusterImages):
 
     here: str = ""
 
-    def refusal(self, reference: str) -> str:
-        return "" if reference.startswith(self.here) else f"{reference} is not here, pull it."
+    def refusal(self, reference: str) -> str | None:
+        return None if reference.startswith(self.here) else f"{reference} is not here, pull it."
 
 
 def test_a_custom_image_runs_as_a_container_where_there_is_an_engine() -> None:

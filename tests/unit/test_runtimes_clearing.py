@@ -67,7 +67,7 @@ def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
         shim.kill()
         shim.wait()
     (piece,) = _pieces(cache)
-    assert piece.why == ""
+    assert piece.why is None
     assert piece.remove()
     assert not path.exists()
 

@@ -152,7 +152,7 @@ def test_it_is_unpacked_once(shop: Shop, reference: str) -> None:
     assert lines == []
     assert shop.tool("ps", "--all", "--quiet").stdout == ""
     without = shop.images(PATH="/nonexistent")
-    assert without.refusal(reference) == ""
+    assert without.refusal(reference) is None
     assert prepare(without, reference, lines.append) == first
     assert "is used as it was unpacked before" in lines[-1]
     assert without.ready(reference) == first

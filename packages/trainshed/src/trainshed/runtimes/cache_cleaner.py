@@ -44,8 +44,8 @@ class Removal(Struct, frozen=True):
     used: Nanos
     #: Removes it, or returns False if it is in use by now. Blocks; raises OSError.
     remove: Callable[[], bool]
-    #: Why it stays nevertheless; "" = it is to be removed.
-    why: str = ""
+    #: Why it stays nevertheless; None = it is to be removed.
+    why: str | None = None
 
 
 class CacheCleaner:
@@ -67,7 +67,7 @@ class CacheCleaner:
         bases = {base_of(kept.path) for kept in layers if kept.whole and kept.key not in gone}
         for kept in Shelf(self._cache / ENVIRONMENTS).content():
             if self._is_old(kept):
-                why = "a layer that stays lies on it" if kept.path in bases else ""
+                why = "a layer that stays lies on it" if kept.path in bases else None
                 yield self._piece(ENVIRONMENTS, kept, why)
         for name in (IMAGES, REDUCTION):
             for kept in Shelf(self._cache / name).content():
@@ -96,9 +96,9 @@ class CacheCleaner:
     def _is_old(self, kept: ShelfEntry) -> bool:
         return kept.used < self._before or not kept.whole
 
-    def _piece(self, shelf_name: str, kept: ShelfEntry, why: str = "") -> Removal:
+    def _piece(self, shelf_name: str, kept: ShelfEntry, why: str | None = None) -> Removal:
         shelf = Shelf(self._cache / shelf_name)
-        if not why and shelf.is_held(kept):
+        if why is None and shelf.is_held(kept):
             why = "a program lives in it" if kept.whole else "it is being built"
         kind = _KINDS[shelf_name] if kept.whole else f"half-built {_KINDS[shelf_name]}"
         remove = partial(shelf.remove, kept)

@@ -69,21 +69,21 @@ class MappedImage(Struct, frozen=True):
 
     #: `*`, `?` and `[…]` match over the whole image URI, slashes included.
     pattern: str = ""
-    #: A runtime family, or one with its version; "" if `image` is given.
-    runtime: str = ""
-    #: Python version; "" = the family's preferred one.
-    python: str = ""
-    #: Another image; "" if `runtime` is given.
-    image: str = ""
+    #: A runtime family, or one with its version; None if `image` is given.
+    runtime: str | None = None
+    #: Python version; None = the family's preferred one.
+    python: str | None = None
+    #: Another image; None if `runtime` is given.
+    image: str | None = None
 
     @property
     def family(self) -> str:
-        return self.runtime.partition(" ")[0]
+        return (self.runtime or "").partition(" ")[0]
 
     @property
-    def version(self) -> str:
-        """Version of the family; "" = the newest."""
-        return self.runtime.partition(" ")[2]
+    def version(self) -> str | None:
+        """Version of the family; None = the newest."""
+        return (self.runtime or "").partition(" ")[2] or None
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the table, as `key: words`."""
@@ -106,7 +106,7 @@ class MappedImage(Struct, frozen=True):
             near = closest(self.family, names)
             yield f"runtime: there is no runtime {self.family!r}; there are {', '.join(names)}.{near}"
             return
-        releases = [release for release in sheet.releases if self.version in ("", release.version)]
+        releases = [r for r in sheet.releases if self.version in (None, r.version)]
         if not releases:
             versions = ", ".join(release.version for release in sheet.releases if release.version)
             known = f"there are {versions}" if versions else "it has none, leave it out"
@@ -129,7 +129,7 @@ class Candidate(Struct, frozen=True):
 
 
 def newest(
-    sheet: Sheet, pythons: Interpreters, version: str = "", near: Minor | None = None
+    sheet: Sheet, pythons: Interpreters, version: str | None = None, near: Minor | None = None
 ) -> Candidate | None:
     """Return the newest release, or the one of `version`, on the Python nearest to `near`; None = on the
     family's preferred one. The machine is searched for Pythons only if the usual one does not fit. None if no
@@ -236,11 +236,11 @@ class LocalCatalog:
         self._prebuilt = lru_cache(maxsize=256)(self._choose_for_prebuilt)
 
     def named(
-        self, family: str = "", version: str = "", python_version: str = ""
+        self, family: str, version: str | None = None, python: str | None = None
     ) -> RuntimeChoice | RuntimeRefusal:
-        """Return a family's ("" = the default family's) release of that version ("" = its newest) on that
-        Python or the nearest one available; "" = the preferred one."""
-        sheet = next((sheet for sheet in FAMILIES if family in ("", sheet.family)), None)
+        """Return a family's release of that version (None = its newest) on that Python or the nearest one
+        available; None = the preferred one."""
+        sheet = sheet_of(family)
         if sheet is None:
             return RuntimeRefusal(no_family(family))
         if version and sheet.release(version) is None:
@@ -248,7 +248,7 @@ class LocalCatalog:
             return RuntimeRefusal(
                 f"There is no {sheet.title} {version} here; there are: {versions or 'no versions'}."
             )
-        candidate = newest(sheet, self._pythons, version, parse_minor(python_version))
+        candidate = newest(sheet, self._pythons, version, parse_minor(python))
         return (
             _choice(sheet, candidate)
             if candidate
@@ -276,7 +276,7 @@ class LocalCatalog:
         the operator maps `runtimeVersion:2.6` to, for example; else the nearest runtime with its several
         frameworks."""
         if not runtime_version:
-            choice = self.named()
+            choice = self.named(FAMILIES[0].family)
             if isinstance(choice, RuntimeRefusal):
                 return choice
             note = f"No runtime version was asked for: the service's default is used, {_title(choice)}."
@@ -337,9 +337,9 @@ class LocalCatalog:
         choice = self.named(entry.family, entry.version, entry.python)
         if isinstance(choice, RuntimeRefusal):
             return RuntimeRefusal(f"{mapping}. {choice.reason}")
-        other_python = (
-            f" on Python {entry.python}" if entry.python not in ("", choice.python_version) else ""
-        )
+        other_python = ""
+        if entry.python and entry.python != choice.python_version:
+            other_python = f" on Python {entry.python}"
         if other_python and self._exact:
             return _inexact(f"{mapping} to a runtime{other_python}, which is not here", choice)
         note = f"{mapping}: the job runs in {_title(choice)}"
@@ -411,7 +411,7 @@ class LocalCatalog:
             )
             notices.append(f"{uri} is an image for GPUs; {reason}, so it is built for CPUs.")
         lacks = () if image.slim else sheet.lacks(candidate.release, candidate.python)
-        if missed := [package for package in lacks if package.device in ("", image.device)]:
+        if missed := [package for package in lacks if package.device in (None, image.device)]:
             packages = ", ".join(map(str, missed))
             notices.append(
                 f"Packages of that image that are not installed here: {packages}. {_NAME_THEM}"
@@ -437,7 +437,7 @@ def no_family(family: str) -> str:
     return f"There is no runtime family {family!r}; there are: {known}."
 
 
-def _refusal(images: "ContainerImages | None", reference: str) -> str:
+def _refusal(images: "ContainerImages | None", reference: str) -> str | None:
     if images is None:
         return "Running it takes a container engine, and this service has none."
     return images.refusal(reference)
@@ -463,8 +463,8 @@ def _how_to_get(sheet: Sheet, version: str, python: Minor) -> str:
     )
 
 
-def _no_interpreter(sheet: Sheet, version: str = "") -> str:
-    releases = [release for release in sheet.releases if version in ("", release.version)]
+def _no_interpreter(sheet: Sheet, version: str | None = None) -> str:
+    releases = [release for release in sheet.releases if version in (None, release.version)]
     low = min(release.pythons[0] for release in releases)
     high = max(release.pythons[1] for release in releases)
     return (

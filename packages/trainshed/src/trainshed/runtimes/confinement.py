@@ -86,18 +86,18 @@ class Confinement(Struct, frozen=True):
     #: Paths that it may read, even inside hidden directories of the terms.
     shown: tuple[str, ...]
     terms: InstallationTerms
-    #: Name of its control groups; "" = one made of the keeper's process id.
-    name: str = ""
-    #: When it is ended, in seconds of `time.monotonic`; 0 = never.
-    until: float = 0.0
+    #: Name of its control groups; None = one made of the keeper's process id.
+    name: str | None = None
+    #: When it is ended, in seconds of `time.monotonic`; None = never.
+    until: float | None = None
     #: Packages that are checked before the command is begun (`trainshed.runtimes.archives`).
     archives: tuple[str, ...] = ()
     #: Arguments added to the command if the runtime's own setuptools can build all of them.
     when_plain: tuple[str, ...] = ()
     #: Whether to add requirements that the wheels among them should have (`archives.also_needed`).
     corrected: bool = False
-    #: A download cache that is shared with others, only where no script of a user runs; "" = it has its own.
-    cache: str = ""
+    #: A download cache that others share, only where no script of a user runs; None = it has its own.
+    cache: str | None = None
     #: Directories shown read-only in other places.
     lent: tuple[LentDirectory, ...] = ()
     #: Handles that the command inherits.
@@ -143,17 +143,17 @@ class Confinement(Struct, frozen=True):
         return kept | {name: f"{self.workspace}/{place}" for name, place in own.items()}
 
 
-def read_verdict(line: socket.socket) -> str:
+def read_verdict(line: socket.socket) -> str | None:
     """Return why a keeper that has ended did not begin an installation, or ended it: the level is not
-    available, a limit was reached, or an archive was refused; "" = none of these, it ended by itself."""
+    available, a limit was reached, or an archive was refused; None = none of these, it ended by itself."""
     line.setblocking(False)
     data = b""
     try:
         while chunk := line.recv(4096):
             data += chunk
     except OSError:
-        return ""  # It was killed, and another process still has its end.
-    return data.decode(errors="replace")
+        return None  # It was killed, and another process still has its end.
+    return data.decode(errors="replace") or None
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:

@@ -46,8 +46,8 @@ class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     #: The lowest and the highest Python without it; None = all are without it.
     pythons: tuple[Minor, Minor] | None = None
-    #: The device of which images hold it, as in their names; "" = of all. Jobs of others are not told.
-    device: str = ""
+    #: The device of which images hold it, as in their names; None = of all. Jobs of others are not told.
+    device: str | None = None
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
@@ -82,9 +82,9 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
     excluded: tuple[str, ...] = ()
     #: Version ranges that replace what other packages ask of these packages.
     overrides: tuple[str, ...] = ()
-    #: The day (YYYY-MM-DD) as of which the lock is made, "" = today: later versions were never tried with
+    #: The day (YYYY-MM-DD) as of which the lock is made, None = today: later versions were never tried with
     #: this framework. Installers and certificates are always today's.
-    day: str = ""
+    day: str | None = None
     #: Whether the lock is made for Linux on x86-64, the only platform with wheels of everything; elsewhere
     #: the same pins are tried.
     only_x86: bool = False
@@ -126,8 +126,8 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     imports: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    #: The framework of prebuilt images that it stands for (`core.catalog.images`); "" = none.
-    framework: str = ""
+    #: The framework of prebuilt images that it stands for (`core.catalog.images`); None = none.
+    framework: str | None = None
     #: Whether the usual Python is preferred to the image's, because builds for others are hard to get.
     usual_python: bool = False
     #: Whether its versions are those of `ml` v1 runtimes.
@@ -184,9 +184,9 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def parse_minor(text: str) -> Minor | None:
-    """Return `"3.10"` or `"3.10.13"` as (3, 10); None if the text is not a version."""
-    match = re.match(r"(\d+)\.(\d+)", text)
+def parse_minor(text: str | None) -> Minor | None:
+    """Return `"3.10"` or `"3.10.13"` as (3, 10); None if the text is not a version, or is None."""
+    match = re.match(r"(\d+)\.(\d+)", text or "")
     return (int(match[1]), int(match[2])) if match else None
 
 

@@ -45,12 +45,12 @@ class Execution(Struct, frozen=True):
     process: subprocess.Popen[bytes]
     #: Handle of its output, standard error included.
     output: int
-    #: Handle that is readable once no more output is expected; -1 = there is none.
-    line: int
+    #: Handle that is readable once no more output is expected; None = there is none.
+    line: int | None
     #: Ends the run, without waiting for that.
     end: Callable[[], None]
     #: Reads from its keeper why it was ended; call it once, after the end.
-    verdict: Callable[[], str]
+    verdict: Callable[[], str | None]
     #: Seconds after which it is killed if nothing else has ended it; None = its caller decides.
     seconds: float | None
 
@@ -70,7 +70,7 @@ def begun(
         ):
             assert process.stdout is not None
             output = process.stdout.fileno()
-            yield Execution(process, output, -1, lambda: kill(process), str, None)
+            yield Execution(process, output, None, lambda: kill(process), lambda: None, None)
         return
     ours, theirs = socket.socketpair()
     inner = apart.environ(dict(environ), offline="--offline" in command)
@@ -84,7 +84,7 @@ def begun(
     ):
         theirs.close()
         assert process.stdout is not None
-        left = max(0.0, apart.until - time.monotonic()) + _LATE if apart.until else None
+        left = None if apart.until is None else max(0.0, apart.until - time.monotonic()) + _LATE
         yield Execution(
             process,
             process.stdout.fileno(),
@@ -184,7 +184,7 @@ class Installer:
         self,
         cache: Path,
         environ: Mapping[str, str] = os.environ,
-        binary: str = "",
+        binary: str | None = None,
         limit_seconds: float = 1800,
     ) -> None:
         """`cache`: uv's download cache, unless UV_CACHE_DIR names another. `limit_seconds`: limit of an
@@ -437,12 +437,12 @@ def _settings(place: Path) -> Generator[None]:
             (place / name).unlink(missing_ok=True)
 
 
-def _packaged() -> str:
+def _packaged() -> str | None:
     try:
         import uv
     except ImportError:
-        return ""
+        return None
     try:
         return uv.find_uv_bin()
     except FileNotFoundError:
-        return ""
+        return None

@@ -44,11 +44,11 @@ class Inventory:
         self._catalog = LocalCatalog(self._interpreters)
         self._environments = Environments(cache / "environments", Installer(cache / "uv"), now)
 
-    def offers(self, family: str = "") -> list[InventoryEntry]:
-        """Return every release on the Python on which jobs would get it here, and on others on which it is
-        built. Raises BuildFailed for an unknown family."""
-        sheets = [sheet for sheet in FAMILIES if family in ("", sheet.family)]
-        if not sheets:
+    def offers(self, family: str | None = None) -> list[InventoryEntry]:
+        """Return every release of a family, None = of all, on the Python on which jobs would get it here, and
+        on others on which it is built. Raises BuildFailed for an unknown family."""
+        sheets = [sheet for sheet in FAMILIES if family in (None, sheet.family)]
+        if family is not None and not sheets:
             raise BuildFailed(no_family(family))
         return [
             offer
@@ -58,14 +58,14 @@ class Inventory:
         ]
 
     def build(
-        self, family: str, progress: Progress, version: str = "", python: str = ""
+        self, family: str, progress: Progress, version: str | None = None, python: str | None = None
     ) -> InventoryEntry:
         """Build a release, the newest one if no `version` is named, unless it is built. Blocks. Raises
         BuildFailed."""
         choice = self._catalog.named(family, version, python)
         if isinstance(choice, RuntimeRefusal):
             raise BuildFailed(choice.reason)
-        if python not in ("", choice.python_version):
+        if python not in (None, choice.python_version):
             raise BuildFailed(
                 f"{family} {choice.version} cannot be built on Python {python} here; the nearest on which it "
                 f"can is {choice.python_version}."

@@ -79,7 +79,7 @@ class Keeper:
         self._loop.add(ours.fileno(), lambda: self._hear(ours))
         self._loop.add(self._line.fileno(), self._line_ended)
         held.program_started()
-        if self._confinement.until:
+        if self._confinement.until is not None:
             left = max(0.0, self._confinement.until - time.monotonic())
             self._loop.after(left, self._time_is_up)
         self._loop.after(_LOOK, self._look_at_files)

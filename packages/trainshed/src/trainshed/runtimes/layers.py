@@ -182,7 +182,7 @@ class Layers:
             ),
             terms=replace(terms, hidden=(self._hidden, *terms.hidden)),
             name=f"trainshed-build-{prefix.root.name}",
-            until=time.monotonic() + terms.seconds if terms.seconds else 0.0,
+            until=time.monotonic() + terms.seconds if terms.seconds else None,
         )
 
 

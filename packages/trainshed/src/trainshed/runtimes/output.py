@@ -13,15 +13,15 @@ _REST = 64
 """Most chunks that are read after the last writer should be gone; a pipe holds one."""
 
 
-def lines(output: int, beat: float, line: int = -1) -> Iterator[str | None]:
+def lines(output: int, beat: float, line: int | None = None) -> Iterator[str | None]:
     """Yield the lines of a pipe that are not empty, without trailing white space, until every writer has
     closed it; None after each `beat` seconds of silence. `line`: a handle that is readable once no more
-    output is expected, so that processes that escaped and still hold the pipe are not waited for; -1 =
-    none."""
+    output is expected, so that processes that escaped and still hold the pipe are not waited for; None =
+    there is none."""
     rest, left = b"", _REST
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
-        if line >= 0:
+        if line is not None:
             selector.register(line, selectors.EVENT_READ)
         while True:
             ready = {key.fd for key, _ in selector.select(beat)}

@@ -47,7 +47,7 @@ class Packages:
                 fingerprint = self._source.fingerprint(uri)
             except OSError:
                 return None
-            digest = self._digest(uri, fingerprint) if fingerprint else ""
+            digest = self._digest(uri, fingerprint) if fingerprint else None
             if not digest or package.fault(digest):
                 return None
             fetched.append(Package(uri, digest, self._place(uri, digest)))
@@ -127,15 +127,15 @@ class Packages:
             name = f"package{source[0]}"
         return self._root / digest / name
 
-    def _digest(self, uri: str, fingerprint: str) -> str:
+    def _digest(self, uri: str, fingerprint: str) -> str | None:
         key = (uri, fingerprint)
         if key not in self._known:
             try:
                 entry = json.loads(self._entry(uri).read_text())
             except (OSError, ValueError):
-                return ""
+                return None
             if entry["fingerprint"] != fingerprint:
-                return ""
+                return None
             self._known[key] = entry["digest"]
         return self._known[key]
 

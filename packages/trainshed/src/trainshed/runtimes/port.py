@@ -26,8 +26,8 @@ class PackageSource(Protocol):
         """Open the object's content. May block; called in a worker thread."""
         ...
 
-    def fingerprint(self, uri: str) -> str:
-        """Return a short text that changes whenever the content does (generation, checksum), or "" if
+    def fingerprint(self, uri: str) -> str | None:
+        """Return a short text that changes whenever the content does (generation, checksum), or None if
         unknown.
 
         Must answer at once (a stat), because `Runtimes.ready` calls it on the event loop.

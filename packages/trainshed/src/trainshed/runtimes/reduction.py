@@ -156,9 +156,9 @@ class Reduction:
                 "directory, or choose another one with $TRAINSHED_CACHE."
             ) from failure
 
-    def _run(self, draft: Path, *arguments: str) -> str:
-        """Run our Python in the draft; return the last line of its output if it fails, "" if not. No step is
-        needed for correct results."""
+    def _run(self, draft: Path, *arguments: str) -> str | None:
+        """Run our Python in the draft; return the last line of its output if it fails, None if not. No step
+        is needed for correct results."""
         passed_on = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
         try:
             done = subprocess.run(
@@ -174,7 +174,7 @@ class Reduction:
         except subprocess.TimeoutExpired:
             return f"{arguments[1]} took longer than {_SECONDS:g} s"
         lines = done.stdout.decode("utf-8", "replace").split("\n")
-        return next((line for line in reversed(lines) if line), "?") if done.returncode else ""
+        return next((line for line in reversed(lines) if line), "?") if done.returncode else None
 
     def _compiler(self) -> str:
         """Return a text that identifies the compiler and its version; "" if there is none."""

@@ -93,7 +93,7 @@ class Shelf:
         key: str,
         build: Callable[[Path], None],
         *,
-        writable: str = "",
+        writable: str | None = None,
         progress: Progress = unheard,
         stop: Stop | None = None,
     ) -> Path:

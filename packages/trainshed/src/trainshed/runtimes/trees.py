@@ -41,7 +41,7 @@ def remove_tree(root: Path) -> None:
     shutil.rmtree(root)
 
 
-def protect(root: Path, writable: str) -> None:
+def protect(root: Path, writable: str | None) -> None:
     """Take write permission away from everything below `root`, except `root/writable`, and let everybody read
     it.
 
@@ -57,7 +57,7 @@ def let_read(root: Path) -> None:
     _change(root, _readable)
 
 
-def _change(root: Path, wanted: Callable[[int], int], left: str = "") -> None:
+def _change(root: Path, wanted: Callable[[int], int], left: str | None = None) -> None:
     """Change the modes of everything below `root`, except of `root/left`."""
     for directory, names, files in os.walk(root):
         if left in names and Path(directory) == root:

@@ -277,9 +277,9 @@ def _images(settings: Settings, engine: Engine) -> Images | ClusterImages:
     if read is not None:
         return ClusterImages(read, now=clock.now)
 
-    def unsupported() -> str:
+    def unsupported() -> str | None:
         if engine.capabilities().images:
-            return ""
+            return None
         return (
             "Container images need namespaces, so that their files can take the place of the machine's, "
             f"and this service has none (its isolation is {engine.capabilities().isolation})."

@@ -3,6 +3,7 @@ whether or not a service runs.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def list_(
 ) -> None:
     """List families and versions with Python, size, last use."""
     settings = load(config, {"cache": cache})
-    offers = _told(lambda: _inventory(settings).offers(family))
+    offers = _told(lambda: _inventory(settings).offers(family or None))
     if form == "json":
         print_data([asdict(offer) | {"built": str(offer.built or "")} for offer in offers])
         return
@@ -67,12 +68,10 @@ def list_(
 
 @command.command(short_help="Build runtimes ahead of their first jobs.")
 @click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
-@click.option(
-    "--python", default="", metavar="X.Y", help="Python version. Default: the newest it runs on."
-)
+@click.option("--python", metavar="X.Y", help="Python version. Default: the newest it runs on.")
 @_takes_cache
 def build(
-    *, families: tuple[str, ...], python: str, cache: Path | None, config: Path | None
+    *, families: tuple[str, ...], python: str | None, cache: Path | None, config: Path | None
 ) -> None:
     """Build the newest version of each FAMILY, or VERSION, unless it is built; without a name, those of jobs
     that name none."""
@@ -81,7 +80,7 @@ def build(
     inventory = _inventory(load(config, {"cache": cache}))
     for wanted in families or LIKELY:
         family, _, version = wanted.partition("=")
-        offer = _told(lambda name=family, of=version: inventory.build(name, _say, of, python))
+        offer = _told(partial(inventory.build, family, _say, version or None, python or None))
         name = f"{offer.family} {offer.version}".strip()
         click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
 

@@ -41,9 +41,9 @@ class ClusterImages:
     def close(self) -> None:
         """Does nothing."""
 
-    def refusal(self, reference: str) -> str:
-        """Returns nothing: only the cluster knows whether it can pull the image."""
-        return ""
+    def refusal(self, reference: str) -> str | None:
+        """Returns None: only the cluster knows whether it can pull the image."""
+        return None
 
     def ready(self, reference: str) -> Image | None:
         """Return what was read of the image recently."""

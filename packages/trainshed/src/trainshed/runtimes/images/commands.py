@@ -42,11 +42,11 @@ class ImageConfig(Struct, frozen=True):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
-    workdir: str = ""
-    user: str = ""
-    #: Architecture as images name it, such as `amd64`; "" = not said. Likewise `system`, such as `linux`.
-    architecture: str = ""
-    system: str = ""
+    workdir: str | None = None
+    user: str | None = None
+    #: Architecture as images name it, such as `amd64`; None = not said. Likewise `system`, such as `linux`.
+    architecture: str | None = None
+    system: str | None = None
     #: Bytes when unpacked.
     size: Bytes = 0
 
@@ -58,7 +58,7 @@ class ImageConfig(Struct, frozen=True):
             self.entrypoint,
             self.command,
             self.environ,
-            self.workdir or None,
+            self.workdir or None,  # A cache of 0.2.0 has "" where an image says nothing.
             self.user or None,
         )
 
@@ -281,10 +281,10 @@ def _config(answer: dict[str, Any]) -> ImageConfig:
         entrypoint=_words(config.get("Entrypoint")),
         command=_words(config.get("Cmd")),
         environ=tuple((name, value) for name, _, value in variables if name),
-        workdir=config.get("WorkingDir") or "",
-        user=config.get("User") or "",
-        architecture=answer.get("Architecture") or "",
-        system=answer.get("Os") or "",
+        workdir=config.get("WorkingDir") or None,
+        user=config.get("User") or None,
+        architecture=answer.get("Architecture") or None,
+        system=answer.get("Os") or None,
         size=int(answer.get("Size") or 0),
     )
 

@@ -133,12 +133,12 @@ class Images:
         *,
         now: Callable[[], int],
         environ: Mapping[str, str] = os.environ,
-        unsupported: Callable[[], str] = lambda: "",
+        unsupported: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._root = root.absolute()
         #: Returns nanoseconds, for durations only.
         self._now = now
-        #: Returns why this service cannot run images at all, as a whole sentence; "" = it can.
+        #: Returns why this service cannot run images at all, as a whole sentence; None = it can.
         self._unsupported = unsupported
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
@@ -159,18 +159,18 @@ class Images:
         self._tools.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
-    def refusal(self, reference: str) -> str:
-        """Return whole sentences that say why no program can be run in that image here, and what to do; "" if
-        one can. Never blocks: answers from what was found at the start."""
+    def refusal(self, reference: str) -> str | None:
+        """Return whole sentences that say why no program can be run in that image here, and what to do; None
+        if one can. Never blocks: answers from what was found at the start."""
         if reason := self._unsupported():
             return reason
         if self._unpacked(self._known.find(reference)) is not None:
-            return ""
+            return None
         reason = self._tools.missing()
         if reason and self._tools.is_stale():
             # An operator who has just installed a tool need not restart the service.
             self.search()
-        return reason
+        return reason or None
 
     def ready(self, reference: str) -> Image | None:
         """Return the image if it is unpacked and nothing has to be asked about it, else None. A few
