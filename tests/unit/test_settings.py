@@ -27,12 +27,12 @@ def refusal(tmp_path: Path, text: str) -> str:
 
 def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "c.toml"
-    config.write_text('port = 1\ngrace = 2\nproject = "file"\nexact_runtimes = true\n')
+    config.write_text('port = 1\ngrace = 2\nproject = "file"\nexact_runtimes = true\nsmtp = ""\n')
     monkeypatch.setenv("TRAINSHED_PORT", "3")
     monkeypatch.setenv("TRAINSHED_PROJECT", "environment")
     settings = load(config, {"port": 4, "nodes": None})
     assert (settings.port, settings.grace, settings.project) == (4, 2.0, "environment")
-    assert settings.exact_runtimes
+    assert settings.exact_runtimes and settings.smtp is None
     assert settings.data == tmp_path / "data"
 
 
@@ -158,16 +158,17 @@ def test_the_documented_settings_are_the_settings() -> None:
         if option.name in Settings.__struct_fields__
     }
     places = {"data": "~/.trainshed", "cache": "~/.cache/trainshed"}
+    words = {"None": "", "False": "false", "True": "true"}
     tables = ("failure_rules", "buckets", "images", "engines", "notify", "oidc")
     assert documented == [
         (
             name,
             f"TRAINSHED_{name.upper()}" if name not in tables else "",
             options.get(name, ""),
-            places.get(name)
-            or str(getattr(Settings(), name)).replace("False", "false").replace("True", "true"),
+            words.get(default, default),
         )
         for name in Settings.__struct_fields__
+        for default in [places.get(name) or str(getattr(Settings(), name))]
     ]
 
 

@@ -100,10 +100,10 @@ class Smtp:
     sender: str
 
 
-def mail_server(url: str, password: str = "") -> Smtp | None:
+def mail_server(url: str | None, password: str = "") -> Smtp | None:
     """Return the server of `smtp://USER@HOST:PORT/SENDER` (STARTTLS, except on this machine) or `smtps://...`
-    (TLS from the first byte); None if the address is empty. Raises ValueError."""
-    if not url:
+    (TLS from the first byte); None if there is no address. Raises ValueError."""
+    if url is None:
         return None
     sender = unquote(urlsplit(url).path[1:]) if _is_url(url, _MAIL_PORTS) else ""
     if "@" not in sender or urlsplit(url).password is not None:

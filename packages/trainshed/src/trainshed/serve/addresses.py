@@ -30,7 +30,7 @@ class GrpcPorts(Struct, frozen=True):
 
 def own_hosts(settings: Settings) -> Hosts:
     """Return the hostnames by which the service may be called, and the origins of pages that may call it."""
-    page = urlsplit(settings.web_url)
+    page = urlsplit(settings.web_url or "")
     mine = (settings.host, socket.gethostname(), page.hostname or "")
     names = {name.lower() for name in mine if name} | {"*.googleapis.com"}
     origins = (f"{page.scheme}://{page.netloc}".lower(),) if page.netloc else ()

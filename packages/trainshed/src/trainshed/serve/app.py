@@ -88,7 +88,7 @@ class App:
             prices=prices,
             notify=tuple(table.name for table in settings.notify),
             data=str(settings.data),
-            retention_jobs=settings.retention_jobs,
+            retention_jobs=settings.retention_jobs or "",
             pages=address,
         )
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
@@ -110,7 +110,7 @@ class App:
             RuntimeSettings(
                 exact=settings.exact_runtimes,
                 image_map=settings.images,
-                cache_size=parse_size(settings.cache_size) or None,
+                cache_size=parse_size(settings.cache_size) if settings.cache_size else None,
                 terms=build_terms(settings, engine, bootstrap.ports),
                 has_gpu=lambda: bool(find_devices(os.environ)),
             ),
@@ -254,7 +254,7 @@ class App:
             closing=stopping,
         )
         self.retention = RetentionTimer(
-            parse_age(settings.retention_jobs),
+            parse_age(settings.retention_jobs) if settings.retention_jobs else 0,
             store.reader,
             partial(delete_for_user, self.services),
             now=now,
@@ -308,7 +308,7 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
             trust=intercepting.trust,
         ),
         rules=ProgramRules(
-            settings.isolation or None,
+            settings.isolation,
             settings.max_processes or None,
             settings.enforce_disk,
             tuple(filter(None, settings.visible_paths.split(":"))),

@@ -123,7 +123,7 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
     if cause := cannot_serve(settings.buckets, local):
         raise StartFailed(cause)
     secure = certificates.server_files(settings.data / "tls")
-    if settings.tls_cert:
+    if settings.tls_cert and settings.tls_key:
         secure = Path(settings.tls_cert), Path(settings.tls_key)
     return BucketSetup(
         root=str(root),
@@ -161,7 +161,7 @@ def _certify(settings: Settings) -> Certificates:
     directory, now = settings.data / "tls", clock.now() / 1e9
     with _explained(f"The certificates in {directory} cannot be kept"):
         try:
-            if settings.tls_cert:
+            if settings.tls_cert and settings.tls_key:
                 chain, key = Path(settings.tls_cert), Path(settings.tls_key)
                 served = certificates.given(chain, key, directory)
             else:
@@ -253,13 +253,13 @@ class Exposed(click.ClickException):
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 
 
-def close_to_others(data: Path) -> str:
+def close_to_others(data: Path) -> str | None:
     """Keep other users out of the data directory, but for a group that may read. Return what was open, for
-    people; "" = nothing. Raises Exposed."""
+    people; None = nothing. Raises Exposed."""
     status = data.stat()
     mode = stat.S_IMODE(status.st_mode)
     if not mode & _OTHERS:
-        return ""
+        return None
     if mode & stat.S_ISVTX:
         raise Exposed(f"{data} is for files of all users. Choose a directory below it with --data.")
     if os.geteuid() in (0, status.st_uid):
@@ -271,6 +271,5 @@ def close_to_others(data: Path) -> str:
         )
     if mode & stat.S_IWOTH:
         raise Exposed(f"All can write to {data}: chmod go-w, or choose another by --data.")
-    return (
-        ""  # A volume of somebody else's, as Kubernetes makes them: our files in it are ours alone.
-    )
+    # A volume of somebody else's, as Kubernetes makes them: our files in it are ours alone.
+    return None

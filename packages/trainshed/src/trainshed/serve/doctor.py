@@ -128,15 +128,15 @@ def _database(settings: Settings) -> Iterator[Finding]:
         yield _finding("database")
 
 
-def _refusal(place: Path) -> str:
-    """Return why nothing can be written into a directory; "" if it can be."""
+def _refusal(place: Path) -> str | None:
+    """Return why nothing can be written into a directory; None if it can be."""
     if not place.is_dir():
         return "no directory"
     if not os.access(place, os.W_OK):
         return "not writable for this user"
     try:
         with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=place):
-            return ""
+            return None
     except OSError as error:
         return f"on a disk that takes nothing ({error.strerror})"
 
@@ -155,7 +155,7 @@ async def _engine(settings: Settings) -> list[Finding]:
     place = _nearest(settings.data)
     beside = None if _refusal(place) else place
     with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=beside) as name:
-        rules = ProgramRules(settings.isolation or None, settings.max_processes or None)
+        rules = ProgramRules(settings.isolation, settings.max_processes or None)
         engine = LocalEngine(Path(name), Options(rules=rules))
         try:
             await engine.start()

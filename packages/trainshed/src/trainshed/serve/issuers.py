@@ -256,7 +256,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
 async def _fetched(
     issuer: Issuer,
     address: str,
-    refusal: str = "",
+    refusal: str | None = None,
     form: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:

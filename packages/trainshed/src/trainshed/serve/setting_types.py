@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -60,6 +61,10 @@ class Tables(Struct, frozen=True):
 
 def convert(name: str, kind: Any, value: Any) -> Any:
     """Return the value of the setting `name` in its type. Raises ValueError, saying what is allowed."""
+    if NoneType in get_args(kind):
+        if value == "":  # As good as no setting.
+            return None
+        kind = get_args(kind)[0]
     base, *extras = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     for extra in extras:
         if isinstance(extra, Tables):
@@ -94,7 +99,7 @@ def _allowed(base: Any, extras: list[Any], value: Any) -> str:
     """Return what a refused value should have been."""
     if get_origin(base) is Literal and isinstance(value, str):
         choices = get_args(base)
-        return f"one of {', '.join(filter(None, choices))}.{closest(value, choices)}"
+        return f"one of {', '.join(choices)}.{closest(value, choices)}"
     try:
         msgspec.convert(value, base, strict=False)
     except msgspec.ValidationError:
@@ -184,7 +189,7 @@ def _check_paths(text: str) -> None:
 
 
 def _check_web_url(url: str) -> None:
-    if url and not url.startswith(("http://", "https://")):
+    if not url.startswith(("http://", "https://")):
         raise ValueError(
             f"{url!r} is not the address of a page, such as https://training.example.org"
         )
@@ -207,19 +212,17 @@ def _check_project(project: str) -> None:
 
 
 def parse_age(text: str) -> int:
-    """Return `12h`, `30d` or `4w` in nanoseconds; "" = 0. Raise ValueError for anything else."""
+    """Return `12h`, `30d` or `4w` in nanoseconds. Raise ValueError for anything else."""
     # More digits were more than the store can compare with.
     return _amount(text, _AGES, 4, "age such as 12h, 30d or 4w")
 
 
 def parse_size(text: str) -> int:
-    """Return `500MB`, `50GB` or `2TiB` in bytes; "" = 0. Raise ValueError for anything else."""
+    """Return `500MB`, `50GB` or `2TiB` in bytes. Raise ValueError for anything else."""
     return _amount(text, _SIZES, 9, "size such as 500MB, 50GB or 2TiB")
 
 
 def _amount(text: str, units: Mapping[str, int], digits: int, what: str) -> int:
-    if not text:
-        return 0
     match = re.fullmatch(rf"([0-9]{{1,{digits}}})({'|'.join(units)})", text)
     if match is None or not int(match[1]):
         raise ValueError(f"{text!r} is no {what}")
@@ -236,8 +239,8 @@ Days = Annotated[
     float, msgspec.Meta(ge=0.01, le=400, description="a number of days, from 0.01 to 400")
 ]
 Engine = Annotated[str, Checked(_check_engine)]
-Capacity = Literal["", "relaxed", "strict"]
-Isolation = Literal["", "own-user", "root", "user", "session"]
+Capacity = Literal["relaxed", "strict"]
+Isolation = Literal["own-user", "root", "user", "session"]
 ContainerTool = Literal["auto", "podman", "docker", "none"]
 Region = Annotated[str, Checked(_check_region)]
 Project = Annotated[str, Checked(_check_project)]

@@ -79,14 +79,14 @@ class Settings(Struct, frozen=True):
     #: Whether ports speak plain HTTP with other machines, for instance behind a proxy that speaks TLS.
     insecure: bool = False
     #: PEM files of the certificate and its key, both or none; with them all ports speak TLS.
-    tls_cert: str = ""
-    tls_key: str = ""
+    tls_cert: str | None = None
+    tls_key: str | None = None
     #: Directory of everything that must not be lost.
     data: Path = Path()
     #: Directory of built runtimes, shared by all services of a user.
     cache: Path = Path()
-    #: How much the cache may take, as `setting_types.parse_size` reads it; "" = any size.
-    cache_size: Size = ""
+    #: How much the cache may take, as `setting_types.parse_size` reads it; None = any size.
+    cache_size: Size | None = None
     #: The engine that runs replicas.
     engine: Engine = "local"
     #: Virtual nodes of the local engine.
@@ -102,8 +102,8 @@ class Settings(Struct, frozen=True):
     memory_per_replica: Count = 0
     #: Refuse a runtime substitution instead of noting it (spec/runtimes#substitutes).
     exact_runtimes: bool = False
-    #: Whether nodes have bounds (spec/queue#quotas); "" = nodes of a cluster do, this machine does not.
-    capacity: Capacity = ""
+    #: Whether nodes have bounds (spec/queue#quotas); None = nodes of a cluster do, this machine does not.
+    capacity: Capacity | None = None
     #: CPUs, memory in GiB, and accelerators as TYPE=COUNT,… that each node is said to have; 0 and "" = its
     #: share of the machine.
     node_cpus: Amount = 0.0
@@ -115,12 +115,12 @@ class Settings(Struct, frozen=True):
     max_child_jobs: Count = 20
     #: Which programs begin with their frameworks imported, unless their jobs say otherwise.
     warm_starts: WarmStarts = "trials"
-    #: The address at which browsers reach this service; "" = where it listens.
-    web_url: WebUrl = ""
+    #: The address at which browsers reach this service; None = where it listens.
+    web_url: WebUrl | None = None
     #: Further hostnames of the service, with commas in between.
     allowed_hosts: HostNames = ""
-    #: The isolation level that is demanded; "" = the strongest that works here.
-    isolation: Isolation = ""
+    #: The isolation level that is demanded; None = the strongest that works here.
+    isolation: Isolation | None = None
     #: Directories that programs may read although they are hidden by default, with colons in between.
     visible_paths: Directories = ""
     #: Most processes and threads of one replica, or of one installation of packages; 0 = any number.
@@ -131,12 +131,12 @@ class Settings(Struct, frozen=True):
     shell: Literal["on", "off"] = "on"
     #: Hours for which autopsies of failed replicas are kept; 0 = not at all.
     autopsy_ttl: Amount = 24.0
-    #: How long a job is kept after its end; "" = for ever.
-    retention_jobs: Age = ""
+    #: How long a job is kept after its end; None = for ever.
+    retention_jobs: Age | None = None
     #: What an hour of a machine type, or of an accelerator, costs: TYPE=AMOUNT,…; what is left out is free.
     prices: PriceList = ""
-    #: The mail server for `notify`, as smtp://USER@HOST:PORT/SENDER; "" = there is none.
-    smtp: MailServer = ""
+    #: The mail server for `notify`, as smtp://USER@HOST:PORT/SENDER; None = there is none.
+    smtp: MailServer | None = None
     #: Seconds for which all GPUs of a job may be idle before its timeline says so; 0 = for ever.
     idle_gpus: Amount = 0.0
     #: Seconds after that warning until a job that is still idle is stopped; 0 = it is not.
@@ -293,8 +293,8 @@ def exposed(settings: Settings) -> str | None:
     )
 
 
-def _absolute(file: str) -> str:
-    return str(Path(file).expanduser().absolute()) if file else ""
+def _absolute(file: str | None) -> str | None:
+    return file and str(Path(file).expanduser().absolute())
 
 
 def _told(source: str, name: str, line: str) -> str:
