@@ -8,13 +8,13 @@ import json
 import os
 import sys
 import threading
-from typing import Dict, List, Protocol
+from typing import Dict, List, Optional, Protocol
 
 from trainshed_reduction.variables import REPORT_FILE
 
 
 class Reports:
-    """The report of one process to the service: a small file at `path`, or nowhere if that is "", that is
+    """The report of one process to the service: a small file at `path`, or nowhere if that is None, that is
     replaced as a whole.
 
         {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}]}
@@ -22,7 +22,7 @@ class Reports:
     Notes are only added; the service puts each, once, on the job's timeline. Programs must not fail for want
     of a report: nothing here raises. Thread-safe."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Optional[str]) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._notes: Dict[str, Dict[str, str]] = {}
@@ -82,7 +82,7 @@ def say(text: str) -> None:
 def reports() -> Reports:
     """Return this process's report. A replica has one file: of its processes, only the first writes it."""
     first = os.environ.get("LOCAL_RANK", "0") in ("", "0")
-    return Reports(os.environ.get(REPORT_FILE, "") if first else "")
+    return Reports(os.environ.get(REPORT_FILE) if first else None)
 
 
 def tell(note: str, text: str, severity: str = "INFO") -> None:

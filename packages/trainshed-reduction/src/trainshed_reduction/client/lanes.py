@@ -47,13 +47,13 @@ class Connection:
         self.greeted = 0.0
         #: When the reducer last gave a sign of life.
         self.seen = 0.0
-        #: What the reducer last said that it waits for.
-        self.status = ""
+        #: What the reducer last said that it waits for; None = nothing.
+        self.status: Optional[str] = None
         #: Set once all ranks are there; only the communicator's thread uses the socket from then on.
         self.start: Optional[Start] = None
         self.socket: Optional[socket.socket] = None
-        #: Why it could not be made; set after all else.
-        self.cause = ""
+        #: Why it could not be made, set after all else; None = it is being made, or was.
+        self.cause: Optional[str] = None
         #: To try again would be of no use.
         self.is_refused = False
         self._address = address
@@ -63,7 +63,7 @@ class Connection:
         name = "reduction-connect-{}:{}".format(*address)
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def heard(self, now: float, status: str = "") -> None:
+    def heard(self, now: float, status: Optional[str] = None) -> None:
         """Note a sign of life."""
         self.seen, self.status = now, status
 
@@ -103,7 +103,7 @@ class Connection:
         dial.wake()
         while not self._is_closed:
             header, payload = proof.read_frame(connection, time.monotonic() + _SILENCE)
-            text = "" if header.kind is Kind.START else payload.decode(errors="replace")
+            text = None if header.kind is Kind.START else payload.decode(errors="replace")
             if header.kind not in (Kind.START, Kind.STATUS):
                 raise proof.Refused(text or header.kind.name)
             self.heard(time.monotonic(), text)
@@ -124,8 +124,8 @@ class Lane:
         self.connection: Optional[Connection] = None
         #: The connection carries chunks.
         self.running = False
-        #: Why there is no connection.
-        self.cause = ""
+        #: Why there is no connection; None = it was not tried yet.
+        self.cause: Optional[str] = None
         #: Since when there is no connection that the reducer has let in.
         self._gone = time.monotonic()
         self._pause = 0.0
@@ -145,16 +145,16 @@ class Lane:
         return None if self.connection is None else self.connection.start
 
     @property
-    def status(self) -> str:
-        """What the reducer last said that it waits for."""
-        return "" if self.connection is None else self.connection.status
+    def status(self) -> Optional[str]:
+        """What the reducer last said that it waits for; None = nothing."""
+        return None if self.connection is None else self.connection.status
 
     @property
     def seen(self) -> float:
         """When the reducer last gave a sign of life, or since when there is no connection to it."""
         return self._gone if self.connection is None else max(self._gone, self.connection.seen)
 
-    def heard(self, now: float, status: str = "") -> None:
+    def heard(self, now: float, status: Optional[str] = None) -> None:
         if self.connection is not None:
             self.connection.heard(now, status)
 

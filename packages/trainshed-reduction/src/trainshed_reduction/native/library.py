@@ -89,7 +89,7 @@ def _looked() -> Tuple[Optional[Library], str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def name(machine: str = "") -> str:
+def name(machine: Optional[str] = None) -> str:
     """Return the library's file name, for this machine's architecture unless another one is named. It has the
     sources' digest: one built of others is never used."""
     digest = hashlib.sha256()

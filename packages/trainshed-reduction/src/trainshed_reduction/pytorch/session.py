@@ -209,7 +209,7 @@ class Session:
         board = StoreBoard(apart(self._store, "board"))
         # What the communicator logs before all ranks have agreed is left out: they agree on one reason.
         is_due = threading.Event()
-        refusal = own = ""
+        refusal, own = None, ""
         try:
             refusal = self._plan(board)
             if not refusal:
@@ -236,8 +236,8 @@ class Session:
 
     # ---- the steps
 
-    def _plan(self, board: StoreBoard) -> str:
-        """Agree on the plan; return why reducers cannot be used, "" if nothing is known against it."""
+    def _plan(self, board: StoreBoard) -> Optional[str]:
+        """Agree on the plan; return why reducers cannot be used, None if nothing is known against it."""
         settings = self._settings
         # What must be the same, lest ranks disagree on an operation's way or its chunks.
         alike = {
@@ -259,7 +259,7 @@ class Session:
         if not answer.startswith(b"+"):
             return answer.decode(errors="replace")
         self._nodes, self._generation = json.loads(answer[1:].decode())
-        return ""
+        return None
 
     def _plan_of(self, answers: List[Optional[bytes]]) -> bytes:
         """Return rank 0's decision: + and the nodes that sum among themselves first (or null) and the group's
@@ -312,8 +312,8 @@ class Session:
         if node is not None or self._device == "cuda":
             self._pipeline = Pipeline(communicator, self._device, node)
 
-    def _conclude(self, board: StoreBoard, own: str) -> str:
-        """Agree that all could connect; return why the group is native, "" if it is not. `own`: this rank's
+    def _conclude(self, board: StoreBoard, own: str) -> Optional[str]:
+        """Agree that all could connect; return why the group is native, None if it is not. `own`: this rank's
         failure, or ""."""
         group = self._group
         answer = board.decide(
@@ -330,7 +330,7 @@ class Session:
                 raise ReductionFailed(
                     "the other ranks use the reducers, and this one cannot: " + own
                 )
-            return ""
+            return None
         return answer.decode(errors="replace")
 
 

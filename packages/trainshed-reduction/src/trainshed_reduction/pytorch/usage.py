@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import sys
-from typing import Set
+from typing import Optional, Set
 
 from trainshed_reduction import process
 from trainshed_reduction.variables import REPORT_FILE
@@ -35,13 +35,13 @@ class UsageRecord:
         else:
             self.unserved.add("1 rank" if world == 1 else "backend {}".format(backend))
 
-    def verdict(self, smallest: int) -> str:
-        """Return why the reducers are idle; "" if they are not, or if that has been reported."""
+    def verdict(self, smallest: int) -> Optional[str]:
+        """Return why the reducers are idle; None if they are not, or if that has been reported."""
         if self.is_refused:
-            return ""
+            return None
         if not self.is_served and not self.unserved:
             if _others_have_used():
-                return ""
+                return None
             if "horovod" in sys.modules:
                 return "Horovod brings its own all-reduce, which does not know reducers; use PyTorch's DDP"
             return "the program made no process group of PyTorch's (torch.distributed)"
@@ -61,7 +61,7 @@ class UsageRecord:
                 "(TRAINSHED_REDUCTION_MIN_BYTES; larger buckets: "
                 "DistributedDataParallel(bucket_cap_mb=64))".format(self.largest, smallest)
             )
-        return ""
+        return None
 
 
 record = UsageRecord()

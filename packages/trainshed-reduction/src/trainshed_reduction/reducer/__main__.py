@@ -133,7 +133,7 @@ def main() -> int:
         settings = options(os.environ)
     except (Unusable, OSError) as error:
         return _fail(str(error))
-    reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
+    reports = Reports(os.environ.get(variables.REPORT_FILE))
     native = library.load()
     if native is None:
         text = f"reducers need the package's part in C: {library.reason()}"

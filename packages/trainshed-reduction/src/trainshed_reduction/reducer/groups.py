@@ -68,8 +68,8 @@ class Group:
         self.generation = hello.generation
         self.world = hello.world
         self.members: Dict[int, Member] = {}
-        #: Why this generation cannot go on; "" = it can.
-        self.failure = ""
+        #: Why this generation cannot go on; None = it can.
+        self.failure: Optional[str] = None
         self._running = False
         self._completed = False
         self._since = now

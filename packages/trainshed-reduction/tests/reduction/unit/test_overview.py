@@ -36,7 +36,7 @@ def test_idle_reducers_are_not_silent(tmp_path: Path) -> None:
 def test_idle_reducers_without_a_service_say_so_in_their_log() -> None:
     """spec/reduction#reports: where nobody reads a report."""
     lines: list[str] = []
-    Overview(Reports(""), lines.append, 0.0).keep_time(IDLE_SECONDS)
+    Overview(Reports(None), lines.append, 0.0).keep_time(IDLE_SECONDS)
     (line,) = lines
     assert "No worker has connected" in line
 

@@ -169,16 +169,16 @@ def probe(slot: str, wanted: Sequence[str]) -> protocol.Message:
         cause, passes = _cause(level, slot)
         if passes:
             return {"failed": "isolation cannot be probed: %s (at level %s)" % (cause, level)}
-        if not cause:
+        if cause is None:
             return {"level": level, "refused": refused}
         refused[level] = cause
     return {"level": "", "refused": refused}
 
 
-def _cause(level: str, slot: str) -> tuple[str, bool]:
-    """Return why no program can be started at this level, "" = one can, and whether that may pass."""
+def _cause(level: str, slot: str) -> "tuple[str | None, bool]":
+    """Return why no program can be started at this level, None = one can, and whether that may pass."""
     if level == protocol.LEVEL_SESSION:
-        return "", False
+        return None, False
     if level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
         return "the service does not run as root", False
     answer, say = os.pipe()
@@ -198,7 +198,7 @@ def _cause(level: str, slot: str) -> tuple[str, bool]:
         return "the attempt was killed (signal %d)" % number, number != signal.SIGSYS
     error = re.search(r"\[Errno (\d+)\]", text)
     passes = int(error.group(1)) in _PASSING if error else "MemoryError" in text
-    return "" if text == _WORKS else text, passes
+    return None if text == _WORKS else text, passes
 
 
 def _attempt(level: str, slot: str, say: int) -> str:

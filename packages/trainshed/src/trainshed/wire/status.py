@@ -100,7 +100,7 @@ class WireError(ValueError):
         violations: tuple[Violation, ...],
         partial: Message | None = None,
         *,
-        message: str = "",
+        message: str | None = None,
         undecided: tuple[Undecided, ...] = (),
     ) -> None:
         super().__init__(message or "\n".join(v.description for v in told(violations)))

@@ -71,8 +71,8 @@ class Endpoint:
         #: What the relay process runs.
         self._relay = Relay(network, self._listeners, peers, proxy)
         self._loop = events
-        #: The relay's process id; 0 = there is none now.
-        self.process = 0
+        #: The relay's process id; None = there is none now.
+        self.process: "int | None" = None
         # The relay inherits this. It runs among the program's processes, perhaps as the same user, and sees
         # what the program must not: a process that could trace it could impersonate others and read their
         # files.
@@ -108,7 +108,7 @@ class Endpoint:
     def reaped(self, child: int) -> None:
         """Listen again if that was the relay, which has died."""
         if child == self.process:
-            self.process = 0
+            self.process = None
             self._listen()
 
     def stop(self) -> None:
@@ -117,7 +117,7 @@ class Endpoint:
         for listener in self._listeners:
             listener.close()
         self._listeners = []
-        if self.process:
+        if self.process is not None:
             processes.end_child(self.process)
 
 

@@ -79,10 +79,10 @@ class Watchdog:
     """Watches one program from its start."""
 
     def __init__(
-        self, after: float, events: loop.Loop, shim: "Shim", relay: Callable[[], int]
+        self, after: float, events: loop.Loop, shim: "Shim", relay: "Callable[[], int | None]"
     ) -> None:
         """`after`: seconds without progress after which it is stalled. `shim`: supervises it, and ends it
-        then. `relay`: returns the process id of the storage endpoint's relay, 0 = there is none now."""
+        then. `relay`: returns the process id of the storage endpoint's relay, None = there is none now."""
         self._after = after
         self._events = events
         self._shim = shim

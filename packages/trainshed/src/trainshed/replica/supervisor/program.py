@@ -127,10 +127,10 @@ class Program:
         output: int,
         errors: int,
         groups: cgroups.ControlGroups,
-        streams: int = -1,
+        streams: "int | None" = None,
     ) -> None:
         """`directory`: its working directory, which has to exist when it starts. `streams`: the handle that
-        is its standard input as well, of a process that leads a session already; -1 = it has none."""
+        is its standard input as well, of a process that leads a session already; None = it has none."""
         #: The program and its arguments.
         self.argv = argv
         self.environ = environ
@@ -146,7 +146,7 @@ class Program:
     def become(self) -> "NoReturn":
         """Turn this process into the program. Raises NotRun, OSError (control groups)."""
         self.groups.enter()
-        if self._input < 0:
+        if self._input is None:
             os.setsid()
             self._input = os.open(os.devnull, os.O_RDONLY)
         os.dup2(self._input, 0)

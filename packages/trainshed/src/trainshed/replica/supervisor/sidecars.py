@@ -116,7 +116,7 @@ class Sidecars:
                 self._plan.limits.stall_after,
                 self._loop,
                 self._shim,
-                relay=lambda: self._storage.process if self._storage is not None else 0,
+                relay=lambda: self._storage.process if self._storage is not None else None,
             )
 
     def take_calls(self, handle: int) -> None:
