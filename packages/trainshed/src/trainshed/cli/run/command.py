@@ -75,12 +75,7 @@ class ProgramCommand(click.Command):
     metavar="IMAGE",
     help="Framework (pytorch, tensorflow=2.11) or image URI. Default: scikit-learn.",
 )
-@click.option(
-    "--module",
-    default="",
-    metavar="MODULE",
-    help="Module or file to run of a directory or package.",
-)
+@click.option("--module", metavar="MODULE", help="Module or file to run of a directory or package.")
 @click.option(
     "--requirements",
     multiple=True,
@@ -93,13 +88,11 @@ class ProgramCommand(click.Command):
 )
 @click.option(
     "--machine-type",
-    default="",
     help=f"Machine type of each replica. Default: {request.DEFAULT_MACHINE}, or one with such GPUs.",
 )
 @click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs of each replica.")
 @click.option(
     "--accelerator",
-    default="",
     metavar="TYPE",
     help="GPU type, such as NVIDIA_L4. Default: one that the nodes have.",
 )
@@ -118,7 +111,6 @@ class ProgramCommand(click.Command):
 )
 @click.option(
     "--output",
-    default="",
     metavar="gs://PATH",
     help="Directory for models and checkpoints. Default: one of the job's own.",
 )
@@ -130,7 +122,7 @@ class ProgramCommand(click.Command):
     metavar="TARGET",
     help="Tell this target of the service's settings when the job ends or stalls.",
 )
-@click.option("--timeout", default="", metavar="TIME", help="Longest running time, such as 2h.")
+@click.option("--timeout", metavar="TIME", help="Longest running time, such as 2h.")
 @click.option("--spot", is_flag=True, help="Let jobs that pay more take its machines.")
 @click.option("--shell", "web_access", is_flag=True, help="Ask for shells beside the program.")
 @click.option(
@@ -145,7 +137,7 @@ class ProgramCommand(click.Command):
     metavar="NAME=PORT",
     help="Web page of the program: a link opens what listens at this port of the primary.",
 )
-@click.option("--service-account", default="", help="Service account of the program's credentials.")
+@click.option("--service-account", help="Service account of the program's credentials.")
 @click.option(
     "--tune",
     multiple=True,
@@ -519,10 +511,10 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     )
 
 
-def _runs(wanted: Requested, packed: Program | None) -> str:
-    """Return what is run and on which image, as text; "" if it is not known."""
+def _runs(wanted: Requested, packed: Program | None) -> str | None:
+    """Return what is run and on which image, as text; None if it is not known."""
     if not wanted.pools:
-        return ""
+        return None
     pool = wanted.pools[0]
     image = pool.image.rpartition("/")[2].removesuffix(":latest")
     return one_line(" on ".join(filter(None, (packed.entry if packed else pool.program, image))))

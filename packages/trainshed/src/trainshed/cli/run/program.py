@@ -92,10 +92,10 @@ class Program:
     requirements: tuple[str, ...] = ()
 
 
-def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
+def pack(path: Path, entry: str | None, requirements: Sequence[str]) -> Program:
     """Pack the program at `path`: a file with the modules beside it that it imports, a directory, a project
-    or a built package. `entry`: the module, or the file of a directory, that is run; "" = find it. Blocks on
-    the disk. Raises PackagingError."""
+    or a built package. `entry`: the module, or the file of a directory, that is run; None = find it. Blocks
+    on the disk. Raises PackagingError."""
     if not path.exists():
         raise PackagingError(f"There is no file or directory {path} on this machine.")
     needed = _checked(requirements)
@@ -207,20 +207,20 @@ def _beside(script: Path) -> dict[str, Path]:
     return files
 
 
-def _directory(path: Path, entry: str, needed: list[str]) -> Program:
+def _directory(path: Path, entry: str | None, needed: list[str]) -> Program:
     if path in (Path.home().resolve(), Path("/"), Path("/tmp").resolve()):
         raise PackagingError(
             f"{path} holds more than a program. Put the program into a directory of its own."
         )
     if is_project(path):
         return _project(path, entry, needed)
-    names_file = entry.endswith((".py", ".sh"))
+    names_file = entry is not None and entry.endswith((".py", ".sh"))
     if (path / "__init__.py").is_file() and not names_file:
         files = {f"{path.name}/{name}": file for name, file in project_files(path)}
         module = entry or _entry_module(path, path.name)
         return _program(files, _Start(module=module), path.name, path.parent, needed)
     files = dict(project_files(path))
-    if names_file:
+    if entry and names_file:
         entry = PurePosixPath(entry).as_posix()
         if entry not in files:
             raise PackagingError(f"--module: there is no file {entry} in {path}.")
@@ -244,7 +244,7 @@ def _directory(path: Path, entry: str, needed: list[str]) -> Program:
     return _program(files, _Start(entries[0]), path.name, path, needed)
 
 
-def _project(path: Path, entry: str, needed: list[str]) -> Program:
+def _project(path: Path, entry: str | None, needed: list[str]) -> Program:
     if not entry:
         packages = [
             child

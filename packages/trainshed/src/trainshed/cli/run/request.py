@@ -86,10 +86,10 @@ def read_ports(texts: Sequence[str]) -> list[str]:
         raise click.UsageError(f"--port: {wrong}.") from None
 
 
-def timeout(text: str) -> str:
-    """Convert `2h` or `90m` to a duration of the API; "" stays "". Raises click.UsageError."""
+def timeout(text: str | None) -> str | None:
+    """Convert `2h` or `90m` to a duration of the API; None stays None. Raises click.UsageError."""
     if not text:
-        return ""
+        return None
     try:
         seconds = round(seconds_of(text))
     except ValueError:
@@ -106,10 +106,12 @@ def output_directory(bucket: str, name: str, now: Nanos) -> str:
     return f"gs://{bucket}/runs/{word}-{moment:%Y%m%d-%H%M%S}-{now % 10**9 // 10**6:03d}"
 
 
-def machine_spec(name: str, gpus: int, kind: str, on_nodes: Sequence[str]) -> dict[str, Any]:
-    """Return the `machineSpec` of replicas. `name`: the machine type, "" = `DEFAULT_MACHINE`, or the smallest
-    one that goes with the GPUs; `kind`: their type, "" = the first of `on_nodes`, which the nodes have, that
-    goes with a machine, else a usual one. Raises click.UsageError."""
+def machine_spec(
+    name: str | None, gpus: int, kind: str | None, on_nodes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the `machineSpec` of replicas. `name`: the machine type, None = `DEFAULT_MACHINE`, or the
+    smallest one that goes with the GPUs; `kind`: their type, None = the first of `on_nodes`, which the nodes
+    have, that goes with a machine, else a usual one. Raises click.UsageError."""
     if not gpus:
         if kind:
             raise click.UsageError(
@@ -123,7 +125,7 @@ def machine_spec(name: str, gpus: int, kind: str, on_nodes: Sequence[str]) -> di
             {gpu: n for gpu, n in allowed(machine, Api.VERTEX).items() if "NVIDIA" in gpu},
         )
         for machine in (machine_types()[DEFAULT_MACHINE], *by_size)
-        if name in ("", machine.name)
+        if not name or name == machine.name
     ]
     others = sorted(accelerator_types(Api.VERTEX), key=RETIRED.__contains__)
     wanted = [kind] if kind else [*on_nodes, _USUAL_GPU, *others]
@@ -143,4 +145,4 @@ def machine_spec(name: str, gpus: int, kind: str, on_nodes: Sequence[str]) -> di
             " one by --machine-type, such as n1-standard-8."
         )
     spec: dict[str, Any] = {"machineType": name or DEFAULT_MACHINE}
-    return {**spec, "acceleratorType": kind, "acceleratorCount": gpus}
+    return {**spec, "acceleratorType": kind or "", "acceleratorCount": gpus}
