@@ -153,7 +153,7 @@ def test_a_key_is_told_from_a_bucket_of_that_name() -> None:
     assert split_key(f"/with/{key}/storage/v1/b".encode()) == (key, b"/storage/v1/b")
     assert split_key(f"/with/{key}".encode()) == (key, b"/")
     for plain in (b"/with/object", b"/storage/v1/b/with/o/x", b"/with/" + b"k" * 33 + b"/x"):
-        assert split_key(plain) == ("", plain)
+        assert split_key(plain) == (None, plain)
     assert storage_key("token") != storage_key("tokem")
 
 

@@ -60,7 +60,7 @@ class Lenient(Authenticator):
     def __init__(self) -> None:
         pass
 
-    async def caller(self, authorization: str | None, key: str) -> Caller:
+    async def caller(self, authorization: str | None, key: str | None) -> Caller:
         return OWNER
 
     def claims(self, caller: Caller) -> JobClaims:

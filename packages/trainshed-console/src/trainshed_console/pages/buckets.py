@@ -114,7 +114,7 @@ async def _ask(visit: Visit, path: str) -> Any:
 async def _send(visit: Visit, path: str, receive: Receive, send: Send) -> None:
     """Send `GET path` to the bucket process with the visitor's rights. `path`: encoded, with its query."""
 
-    async def identify(_authorization: str | None, _key: str) -> Caller:
+    async def identify(_authorization: str | None, _key: str | None) -> Caller:
         if not visit.is_valid():
             raise Unauthenticated("Your session has ended, or your roles have changed.")
         return caller_of(visit.principal)

@@ -129,7 +129,7 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
     if permission.startswith(OF_THE_SERVICE):
         raise PermissionDenied(
             f"{principal.email} may not call {method}: it concerns the whole service, and needs the "
-            f"permission {permission} there. {_advice(principal, permission, '')}"
+            f"permission {permission} there. {_advice(principal, permission, None)}"
         )
     if not rights.anywhere(permission):
         raise PermissionDenied(
@@ -169,12 +169,12 @@ def _within(principal: Principal, project: str) -> frozenset[str]:
     return held.get(project, frozenset())
 
 
-def _advice(principal: Principal, permission: str, project: str) -> str:
-    """Return who can give the permission, and how. `project`: "" = it concerns the whole service."""
+def _advice(principal: Principal, permission: str, project: str | None) -> str:
+    """Return who can give the permission, and how. `project`: None = it concerns the whole service."""
     if principal.program is not None:
         return "Have a person do that."
     least = least_role(permission)
-    if not project:
+    if project is None:
         return (
             "An owner of the service can give it: trainshed iam "
             f"{member_of(principal.email)} {least} --project -"

@@ -156,7 +156,7 @@ class Authenticator:
         self._digests: list[str] = []
         self._keys: Mapping[str, str] = {}
 
-    async def caller(self, authorization: str | None, key: str) -> Caller:
+    async def caller(self, authorization: str | None, key: str | None) -> Caller:
         """Returns the caller; UNKNOWN if the request does not say. Raises Unauthenticated for an unknown
         token or key, Unavailable."""
         cause = "The key in this address is not known here."

@@ -178,11 +178,11 @@ def address_with_key(address: str, token: str) -> str:
     return f"{address.rstrip('/')}/with/{storage_key(token)}"
 
 
-def split_key(raw_path: bytes) -> tuple[str, bytes]:
-    """The key in an undecoded path ("" if there is none) and the path without it."""
+def split_key(raw_path: bytes) -> tuple[str | None, bytes]:
+    """The key in an undecoded path, None if there is none, and the path without it."""
     match = _PREFIX.match(raw_path)
     if match is None:
-        return "", raw_path
+        return None, raw_path
     return match.group(1).decode(), raw_path[match.end() :] or b"/"
 
 

@@ -40,7 +40,7 @@ _OURS = (b"x-forwarded-proto", IDENTITY_HEADER.encode())
 """Headers that the gateway alone sends."""
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
-Identify = Callable[[str | None, str], Awaitable[Caller]]
+Identify = Callable[[str | None, str | None], Awaitable[Caller]]
 """Returns who asks, given the `Authorization` header and the key in the address (`Authenticator.caller`).
 A `BucketsError` that it raises is the answer."""
 

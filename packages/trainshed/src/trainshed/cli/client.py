@@ -170,7 +170,9 @@ class Client:
         answer = Answer(connection, response, self, self._raw)
         if response.status >= 400:
             with answer:
-                raise _refused(response.status, answer.read(), "" if self._token else self.address)
+                raise _refused(
+                    response.status, answer.read(), None if self._token else self.address
+                )
         return answer
 
     def _connection(self, patience: float | None) -> "http.client.HTTPConnection":
@@ -328,9 +330,9 @@ class Answer:
         self._connection.close()
 
 
-def _refused(status: int, content: bytes, unknown_to: str) -> Refused:
-    """Return the error for an answer of this status. `unknown_to`: the address, if no token was sent; "" = a
-    token was sent."""
+def _refused(status: int, content: bytes, unknown_to: str | None) -> Refused:
+    """Return the error for an answer of this status. `unknown_to`: the address, if no token was sent; None =
+    a token was sent."""
     if status == http.HTTPStatus.UNAUTHORIZED and unknown_to:
         return Refused(
             status,

@@ -184,8 +184,8 @@ class Ticket(Struct, frozen=True):
     principal: Principal
     #: The attempt whose autopsy is meant; None = the replica that runs.
     autopsy: int | None = None
-    #: What it leads to in place of a shell (`TerminalRequest.port`); "" = a shell.
-    port: str = ""
+    #: What it leads to in place of a shell (`TerminalRequest.port`); None = a shell.
+    port: str | None = None
     #: By which name the port was asked for.
     name: str = ""
 

@@ -250,8 +250,8 @@ class Services(Struct, frozen=True):
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
     #: Returns how late the event loop is.
     lag: Callable[[], Lag] = Lag
-    #: When the service began, in ns since the epoch; 0 = not known.
-    started: Nanos = 0
+    #: When the service began, in ns since the epoch; None = not known.
+    started: Nanos | None = None
     #: Notifications to be sent; None = nobody is ever notified.
     outbox: Notifications | None = None
     #: Returns what is run in place of a new job's specification, given its display name and the ids of

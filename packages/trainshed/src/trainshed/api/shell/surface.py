@@ -82,7 +82,7 @@ class ShellSurface:
     def __init__(self, services: Services) -> None:
         self._services = services
         #: Uses of ports that are on timelines, oldest first.
-        self._noted: dict[tuple[JobUid, ReplicaId, str, str], None] = {}
+        self._noted: dict[tuple[JobUid, ReplicaId, str | None, str], None] = {}
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with a request for a ticket."""

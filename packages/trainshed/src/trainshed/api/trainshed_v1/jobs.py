@@ -65,7 +65,7 @@ async def status(call: JsonCall) -> records.Status:
     lag = call.services.lag()
     return records.Status(
         version=own.version,
-        start_time=text_micros(call.services.started),
+        start_time=text_micros(call.services.started or 0),
         principal=call.principal.email,
         apis=("aiplatform.v1", "ml.v1", "logging.v2"),
         project=usual,

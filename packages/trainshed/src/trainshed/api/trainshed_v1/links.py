@@ -33,8 +33,8 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
     job, _ = await find_job(services.reader, call.target)
     wanted, faults = call.sent(records.ReplicaChoice)
     name, autopsy = wanted.port.strip(), wanted.autopsy
-    port = name if not name or is_port(name) else pages_of(job.labels).get(name, "")
-    if name and not port:
+    port = name if is_port(name) else pages_of(job.labels).get(name)
+    if name and port is None:
         offered = ", ".join(pages_of(job.labels)) or "none"
         faults.add("port", f"It must be a number up to {HIGHEST} or a page of the job: {offered}.")
     replica, attempt = read_replica(wanted.replica, job, faults), wanted.attempt

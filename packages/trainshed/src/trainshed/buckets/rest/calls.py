@@ -71,10 +71,10 @@ class Call:
         admitted: "Callable[[Call], Awaitable[None]]",
         listener: Listener = Listener.PORT,
         prefix: str = "",
-        key: str = "",
+        key: str | None = None,
     ) -> None:
         """`admitted`: raises if the caller may not do what is asked, as of now. `prefix`: what the client's
-        address has before the API's paths; `key`: the key in it."""
+        address has before the API's paths; `key`: the key in it, if any."""
         self.request = request
         self.target = target
         self.store = store
