@@ -28,6 +28,7 @@ shared = true
 [[buckets]]
 name = "near-1"
 project = "vision"
+region = ""
 """
 
 
@@ -41,7 +42,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
     far, near = load(written(tmp_path, S3), {}).buckets
     assert (far.bucket, far.prefix, far.region) == ("corp-data", "training", "eu-west-1")
     assert (far.is_remote, far.shared) == (True, True)
-    assert (near.is_remote, near.project) == (False, "vision")
+    assert (near.is_remote, near.project, near.region) == (False, "vision", None)
     setup = BucketSetup("/r", "/g", "/s", "/t", rules=BucketRules("own", (far, near)))
     assert BucketSetup.decode(setup.encode()) == setup
 

@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from trainshed.access.issuers import Issuer
 from trainshed.api.calls.parents import ProjectName
@@ -118,8 +118,11 @@ def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
         if faults := wrong_fields(tables.type, row, f"{at}."):
             wrong += faults
             continue
+        optional = {field.name for field in structs.fields(tables.type) if field.default is None}
+        # An empty text is as good as no field.
+        fields = {key: entry for key, entry in row.items() if entry != "" or key not in optional}
         try:
-            table = msgspec.convert(row, tables.type)
+            table = msgspec.convert(fields, tables.type)
         except msgspec.ValidationError as missing:
             wrong.append(f"{at}: {missing}")
             continue
