@@ -25,7 +25,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
 from trainshed.core.works import Work
 from trainshed.serve.service import settle
-from trainshed.store.port import Commit, JobQuery, LiveJob
+from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
 FINISHED = (1_000, 1_000_000)
@@ -152,7 +152,7 @@ async def _call_in_turn(
 async def _create(side: _Side) -> float:
     job = job_of(side.next_uid, is_over=False)
     side.next_uid += 1
-    return await _timed(side.store.intake.create_job(job, _entries("created")))
+    return await _timed(side.store.intake.create(NewWork(job, tuple(_entries("created")))))
 
 
 async def _get(side: _Side) -> float:

@@ -21,7 +21,7 @@ from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.store.port import Commit, JobQuery
+from trainshed.store.port import Commit, JobQuery, NewWork
 from trainshed.store.sqlite.database import Store, open_database
 
 _SECONDS = 0.4
@@ -71,7 +71,7 @@ async def _creates(store: Store, callers: int) -> list[float]:
 
     async def call() -> None:
         while (begin := time.perf_counter()) < until:
-            await store.intake.create_job(_job(), [created])
+            await store.intake.create(NewWork(_job(), (created,)))
             spans.append(time.perf_counter() - begin)
 
     await asyncio.gather(*(call() for _ in range(callers)))
@@ -86,7 +86,7 @@ async def _commits(store: Store, callers: int) -> list[float]:
 
     async def call() -> None:
         job = replace(_job(), state=JobState.RUNNING)
-        await store.intake.create_job(job, [])
+        await store.intake.create(NewWork(job))
         generation = 1
         while (begin := time.perf_counter()) < until:
             generation = await store.ledger.commit(epoch, Commit(job, generation, entries))

@@ -21,7 +21,7 @@ from trainshed.store.sqlite.writer import public
 T = TypeVar("T")
 
 Hook = Callable[[str], None]
-"""Called with the name of the port's method, such as "commit" or "create_job"."""
+"""Called with the name of the port's method, such as "commit" or "create"."""
 
 
 class InlineStore(Store):

@@ -21,7 +21,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.store.points import PointFiles
-from trainshed.store.port import Commit
+from trainshed.store.port import Commit, NewWork
 from trainshed.summaries import reading
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.reading import Directory
@@ -91,7 +91,7 @@ class House:
             await curves.close()
 
     async def created(self, job: Job) -> Job:
-        await self.store.intake.create_job(replace(job, state=JobState.QUEUED, attempt=0), ())
+        await self.store.intake.create(NewWork(replace(job, state=JobState.QUEUED, attempt=0)))
         return job
 
     async def ended(self, job: Job) -> None:

@@ -257,7 +257,7 @@ async def test_others_have_their_turn_while_jobs_are_taken_in(
 
     w = World(tmp_path)
     for number in range(1, 4):
-        await w.store.intake.create_job(numbered(number), ())
+        await w.store.intake.create(NewWork(numbered(number)))
     monkeypatch.setattr(controller, "_IN_A_TURN", 1)
     monkeypatch.setattr(CapacityTracker, "put", counted)
     turning = asyncio.create_task(turn())

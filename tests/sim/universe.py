@@ -50,9 +50,9 @@ _AMBUSHES = 0.2
 """How often the end of a program is met by a request."""
 
 
-_CREATING = ("create", "create_job", "create_jobs")
+_CREATING = ("create", "create_admitted")
 """What the store is asked for by the submit of a client: one of these at a time."""
-_STEPPING = ("commit", "create")
+_STEPPING = ("commit", "create_admitted")
 """What stores a step."""
 
 
@@ -414,10 +414,10 @@ class _Watched(Ledger):
     async def acquire(self, owner: str) -> int:
         return await self._ledger.acquire(owner)
 
-    async def create(self, epoch: int, made: NewWork) -> None:
+    async def create_admitted(self, epoch: int, made: NewWork) -> None:
         self._committing(Commit(made.job, 0, made.timeline))
         try:
-            await self._ledger.create(epoch, made)
+            await self._ledger.create_admitted(epoch, made)
         finally:
             self._committing(None)
 

@@ -20,7 +20,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Selection, StudySpec
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
-from trainshed.store.port import Commit
+from trainshed.store.port import Commit, NewWork
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 
 SECOND = 10**9
@@ -82,7 +82,7 @@ class House:
         self.woken = True
 
     async def _create(self, job: TuningJob) -> int:
-        await self.store.intake.create_job(job, ())
+        await self.store.intake.create(NewWork(job))
         return await self.store.ledger.acquire("test")
 
     def look(self) -> Next:

@@ -241,7 +241,7 @@ class House:
 
     async def create(self, *made: NewWork) -> None:
         """As a controller that never decides anything."""
-        await self.store.intake.create_jobs(made)
+        await self.store.intake.create(*made)
         self.woken += [new.job.uid for new in made]
 
     async def write(

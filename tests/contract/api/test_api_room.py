@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
 from trainshed.core.lifecycle.records import Actor, Replica
 from trainshed.core.names import JobUid, ReplicaId, project_number
 from trainshed.core.usage import Use
-from trainshed.store.port import Commit, NodeDrain
+from trainshed.store.port import Commit, NewWork, NodeDrain
 
 NODES, QUOTAS, EXPLAIN, STATUS = (
     f"/trainshed/v1/{name}" for name in ("nodes", "quotas", "jobs:explain", "status")
@@ -273,7 +273,7 @@ async def used(house: House) -> None:
     hour = 3600 * SECOND
     epoch = await house.store.ledger.acquire("test")
     made = replace(make_job(1, project_id="p1"), creator=Actor(ANA))
-    await house.store.intake.create_job(made, ())
+    await house.store.intake.create(NewWork(made))
     live = await house.store.ledger.load(made.uid)
     assert live is not None
     use = Use(
@@ -336,7 +336,7 @@ async def test_jobs_are_listed_by_whose_they_are(house: House) -> None:
         replace(make_job(n, project_id="p1"), creator=Actor(who)) for n, who in ((1, ANA), (2, BO))
     ]
     for made in jobs:
-        await house.store.intake.create_job(made, ())
+        await house.store.intake.create(NewWork(made))
     await house.store.intake.replace_labels(jobs[0].name, (("a", "b"),), "", house.clock)
     listed = (await house.result("GET", f"/trainshed/v1/jobs?project=p1&user={ANA}"))["jobs"]
     assert [(row["jobId"], row["user"]) for row in listed] == [("job1", ANA)]

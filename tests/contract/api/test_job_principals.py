@@ -20,6 +20,7 @@ from trainshed.core.lifecycle.events import CancelRequested
 from trainshed.core.lifecycle.records import ActingJob, Actor
 from trainshed.core.names import Api, JobName, JobUid, project_number
 from trainshed.store.logs.lines import Severity, Stream, read_line
+from trainshed.store.port import NewWork
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 OF_OTHERS = "/trainshed/v1/jobs/"
@@ -36,7 +37,7 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 async def _own_job(house: House, uid: int) -> None:
     """The job of the program that asks; it is one of `ml`, so that lists of custom jobs do not have it."""
     own = replace(stored_job(), uid=JobUid(uid), name=JobName(Api.ML, "p1", "", f"own_{uid}"))
-    await house.store.intake.create_job(own, ())
+    await house.store.intake.create(NewWork(own))
 
 
 async def asked(house: House, verb: str, path: str, body: object = None, *, job: int = 1) -> Answer:

@@ -12,6 +12,7 @@ from trainshed.controller.retention import RetentionTimer
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName
+from trainshed.store.port import NewWork
 
 DAY = 24 * 3600 * 10**9
 LINE = "x" * 1000
@@ -101,7 +102,7 @@ async def _made_by(house: House, parent: str) -> str:
     uid = house.services.new_uid()
     name = replace(work.name, job_id=str(uid))
     child = replace(work, uid=uid, name=name, parent=Parent(work.uid, work.name, 1))
-    await house.store.intake.create_job(child, ())
+    await house.store.intake.create(NewWork(child))
     house.write_log(uid, "workerpool0-0", (START, LINE))
     return str(name)
 

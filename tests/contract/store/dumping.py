@@ -66,7 +66,7 @@ async def fill(store: Store) -> None:
         pipeline,
     ]
     works += [child(search, 11), make_job(4, location="europe-west4")]
-    await store.intake.create_jobs([NewWork(work, (entry("created"),)) for work in works])
+    await store.intake.create(*(NewWork(work, (entry("created"),)) for work in works))
     await store.intake.request_cancel(works[1].name, cancel())
     await store.intake.order_drill(works[1].name, drill(at_line="^step 7$"))
     await ended(store, make_job(3))

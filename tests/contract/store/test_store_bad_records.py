@@ -44,7 +44,7 @@ from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
-from trainshed.store.port import JobQuery
+from trainshed.store.port import JobQuery, NewWork
 from trainshed.store.sqlite.connections import logged
 from trainshed.store.sqlite.copying import unreadable_in
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
@@ -110,7 +110,7 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
 async def fill(store: Store) -> None:
     """Two of everything."""
     for number in (1, 2):
-        await store.intake.create_job(make_job(number), [entry("created"), entry("queued")])
+        await store.intake.create(NewWork(make_job(number), (entry("created"), entry("queued"))))
         await store.intake.request_cancel(make_job(number).name, cancel())
         await registered(
             store, make_version("m", number, *(["default"] * (number == 1))), operation(10 + number)

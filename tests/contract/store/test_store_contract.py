@@ -28,7 +28,7 @@ from trainshed.store.sqlite.database import Store
 
 
 async def created(store: Store, job: Job) -> Job:
-    await store.intake.create_job(job, [entry("created")])
+    await store.intake.create(NewWork(job, (entry("created"),)))
     return job
 
 
@@ -59,7 +59,7 @@ async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: St
             await store.intake.request_cancel(elsewhere, cancel())
     assert await store.intake.request_cancel(job.name, cancel()) == job.uid
     with pytest.raises(AlreadyExists):
-        await store.intake.create_job(job, [])
+        await store.intake.create(NewWork(job))
 
 
 async def test_drills_wait_beside_a_cancel(store: Store) -> None:
@@ -187,11 +187,11 @@ async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> N
     """spec/invariants#guarded-writes: a failed guard rolls back itself alone."""
     await created(store, make_job(1))
     results = await asyncio.gather(
-        *(store.intake.create_job(make_job(uid), [entry("created")]) for uid in range(2, 40)),
-        store.intake.create_job(make_job(99, "job1"), []),
-        store.intake.create_job(make_job(1, "other"), []),
+        *(store.intake.create(NewWork(make_job(uid), (entry("created"),))) for uid in range(2, 40)),
+        store.intake.create(NewWork(make_job(99, "job1"))),
+        store.intake.create(NewWork(make_job(1, "other"))),
         store.intake.delete_job(make_job(1).name, operation(1)),
-        store.intake.create_job(make_job(40), [entry("created")]),
+        store.intake.create(NewWork(make_job(40), (entry("created"),))),
         return_exceptions=True,
     )
     assert [type(result) for result in results[38:]] == [
@@ -213,20 +213,20 @@ async def test_a_new_work_that_has_gone_on_already_is_stored_by_the_leader_alone
     job = replace(make_job(1), state=JobState.PREPARING)
     made = NewWork(job, (entry("created"), entry("admitted")))
     with pytest.raises(StaleCommit, match=f"epoch {former} is over"):
-        await store.ledger.create(former, made)
-    await store.ledger.create(epoch, made)
+        await store.ledger.create_admitted(former, made)
+    await store.ledger.create_admitted(epoch, made)
     live = await loaded(store, 1)
     assert (live.job, live.generation) == (job, 1)
     kinds = [entry.kind for entry in await store.reader.timeline(JobUid(1))]
     assert kinds == ["created", "admitted"]
     with pytest.raises(AlreadyExists):
-        await store.ledger.create(epoch, NewWork(replace(job, uid=JobUid(2))))
+        await store.ledger.create_admitted(epoch, NewWork(replace(job, uid=JobUid(2))))
     assert await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running")) == 2
 
 
 async def test_a_caller_that_gives_up_disturbs_nobody(store: Store) -> None:
-    gone = asyncio.ensure_future(store.intake.create_job(make_job(1), []))
-    stays = asyncio.ensure_future(store.intake.create_job(make_job(2), []))
+    gone = asyncio.ensure_future(store.intake.create(NewWork(make_job(1))))
+    stays = asyncio.ensure_future(store.intake.create(NewWork(make_job(2))))
     await asyncio.sleep(0)
     gone.cancel()
     await stays
@@ -236,7 +236,7 @@ async def test_a_caller_that_gives_up_disturbs_nobody(store: Store) -> None:
 async def test_a_closed_store_says_so(store: Store) -> None:
     store.close()
     store.close()
-    for call in (store.intake.create_job(make_job(1), []), store.reader.find("x")):
+    for call in (store.intake.create(NewWork(make_job(1))), store.reader.find("x")):
         with pytest.raises(Unavailable):
             await call
 
@@ -244,7 +244,7 @@ async def test_a_closed_store_says_so(store: Store) -> None:
 async def test_a_story_is_told_on_in_any_state(store: Store) -> None:
     """Without touching the job: its generation and etag stay, so that nobody's commit gets stale."""
     job = make_job(7, "j")
-    await store.intake.create_job(job, [entry("created")])
+    await store.intake.create(NewWork(job, (entry("created"),)))
     before = await store.reader.job(job.name)
     for _ in range(2):
         await store.intake.tell([job.uid], entry("shell"))
@@ -265,7 +265,7 @@ async def test_many_stories_are_told_on_at_once(store: Store) -> None:
     """Of those that are there: who was deleted meanwhile keeps nobody else from being told."""
     jobs = [make_job(number, f"j{number}") for number in (1, 2)]
     for job in jobs:
-        await store.intake.create_job(job, [entry("created")])
+        await store.intake.create(NewWork(job, (entry("created"),)))
     await store.intake.tell([JobUid(1), JobUid(9), JobUid(2)], entry("service_away"))
     for job in jobs:
         kinds = [event.kind for event in await store.reader.timeline(job.uid)]

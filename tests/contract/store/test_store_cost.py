@@ -48,10 +48,10 @@ async def test_a_list_costs_the_same_beside_any_number_of_trials(tmp_path: Path)
     own += [make_pipeline(uid) for uid in range(3, 10)]
     own += [make_tuning(uid) for uid in range(10, 17)]
     own += [make_job(uid, api=Api.ML) for uid in range(17, 24)]
-    await store.intake.create_jobs([NewWork(work) for work in own])
+    await store.intake.create(*(NewWork(work) for work in own))
     before = [steps(tmp_path, *_listing(query)) for query in OWN]
     trials = [child(parent, 2 * n + 100 + parent.uid, n) for n in range(400) for parent in own[:2]]
-    await store.intake.create_jobs([NewWork(trial) for trial in trials])
+    await store.intake.create(*(NewWork(trial) for trial in trials))
     for query, less in zip(OWN, before, strict=True):
         after = steps(tmp_path, *_listing(query))
         # Some for one more place that is looked into, how many is SQLite's; none for each of its 800 trials.

@@ -96,7 +96,7 @@ def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 async def filled(store: Store) -> Sequence[Work]:
     made = history()
-    await store.intake.create_jobs([NewWork(work, (entry("created"),)) for work in made])
+    await store.intake.create(*(NewWork(work, (entry("created"),)) for work in made))
     return made
 
 
@@ -156,7 +156,7 @@ async def found(store: Store, where: Condition) -> list[int]:
 
 async def test_lists_follow_what_becomes_of_a_job(store: Store) -> None:
     job = replace(make_job(1), labels=(("team", "vision"),))
-    await store.intake.create_job(job, [entry("created")])
+    await store.intake.create(NewWork(job, (entry("created"),)))
     queued, running = Equal(Column.STATE, "QUEUED"), Equal(Column.STATE, "RUNNING")
     assert (await found(store, queued), await found(store, running)) == ([1], [])
     epoch = await store.ledger.acquire("controller")

@@ -8,7 +8,7 @@ from tests.contract.store.store_samples import T0, make_job, operation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import Notification, Occasion
-from trainshed.store.port import Commit
+from trainshed.store.port import Commit, NewWork
 
 
 def told(target: str) -> Notification:
@@ -21,7 +21,7 @@ async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service_an
     if "inline" in request.node.name:
         pytest.skip("a store in memory outlives nothing")
     store = reopen()
-    await store.intake.create_job(make_job(1), ())
+    await store.intake.create(NewWork(make_job(1)))
     over = replace(make_job(1), state=JobState.FAILED, ended=T0)
     commit = Commit(over, 1, notifications=(told("ops"), told("team")))
     await store.ledger.commit(await store.ledger.acquire("test"), commit)

@@ -18,7 +18,7 @@ from tests.contract.store.store_samples import make_job
 from tests.waiting import until
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.names import JobUid
-from trainshed.store.port import StoreUnreadable
+from trainshed.store.port import NewWork, StoreUnreadable
 from trainshed.store.sqlite.database import DATABASE_FILE, LOCK_FILE, Store, open_database
 from trainshed.store.sqlite.presence import RESCUED
 
@@ -31,7 +31,7 @@ async def known(store: Store, *uids: int) -> None:
 async def with_jobs(directory: Path, *uids: int) -> Store:
     store = open_database(directory)
     for uid in uids:
-        await store.intake.create_job(make_job(uid), [])
+        await store.intake.create(NewWork(make_job(uid)))
     return store
 
 
@@ -78,6 +78,7 @@ from pathlib import Path
 from tests.contract.store.store_samples import make_job
 from tests.waiting import until
 from trainshed.core.errors import NotFound, Unavailable
+from trainshed.store.port import NewWork
 from trainshed.store.sqlite.database import open_database
 
 async def main():
@@ -86,7 +87,7 @@ async def main():
     first = int(sys.argv[2])
     for uid in (first, first + 1):
         try:
-            await store.intake.create_job(make_job(uid), [])
+            await store.intake.create(NewWork(make_job(uid)))
             print("stored", flush=True)
         except Unavailable as refusal:
             print(refusal, flush=True)
@@ -186,7 +187,7 @@ async def test_nothing_is_acknowledged_that_would_be_gone(
     await known(store, 1, 2)
     with pytest.raises(NotFound):
         await store.reader.job_by_uid(JobUid(3))
-    await store.intake.create_job(make_job(4), [])
+    await store.intake.create(NewWork(make_job(4)))
     store.close()
     reader.close()
 
@@ -196,9 +197,9 @@ async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:
     database, away = tmp_path / DATABASE_FILE, tmp_path / "away"
     database.rename(away)
     with pytest.raises(Unavailable):
-        await store.intake.create_job(make_job(2), [])
+        await store.intake.create(NewWork(make_job(2)))
     away.rename(database)
-    await store.intake.create_job(make_job(2), [])
+    await store.intake.create(NewWork(make_job(2)))
     await known(store, 1, 2)
     store.close()
 

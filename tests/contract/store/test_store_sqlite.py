@@ -97,7 +97,7 @@ async def test_no_list_reads_or_sorts_all_works(tmp_path: Path, query: JobQuery)
     store = open_database(tmp_path)
     works: list[Work] = [make_job(1), make_job(2, api=Api.ML), make_job(3, location="europe-west4")]
     works += [make_tuning(4), make_pipeline(5), child(make_tuning(4), 6)]
-    await store.intake.create_jobs([NewWork(work) for work in works])
+    await store.intake.create(*(NewWork(work) for work in works))
     store.close()
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         through = walk(query)
@@ -154,10 +154,10 @@ async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     files = OpenFiles(tmp_path / DATABASE_FILE)
     writer, snapshots = Writer(connection, files), Snapshots(tmp_path / DATABASE_FILE)
     intake, reader = Intake(writer, snapshots), Reader(writer, snapshots)
-    await intake.create_job(make_job(1), [])
+    await intake.create(NewWork(make_job(1)))
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 3}")
-    many = (intake.create_job(make_job(uid), []) for uid in range(2, 40))
+    many = (intake.create(NewWork(make_job(uid))) for uid in range(2, 40))
     results = await asyncio.gather(*many, return_exceptions=True)
     refused = [uid for uid, result in enumerate(results, 2) if isinstance(result, Unavailable)]
     stored = [uid for uid, result in enumerate(results, 2) if result is None]
@@ -166,7 +166,7 @@ async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     for uid in refused:
         with pytest.raises(NotFound):
             await reader.job_by_uid(JobUid(uid))
-        await intake.create_job(make_job(uid), [])
+        await intake.create(NewWork(make_job(uid)))
     for uid in stored:
         assert (await reader.job_by_uid(JobUid(uid)))[0].uid == uid
     snapshots.close()
@@ -178,13 +178,14 @@ import asyncio, os, sys
 from pathlib import Path
 from tests.contract.store.store_samples import entry, live_job, make_job, operation, step
 from trainshed.core.lifecycle.states import JobState
+from trainshed.store.port import NewWork
 from trainshed.store.sqlite.database import open_database
 
 async def worker(store, epoch, first):
     uid = first
     while True:
         job = make_job(uid)
-        await store.intake.create_job(job, [entry("created"), entry("more")])
+        await store.intake.create(NewWork(job, (entry("created"), entry("more"))))
         os.write(1, b"created %d\\n" % uid)
         for state in (JobState.RUNNING, JobState.SUCCEEDED):
             live = live_job(await store.ledger.load(uid))
@@ -257,7 +258,7 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
             await found(store, uid)
         assert await store.ledger.acquire("after") >= 2
         job = make_job(first + 99_999)
-        await store.intake.create_job(job, [])
+        await store.intake.create(NewWork(job))
         live = live_job(await store.ledger.load(job.uid))
         epoch = await store.ledger.acquire("after")
         await store.ledger.commit(epoch, step(live, JobState.FAILED))

@@ -12,7 +12,7 @@ from tests.contract.store.store_samples import live_job, make_job, step
 from tests.inline_store import open_inline
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
+from trainshed.store.port import NewWork, StoreOfOtherVersion, StoreUnreadable
 from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 
 DUMPS = {path.stem: path.read_text() for path in Path(__file__).with_name("dumps").glob("*.sql")}
@@ -31,7 +31,7 @@ async def test_all_that_a_release_stored_is_there_and_life_goes_on(
     epoch = await store.ledger.acquire("next release")
     live = live_job(await store.ledger.load(JobUid(1)))
     await store.ledger.commit(epoch, step(live, JobState.SUCCEEDED, "ended"))
-    await store.intake.create_job(make_job(99), [])
+    await store.intake.create(NewWork(make_job(99)))
     store.close()
 
 

@@ -29,7 +29,7 @@ from trainshed.store.sqlite.database import Store
 
 async def created(store: Store, *works: Work) -> None:
     for work in works:
-        await store.intake.create_job(work, [entry("created")])
+        await store.intake.create(NewWork(work, (entry("created"),)))
 
 
 async def loaded(store: Store, uid: int) -> LiveJob[Work]:
@@ -45,12 +45,12 @@ async def uids(store: Store, query: JobQuery) -> list[int]:
 async def test_several_are_created_or_none(store: Store) -> None:
     pipeline = make_pipeline(1)
     both = [NewWork(pipeline, (entry("created"),)), NewWork(child(pipeline, 2))]
-    await store.intake.create_jobs(both)
+    await store.intake.create(*both)
     assert await store.reader.timeline(JobUid(1)) == (entry("created"),)
     assert [work.uid for work in await store.reader.children(JobUid(1))] == [2]
     for error, taken in ((AlreadyExists, make_job(4, "job2")), (Unavailable, make_job(2, "new"))):
         with pytest.raises(error):
-            await store.intake.create_jobs([NewWork(make_job(3), (entry("x"),)), NewWork(taken)])
+            await store.intake.create(NewWork(make_job(3), (entry("x"),)), NewWork(taken))
         assert await uids(store, JobQuery("p", None, None)) == [1]
         assert await store.reader.timeline(JobUid(3)) == ()
     # The names are free: nothing was reserved.

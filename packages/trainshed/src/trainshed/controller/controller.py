@@ -248,7 +248,7 @@ class Controller:
         self._mailboxes.wake(uid)
 
     async def create(self, *made: NewWork) -> None:
-        """Store new works, all or none, and go on with them. Raises what `Intake.create_jobs` raises, and
+        """Store new works, all or none, and go on with them. Raises what `Intake.create` raises, and
         Unavailable.
 
         A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is cancelled
@@ -332,7 +332,7 @@ class Controller:
         if isinstance(job, Job) and job.uid not in self._tracked and not self._closing:
             await self._create_job(job, made[0])
             return
-        await self._intake.create_jobs(made)
+        await self._intake.create(*made)
         for new in made:
             if isinstance(new.job, Job) and not self._closing:
                 self._track(LiveJob(new.job, generation=1))
@@ -352,9 +352,9 @@ class Controller:
         admitted = self._steps.admitted(made, own)
         try:
             if admitted is None:
-                await self._intake.create_job(job, made.timeline)
+                await self._intake.create(made)
             else:
-                await self._ledger.create(self._epoch, admitted)
+                await self._ledger.create_admitted(self._epoch, admitted)
         except Exception as failure:
             self._mailboxes.drop(uid)
             self._forget(uid)

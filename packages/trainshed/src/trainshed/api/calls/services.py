@@ -225,7 +225,7 @@ class Services(Struct, frozen=True):
     #: Tells the controller that a job has something to do.
     wake: Callable[[JobUid], None]
     #: Stores new jobs, tuning jobs and pipelines, all or none, and wakes the controller for them. Raises as
-    #: `Intake.create_jobs`.
+    #: `Intake.create`.
     create: Callable[..., Awaitable[None]]
     #: Tells the controller that an operation of a study waits. Its end is published as a notice of
     #: `JobUid(study)`.

@@ -138,7 +138,7 @@ async def store_works(services: Services, principal: Principal, *works: Work) ->
     controller. Their project gets its default bucket.
 
     Raises AlreadyExists, InvalidRequest (wrong labels), FailedPrecondition (`pinned`),
-    Unavailable (the service stops), and as `Intake.create_jobs`.
+    Unavailable (the service stops), and as `Intake.create`.
     """
     if services.closing.is_set():
         raise Unavailable(

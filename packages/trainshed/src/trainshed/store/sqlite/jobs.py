@@ -135,13 +135,9 @@ def append_timeline(
 class Intake(Port):
     """What requests write."""
 
-    async def create_job(self, job: Work, timeline: Sequence[TimelineEntry]) -> None:
-        """Store a new work, with generation 1. Raises AlreadyExists if the name was ever used in the project,
-        even by a job that was deleted; Unavailable if only the uid is taken."""
-        await self._writer.run("create_job", storing(NewWork(job, tuple(timeline))))
-
-    async def create_jobs(self, made: Sequence[NewWork]) -> None:
-        """Store several new works at once, all or none. Raises as `create_job`."""
+    async def create(self, *made: NewWork) -> None:
+        """Store new works, with generation 1, all or none. Raises AlreadyExists if a name was ever used in
+        the project, even by a job that was deleted; Unavailable if only a uid is taken."""
         stores = tuple(map(storing, made))
 
         def work(connection: sqlite3.Connection) -> None:
@@ -150,7 +146,7 @@ class Intake(Port):
 
         if made:
             concerns(made[0].job.name.project_id, str(made[0].job.name))
-        await self._writer.run("create_jobs", work)
+        await self._writer.run("create", work)
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
         """Append a cancel intent, unless one waits already. Raises NotFound, FailedPrecondition (already
@@ -324,9 +320,9 @@ class Ledger(Port):
             self._acquired(epoch)
         return epoch
 
-    async def create(self, epoch: int, made: NewWork) -> None:
-        """Store a new work, with generation 1, that has made its first step already: `Intake.create_job` and
-        a commit in one. Raises as `Intake.create_job`, and StaleCommit if a newer epoch was acquired."""
+    async def create_admitted(self, epoch: int, made: NewWork) -> None:
+        """Store a new work, with generation 1, that has made its first step already: `Intake.create` and a
+        commit in one. Raises as `Intake.create`, and StaleCommit if a newer epoch was acquired."""
         store = storing(made)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -337,7 +333,7 @@ class Ledger(Port):
             store(connection)
 
         concerns(made.job.name.project_id, str(made.job.name))
-        await self._writer.run("create", work)
+        await self._writer.run("create_admitted", work)
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
         """Return the job with its unconsumed intents; None if it is over, does not exist or cannot be
