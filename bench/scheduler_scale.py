@@ -52,7 +52,7 @@ def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[Replica
         cpus = draw.choice((2, 4, 8, 8, 16, 16, 32, 64))
         devices = draw.choice((0, 0, 0, 1, 2, 4, 8))
         memory = cpus * draw.choice((2, 4)) * GIB
-        kind = Demand(cpus, memory, draw.choice(DEVICES) if devices else "", devices)
+        kind = Demand(cpus, memory, draw.choice(DEVICES) if devices else None, devices)
         workers = draw.choice((0, 0, 1, 3, 7, 15, 63))
         replicas = [(ReplicaId(0, 0), kind), *((ReplicaId(1, i), kind) for i in range(workers))]
         if draw.random() < 0.2:

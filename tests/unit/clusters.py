@@ -48,7 +48,7 @@ def gang(
 ) -> Gang:
     """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says
     otherwise."""
-    demand = Demand(cpus, memory * GIB, kind if gpus else "", gpus, machine)
+    demand = Demand(cpus, memory * GIB, kind if gpus else None, gpus, machine)
     ids = (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(replicas - 1)))
     return Gang(
         uid=JobUid(uid),
@@ -144,7 +144,7 @@ class World:
     def check(self) -> None:
         """No node over its capacity, no quota exceeded, no gang half placed, each replica in one place at
         most."""
-        used: defaultdict[tuple[str, str], float] = defaultdict(float)
+        used: defaultdict[tuple[str, str | None], float] = defaultdict(float)
         quota: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         running = 0
         gangs = 0

@@ -28,7 +28,7 @@ def node(name: str, *replicas: str) -> NodeStatus:
         32 * GIB,
         (("NVIDIA_TESLA_T4", 1),),
         condition=NodeCondition.READY,
-        cause="",
+        cause=None,
         used_vcpus=2 * count,
         used_memory_bytes=4 * count * GIB,
         used_accelerators=(),

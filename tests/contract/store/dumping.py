@@ -96,7 +96,7 @@ async def contents(store: Store) -> dict[str, Any]:
     reader, version = store.reader, make_version("m", 1)
     return {
         "live": await store.ledger.load_live(),
-        "works": await reader.jobs(JobQuery("", None, None)),
+        "works": await reader.jobs(JobQuery(None, None, None)),
         "trials' jobs": await reader.children(JobUid(10)),
         "found": await reader.find("census"),
         "timelines": [await reader.timeline(JobUid(uid)) for uid in (1, 2, 10)],

@@ -30,7 +30,7 @@ def steps(directory: Path, sql: str, parameters: dict[str, Any]) -> int:
 
 
 OWN = [
-    JobQuery("", None, None, limit=5),
+    JobQuery(None, None, None, limit=5),
     JobQuery("p", None, None, limit=5),
     JobQuery("p", Api.ML, None, limit=5),
     JobQuery("p", Api.VERTEX, None, limit=5),

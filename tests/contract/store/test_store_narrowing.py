@@ -35,7 +35,7 @@ from trainshed.store.port import (
 from trainshed.store.sqlite import narrowing
 from trainshed.store.sqlite.database import Store
 
-ALL = JobQuery("", None, None)
+ALL = JobQuery(None, None, None)
 COUNT = 60
 
 

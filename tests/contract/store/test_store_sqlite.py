@@ -87,7 +87,7 @@ def test_no_statement_reads_all_jobs(tmp_path: Path) -> None:
 LISTS = [
     *(JobQuery("p", api, None) for api in (None, *Api)),
     JobQuery("p", None, "l", collection=Collection.TUNING_JOBS),
-    JobQuery("", None, None),
+    JobQuery(None, None, None),
 ]
 
 

@@ -196,7 +196,7 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
     hold = HoldName("doctor", JobUid(1), 1, 0)
     pod = manifests.pod(
         settings,
-        routes.of(MachineWanted(_MACHINE, "")),
+        routes.of(MachineWanted(_MACHINE)),
         None,
         hold,
         need,

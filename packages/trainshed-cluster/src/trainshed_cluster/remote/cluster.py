@@ -96,7 +96,7 @@ class NodeNeed(Struct, frozen=True):
 
     @property
     def wanted(self) -> MachineWanted:
-        return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
+        return MachineWanted(self.machine, self.accelerator if self.accelerators else None)
 
 
 class Hold(Struct, frozen=True):

@@ -125,7 +125,7 @@ def service_sockets(context: EngineContext) -> dict[str, Path]:
 def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
     """Make the local engine for what runs on the service's own machine. `directory`: its data."""
     here = Options(
-        hidden=context.hidden, rules=replace(context.rules, autopsy_ttl=0), now=context.now
+        hidden=context.hidden, rules=replace(context.rules, autopsy_ttl=None), now=context.now
     )
     return LocalEngine(directory, here)
 
@@ -136,7 +136,7 @@ def told_to_agents(context: EngineContext) -> dict[str, Any]:
     access = context.access
     return {
         # What fails on a node goes with its agent's files.
-        "rules": replace(context.rules, autopsy_ttl=0),
+        "rules": replace(context.rules, autopsy_ttl=None),
         "hidden": tuple(map(str, context.hidden)),
         "interception": _text(access.certificate),
         "trust": _text(access.trust),
@@ -190,7 +190,7 @@ def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:
     counts. `engine`: its name in the configuration."""
     wrong: list[str] = []
     types, devices = machine_types(), _accelerators()
-    left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
+    left = {MachineWanted(name, device) for name in types for device in (None, *devices)}
     for number, table in enumerate(tables):
         at = f"machines[{number}]"
         unknown = list(unknown_accelerators(table.accelerators))

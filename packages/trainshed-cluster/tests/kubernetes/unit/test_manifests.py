@@ -171,7 +171,7 @@ def test_what_is_no_quantity_is_refused() -> None:
 def test_machines_without_a_route_go_by_the_plain_settings() -> None:
     routes = Routes(parse(GPUS))
     assert routes.of(MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")).runtime_class == "nvidia"
-    assert routes.of(MachineWanted("n1-standard-4", "")).runtime_class == ""
+    assert routes.of(MachineWanted("n1-standard-4")).runtime_class == ""
 
 
 @pytest.mark.parametrize(

@@ -413,9 +413,9 @@ class CapacityTracker:
         causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
         return explaining.node_statuses(self._snapshot, causes)
 
-    def quota_statuses(self, now: Nanos, project_id: str = "") -> tuple[QuotaStatus, ...]:
-        """Return every quota that is set, or that a project uses or waits for, of one project or of all; by
-        project, region, metric and person."""
+    def quota_statuses(self, now: Nanos, project_id: str | None = None) -> tuple[QuotaStatus, ...]:
+        """Return every quota that is set, or that a project uses or waits for, of one project or, for None,
+        of all; by project, region, metric and person."""
         budget_used = self.budgets.used(now)
         return tuple(
             replace(status, used=round(budget_used(status.key), 2))

@@ -287,7 +287,7 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
 
 async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     prepared = await _environments(ports, job, instruction.attempt)
-    packages = ""
+    packages = None
     if has_reducers(job.spec):
         packages = ports.runtimes.reduction() or await ports.runtimes.prepare_reduction()
     await _release_before(ports.engine, job.uid, instruction.attempt)

@@ -38,8 +38,8 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[JobPackage, ...]], PreparedRuntime
 class LaunchDefaults(Struct, frozen=True):
     """What all plans of this service share."""
 
-    #: Most memory of any replica in bytes, whatever its machine has; 0 = no cap.
-    memory_cap: Bytes = 0
+    #: Most memory of any replica in bytes, whatever its machine has; None = no cap.
+    memory_cap: Bytes | None = None
     #: Which programs begin warm, unless their job says otherwise.
     warm_starts: warm_start.WarmStarts = "trials"
 
@@ -84,7 +84,7 @@ def launch_plans(
     waiting: Mapping[ReplicaId, int],
     *,
     buckets: tuple[tuple[str, str], ...] = (),
-    packages: str = "",
+    packages: str | None = None,
 ) -> tuple[LaunchPlan, ...]:
     """Return a plan for every `waiting` (replica, incarnation) that is still the current one and has a node.
     `buckets`: name and directory of those that the job may see. `packages`: directory of

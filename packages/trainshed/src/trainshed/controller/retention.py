@@ -79,7 +79,7 @@ class RetentionTimer:
         """Return the due jobs that clients made, or whose makers are gone, those first that ended first;
         `_delete` also deletes what each of them made."""
         before = self.now() - self.age
-        query = JobQuery("", None, None, limit=_PAGE)
+        query = JobQuery(None, None, None, limit=_PAGE)
         orphans = await self.reader.children(ORPHANS)
         over = [_Over(work.uid, work.name, work.ended) for work in orphans]
         while True:
@@ -90,7 +90,7 @@ class RetentionTimer:
                 return sorted(
                     (job for job in over if 0 < job.ended < before), key=lambda job: job.ended
                 )
-            query = JobQuery("", None, None, limit=_PAGE, after=page.went_to)
+            query = JobQuery(None, None, None, limit=_PAGE, after=page.went_to)
 
     async def _delete(self, over: _Over) -> bool:
         """Delete what a job has made, then the job. Return False if something of it is in use, and stays for

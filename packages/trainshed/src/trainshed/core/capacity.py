@@ -17,10 +17,10 @@ from trainshed.core.units import Nanos
 class MachineWanted(Struct, frozen=True):
     """What decides where a replica may run, besides free capacity."""
 
-    #: Public machine type; "" = not known: then it runs where machines run that no route matches.
-    type: str = ""
-    #: Public type of its devices; "" = it has none.
-    accelerator: str = ""
+    #: Public machine type; None = not known: then it runs where machines run that no route matches.
+    type: str | None = None
+    #: Public type of its devices; None = it has none.
+    accelerator: str | None = None
 
 
 class Route(Struct, frozen=True):
@@ -36,7 +36,8 @@ class Route(Struct, frozen=True):
     def is_for(self, machine: MachineWanted) -> bool:
         if self.accelerators and machine.accelerator not in self.accelerators:
             return False
-        return not self.types or any(fnmatchcase(machine.type, pattern) for pattern in self.types)
+        name = machine.type or ""
+        return not self.types or any(fnmatchcase(name, pattern) for pattern in self.types)
 
 
 class Acceptance(Struct, frozen=True):
@@ -213,8 +214,8 @@ class NodeStatus(Node, frozen=True, kw_only=True):
     """A node and how much of it is used."""
 
     condition: NodeCondition
-    #: Why it is in that condition; "" = it is not known.
-    cause: str
+    #: Why it is in that condition; None = it is not known.
+    cause: str | None
     #: Used by replicas, as are the next two: never more than the node has, whatever the replicas asked for.
     used_vcpus: float
     used_memory_bytes: int

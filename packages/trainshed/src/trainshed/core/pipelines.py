@@ -63,8 +63,8 @@ class Pipeline(WorkRecord, frozen=True, kw_only=True):
     job: JobUid = JobUid(0)
     #: The custom job of the best trial of a tuning task; 0 = not known yet.
     best_job: JobUid = JobUid(0)
-    #: `MODEL_NAME@VERSION` that it left; "" = none.
-    model: str = ""
+    #: `MODEL_NAME@VERSION` that it left.
+    model: str | None = None
 
 
 class ModelVersion(Struct, frozen=True):
@@ -82,11 +82,11 @@ class ModelVersion(Struct, frozen=True):
     #: "default" is among them for exactly one version of each model.
     aliases: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
-    #: Name of the pipeline that trained it; "" = it was uploaded.
-    pipeline: str = ""
+    #: Name of the pipeline that trained it; None = it was uploaded.
+    pipeline: str | None = None
     #: For an uploaded version: name of the job in whose output directory its artifacts lie, or whose program
-    #: uploaded it; "" = neither.
-    job: str = ""
+    #: uploaded it; None = neither.
+    job: str | None = None
 
 
 class ModelEvaluation(Struct, frozen=True):
@@ -162,7 +162,7 @@ def succeed(
 ) -> None:
     """End the pipeline because its job succeeded; its model, if one was asked for, is registered in the same
     commit. `best_job`: the job of the best trial of a tuning task, 0 = it was none."""
-    version_name = f"{version.name}@{version.version}" if version else ""
+    version_name = f"{version.name}@{version.version}" if version else None
     transition.fire_job(JobTrigger.SUCCEEDED)
     at = max(transition.now, transition.job.updated)
     started = transition.job.started or at
@@ -179,8 +179,8 @@ def model_fault(
     versions: tuple[ModelVersion, ...],
     *,
     is_there: bool,
-) -> str:
-    """Return why a job that succeeded leaves no model; "" = it leaves one. `versions`: those that the model
+) -> str | None:
+    """Return why a job that succeeded leaves no model; None = it leaves one. `versions`: those that the model
     of this name has; `is_there`: whether anything lies at `uri`."""
     if not is_there:
         return (
@@ -196,7 +196,7 @@ def model_fault(
             "another model_id, or that model as the parent_model, to which this one adds a version; or "
             "upload what was trained from its directory."
         )
-    return ""
+    return None
 
 
 def fail(transition: WorkTransition[Pipeline], fault: str) -> None:

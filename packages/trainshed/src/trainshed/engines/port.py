@@ -120,7 +120,7 @@ class SlotRequest(Struct, frozen=True):
 
     @property
     def wanted(self) -> MachineWanted:
-        return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
+        return MachineWanted(self.machine, self.accelerator if self.accelerators else None)
 
 
 class Slot(Struct, frozen=True):
@@ -268,8 +268,8 @@ class ProgramRules(Struct, frozen=True):
     enforce_disk: bool = False
     #: Paths that programs may read even inside directories that are hidden from them.
     visible: tuple[str, ...] = ()
-    #: Nanoseconds for which the files of failed replicas are kept; 0 = they are not.
-    autopsy_ttl: int = 0
+    #: Nanoseconds for which the files of failed replicas are kept; None = they are not.
+    autopsy_ttl: int | None = None
 
 
 class SecretSource(Protocol):

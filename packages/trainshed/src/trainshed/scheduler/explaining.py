@@ -338,7 +338,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
         statuses.append(
             NodeStatus(
                 **asdict(capacity),
-                cause=causes.get(name, ""),
+                cause=causes.get(name),
                 used_vcpus=min(node.used[-2] / 1000, capacity.vcpus),
                 used_memory_bytes=min(node.used[-1], capacity.memory_bytes),
                 used_accelerators=tuple((kind, count) for kind, count in used if count),
@@ -348,9 +348,9 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
     return tuple(statuses)
 
 
-def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatus, ...]:
-    """Return every quota that is set, or that a project uses or waits for, of one project or of all; by
-    project, region, metric and person."""
+def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaStatus, ...]:
+    """Return every quota that is set, or that a project uses or waits for, of one project or, for None, of
+    all; by project, region, metric and person."""
     keys = {*snapshot.meters, *snapshot.quotas} - {AT_ONCE}
     statuses: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric, k.person)):
@@ -360,6 +360,6 @@ def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatu
         used = waiting if key.metric == QUEUED else used
         # What nobody limits is of interest for the project as a whole.
         counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))
-        if project_id in ("", key.project_id) and counts:
+        if project_id in (None, key.project_id) and counts:
             statuses.append(QuotaStatus(key, limit, used / 1000, waiting / 1000))
     return tuple(statuses)

@@ -148,7 +148,8 @@ def lacking(nodes: NodeResources, some: Sequence[str], kind: Kind) -> tuple[str,
 def _not_taken(nodes: NodeResources, kind: Kind) -> str:
     """Say that no node is for its machine."""
     demand = kind.demand
-    machine = demand.machine + (f" with {kind.accelerator}" if kind.accelerator else "")
+    devices = f" with {kind.accelerator}" if kind.accelerator else ""
+    machine = f"{demand.machine or 'its machine'}{devices}"
     of = _destination(nodes, nodes, kind).removeprefix(" of ")
     if not of:
         return f"needs a node for {machine}; no node takes that"

@@ -30,16 +30,16 @@ class Demand(Struct, frozen=True, gc=False):
 
     vcpus: float = 0.0
     memory_bytes: int = 0
-    #: Public type of the devices; "" = it needs none.
-    accelerator: str = ""
+    #: Public type of the devices; None = it needs none.
+    accelerator: str | None = None
     #: How many of them.
     accelerators: int = 0
-    #: Public machine type, by which some nodes take it and others do not; "" = not known.
-    machine: str = ""
+    #: Public machine type, by which some nodes take it and others do not; None = not known.
+    machine: str | None = None
 
     @property
     def wanted(self) -> MachineWanted:
-        return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
+        return MachineWanted(self.machine, self.accelerator if self.accelerators else None)
 
 
 Replicas = tuple[tuple[ReplicaId, Demand], ...]
@@ -107,8 +107,8 @@ class Policy(Struct, frozen=True):
     patience: int = 600 * 10**9
     #: Nanoseconds after which past use counts half in the fair share.
     half_life: int = 7 * 24 * 3600 * 10**9
-    #: Most bytes that a replica gets, whatever its machine has; 0 = no cap.
-    memory_cap: Bytes = 0
+    #: Most bytes that a replica gets, whatever its machine has; None = no cap.
+    memory_cap: Bytes | None = None
     #: Bytes that the engine may take on a node for each replica, beside the replica's own.
     memory_beside: int = 0
 
@@ -206,7 +206,7 @@ def _contents(
         demand = Demand(
             vcpus=machine.vcpus,
             memory_bytes=_memory(machine, memory_factor, policy),
-            accelerator=devices.type if devices else "",
+            accelerator=devices.type if devices else None,
             accelerators=devices.count if devices else 0,
             machine=machine.type,
         )

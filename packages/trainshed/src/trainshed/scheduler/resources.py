@@ -51,7 +51,7 @@ class Kind:
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
-        self.accelerator = demand.accelerator if demand.accelerators else ""
+        self.accelerator = demand.accelerator if demand.accelerators else None
         self.cpus = thousandths(demand.vcpus)
         self._vectors: dict[Layout, Vector] = {}
         self._suits: dict[Layout, bool] = {}

@@ -167,7 +167,7 @@ class App:
                 now=now,
             )
         )
-        memory_cap = settings.memory_per_replica << 20
+        memory_cap = settings.memory_per_replica << 20 or None
         self.controller = Controller(
             intake=store.intake,
             ledger=store.ledger,
@@ -312,7 +312,7 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
             settings.max_processes or None,
             settings.enforce_disk,
             tuple(filter(None, settings.visible_paths.split(":"))),
-            autopsy_ttl=round(settings.autopsy_ttl * 3600e9),
+            autopsy_ttl=round(settings.autopsy_ttl * 3600e9) or None,
         ),
         cache=settings.cache,
         interpreters=lambda: {Path(python.prefix) for python in interpreters.search()},

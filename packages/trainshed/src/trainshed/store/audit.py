@@ -35,10 +35,10 @@ class AuditRecord(Struct, omit_defaults=True):
     method: str
     #: What it was done to: a resource's name.
     resource: str = ""
-    #: The service account as which it was done; "" = none.
-    acting_as: str = ""
-    #: The address that the request came from; "" = it is not known.
-    source: str = ""
+    #: The service account as which it was done.
+    acting_as: str | None = None
+    #: The address that the request came from; None = it is not known.
+    source: str | None = None
     #: What was changed and how; no secrets.
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
     #: The number of the answer's google.rpc code; 0 = it was done.
@@ -71,7 +71,7 @@ _CALL: Final[ContextVar[RecordedCall | None]] = ContextVar("call", default=None)
 @contextlib.contextmanager
 def recording(call: RecordedCall) -> Generator[None]:
     """Have the first write of the block, in whichever task, carry the record of this call."""
-    call.record.source = call.record.source or SOURCE.get()
+    call.record.source = call.record.source or SOURCE.get() or None
     before = _CALL.set(call)
     try:
         yield

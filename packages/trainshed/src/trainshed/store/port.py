@@ -159,8 +159,8 @@ class Commit(Struct, frozen=True):
 class JobQuery(Struct, frozen=True):
     """One page of a list of works, newest first."""
 
-    #: "" = all projects, whatever the other fields say.
-    project_id: str
+    #: None = all projects, whatever the other fields say.
+    project_id: str | None
     #: None = both APIs.
     api: Api | None
     #: Counts for a collection alone, whose list is of one location.

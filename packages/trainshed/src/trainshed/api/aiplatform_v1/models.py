@@ -117,7 +117,7 @@ async def copy(call: Call, request: Any) -> Message:
             created=now,
             updated=now,
             aliases=_aliases_at_first(number),
-            pipeline="",
+            pipeline=None,
         )
 
     return await _register(services, request, existing, version, "CopyModelResponse")
@@ -271,19 +271,19 @@ async def _parent_model(
     return None, (Violation("parent_model", f"{version.name} does not lie in {parent}."),)
 
 
-async def _maker(call: Call, project: str, uri: str) -> str:
+async def _maker(call: Call, project: str, uri: str) -> str | None:
     """Return the name of the job in whose output directory the artifacts lie, else of the job whose program
-    uploads them; "" if there is neither."""
+    uploads them; None if there is neither."""
     reader = call.services.reader
     uid = await reader.job_of_output(project, uri) if uri else None
     if uid is None and call.principal.program is not None:
         uid = JobUid(call.principal.program.job_uid)
     if uid is None:
-        return ""
+        return None
     try:
         return str((await reader.job_by_uid(uid))[0].name)
     except NotFound:
-        return ""
+        return None
 
 
 def _version(
@@ -416,7 +416,7 @@ def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
     view.version_id = str(record.version)
     view.display_name = record.display_name
     view.artifact_uri = record.artifact_uri
-    view.training_pipeline = record.pipeline
+    view.training_pipeline = record.pipeline or ""
     if record.job and not view.HasField("metadata"):
         view.metadata.struct_value["job"] = record.job
     del view.version_aliases[:]

@@ -430,7 +430,7 @@ async def audited(
         return await answer()
     voucher = services.access.voucher(principal)
     by = voucher.by if isinstance(voucher, Bearer) else None
-    acting_as = principal.email if by else ""
+    acting_as = principal.email if by else None
     record = AuditRecord(by or principal.email, method, resource, acting_as)
     with recording(call := RecordedCall(services.now(), record, project)):
         try:

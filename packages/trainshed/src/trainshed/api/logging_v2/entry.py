@@ -123,7 +123,7 @@ def audit_entry(row: AuditRow) -> Entry:
         "methodName": record.method,
         "resourceName": record.resource,
         "authenticationInfo": by,
-        "requestMetadata": {"callerIp": record.source},
+        "requestMetadata": {"callerIp": record.source or ""},
         "metadata": dict(record.detail),
         "status": status,
     }

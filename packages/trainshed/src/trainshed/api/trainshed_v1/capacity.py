@@ -104,7 +104,7 @@ def node_view(node: NodeStatus) -> records.Node:
     return records.Node(
         name=node.name,
         condition=node.condition.value,
-        cause=node.cause,
+        cause=node.cause or "",
         vcpus=node.vcpus,
         used_vcpus=node.used_vcpus,
         memory_bytes=node.memory_bytes,

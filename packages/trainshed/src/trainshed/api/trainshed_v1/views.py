@@ -289,5 +289,5 @@ def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> recor
         task=pipeline.spec.task.value,
         job=job,
         job_state=state.value if state else "",
-        model=pipeline.model,
+        model=pipeline.model or "",
     )

@@ -58,13 +58,13 @@ _OF_ITS_TIME = (
 
 class Autopsies:
     """Keeps the autopsies of one engine, and opens shells in them. `ttl`: nanoseconds for which they are
-    kept; 0 = none are. `swept`: called when something was put into the trash. `now`: the clock, in
+    kept; None = none are. `swept`: called when something was put into the trash. `now`: the clock, in
     nanoseconds since the epoch."""
 
     def __init__(
         self,
         layout: Layout,
-        ttl: int,
+        ttl: int | None,
         now: Callable[[], int],
         swept: Callable[[], None],
         spawner: Spawner,
@@ -197,7 +197,7 @@ class Autopsies:
                     yield key, directory
 
     def _take_up(self, key: Key, directory: Path) -> None:
-        self._kept[key] = _autopsy(key, directory, self._ttl)
+        self._kept[key] = _autopsy(key, directory, self._ttl or 0)
         what = f"job {key[0]}: weighing what {key[2]} left"
         self._tasks.begin(self._weigh(key, directory), what)
 

@@ -116,7 +116,7 @@ class LocalEngine:
 
     def capabilities(self) -> Capabilities:
         """Known after `start`."""
-        return replace(self._probe.capabilities(), autopsies=self._options.rules.autopsy_ttl > 0)
+        return replace(self._probe.capabilities(), autopsies=bool(self._options.rules.autopsy_ttl))
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)

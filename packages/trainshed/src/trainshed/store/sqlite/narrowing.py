@@ -52,7 +52,7 @@ class Walk(Struct, frozen=True):
 def walk(query: JobQuery) -> Walk:
     """Return the walk through the works of `query`."""
     parameters: Parameters = {"below": query.after or ABOVE_ALL_UIDS, "limit": query.limit}
-    if not query.project_id:
+    if query.project_id is None:
         return Walk(f"{_EVERYWHERE} ORDER BY uid DESC", "works.parent_uid = 0", parameters)
     parameters["project_id"] = query.project_id
     tests = ["works.project_id = :project_id"]

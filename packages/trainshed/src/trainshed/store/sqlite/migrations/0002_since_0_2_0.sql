@@ -27,11 +27,16 @@ UPDATE jobs SET record = (
         SELECT number + 1, replace(text, '"' || field.value || '":""', '"' || field.value || '":null')
         FROM step JOIN json_each('[
             "service_account", "base_output_directory", "job_dir", "runtime_version", "trial", "metric_tag",
-            "cause", "replica", "reason", "node", "leaving", "avoid", "began", "at_line", "artifact_uri", "output"
+            "cause", "replica", "reason", "node", "leaving", "avoid", "began", "at_line", "artifact_uri", "output",
+            "model"
         ]') AS field ON field.key = number
     )
     SELECT CAST(text AS BLOB) FROM step ORDER BY number DESC LIMIT 1
 )
+WHERE json_valid(CAST(record AS TEXT));
+UPDATE model_versions SET record = CAST(replace(replace(
+    CAST(record AS TEXT), '"pipeline":""', '"pipeline":null'), '"job":""', '"job":null'
+) AS BLOB)
 WHERE json_valid(CAST(record AS TEXT));
 UPDATE operations SET record = CAST(replace(replace(replace(
     CAST(record AS TEXT), '"cause":""', '"cause":null'), '"replica":""', '"replica":null'), '"reason":""', '"reason":null'
