@@ -144,7 +144,7 @@ class World:
     def check(self) -> None:
         """No node over its capacity, no quota exceeded, no gang half placed, each replica in one place at
         most."""
-        used: defaultdict[tuple[str, str | None], float] = defaultdict(float)
+        used: defaultdict[tuple[str, str], float] = defaultdict(float)
         quota: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         running = 0
         gangs = 0
@@ -164,7 +164,7 @@ class World:
                 demand = demands[replica]
                 used[name, "cpus"] += demand.vcpus
                 used[name, "memory"] += demand.memory_bytes
-                used[name, demand.accelerator] += demand.accelerators
+                used[name, demand.accelerator or ""] += demand.accelerators
         for key, limit in self.quotas.items():
             spent = quota[key.project_id, key.region, key.metric]
             assert spent <= limit, key

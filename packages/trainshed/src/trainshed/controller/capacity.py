@@ -407,8 +407,7 @@ class CapacityTracker:
         self._thread.shutdown(wait=False)
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
-        news = {name: self.unfit(name) for name in self._nodes}
-        causes = {name: unfit.cause for name, unfit in news.items() if unfit is not None}
+        causes = {name: unfit.cause for name in self._nodes if (unfit := self.unfit(name))}
         # Includes what is wrong with nodes that take work all the same.
         causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
         return explaining.node_statuses(self._snapshot, causes)

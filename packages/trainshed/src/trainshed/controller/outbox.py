@@ -142,17 +142,17 @@ class OutboxWorker:
     async def _try_all(self, group: Sequence[Outgoing]) -> None:
         """Send the notifications of one target. After a failure the rest is not tried, because it would fail
         as well, and each try may take long."""
-        cause = ""
+        cause = None
         for outgoing in group:
             due = next_try(outgoing.notification.created, outgoing.tries + 1, self._now())
             # Before it is sent: on a full disk it would be sent with each pass.
             await self._outbox.put_off(outgoing.id, due or self._now())
             cause = cause or await self._try(outgoing)
-            if cause:
+            if cause is not None:
                 await self._failed(outgoing, cause, is_last=due is None)
 
-    async def _try(self, outgoing: Outgoing) -> str:
-        """Send one notification. Return why that failed, "" = it did not."""
+    async def _try(self, outgoing: Outgoing) -> str | None:
+        """Send one notification. Return why that failed, None = it did not."""
         notification = outgoing.notification
         what = f"{notification.target} was told that {_WORDS[notification.occasion]}"
         try:
@@ -173,7 +173,7 @@ class OutboxWorker:
             _log(notification).warning("%s", what)
         await self._tell(outgoing, "notified", f"{what}.")
         await self._outbox.remove(outgoing.id)
-        return ""
+        return None
 
     async def _failed(self, outgoing: Outgoing, cause: str, *, is_last: bool) -> None:
         notification, tries = outgoing.notification, outgoing.tries + 1

@@ -46,7 +46,7 @@ class TuningReconciler:
         self._curves = Curves(stores.studies)
         self._wake = wake
         #: Questions for the next trials, one for each job at a time, until it has taken the answer.
-        self._asking: dict[JobUid, asyncio.Task[tuple[Proposals, str]]] = {}
+        self._asking: dict[JobUid, asyncio.Task[tuple[Proposals, str | None]]] = {}
 
     def close(self) -> None:
         """Ask for nothing more."""
@@ -157,10 +157,10 @@ class TuningReconciler:
 
     async def _suggest(
         self, job: TuningJob, shown: tuple[Seen, ...], count: int
-    ) -> tuple[Proposals, str]:
-        """Return points that the advisor suggests, and why they were drawn at random; "" = they come from the
-        study's own algorithm. Has the job looked at when they are there."""
-        spec, failures, drawn, pause = job.spec.study, 0, "", _PAUSE
+    ) -> tuple[Proposals, str | None]:
+        """Return points that the advisor suggests, and why they were drawn at random; None = they come from
+        the study's own algorithm. Has the job looked at when they are there."""
+        spec, failures, drawn, pause = job.spec.study, 0, None, _PAUSE
         while True:
             try:
                 proposals = await self._stores.advisor.suggest(spec, shown, count, job.uid)

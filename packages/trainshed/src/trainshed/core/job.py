@@ -134,9 +134,8 @@ class JobSpec(Struct, frozen=True):
     job_json: str
     #: The account as which its programs run; None = the project's default one.
     service_account: str | None = None
-    #: `gs://` URI below which a Vertex job writes.
+    #: `gs://` URIs below which it writes: of a job of Vertex, and of an `ml` job.
     base_output_directory: str | None = None
-    #: The same of an `ml` job.
     job_dir: str | None = None
     #: Of an `ml` job; None = it runs in containers, or in the newest version.
     runtime_version: str | None = None

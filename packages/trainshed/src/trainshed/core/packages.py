@@ -28,11 +28,11 @@ class JobPackage(Struct, frozen=True, order=True):
     #: What the SHA-256 of its content begins with, in hexadecimal digits; "" = it is not pinned.
     digest: str = ""
 
-    def fault(self, digest: str) -> str:
-        """Return what is wrong if the content with this SHA-256 is installed for it, and what to do; "" if
+    def fault(self, digest: str) -> str | None:
+        """Return what is wrong if the content with this SHA-256 is installed for it, and what to do; None if
         nothing is."""
         if digest.startswith(self.digest):
-            return ""
+            return None
         bucket = self.uri.split("/")[2]
         verb = "is" if len(self.digest) == len(digest) else "begins with"
         return (

@@ -184,10 +184,10 @@ class Result(enum.StrEnum):
 
 
 class Progress(Struct, frozen=True):
-    """The steps of the log around a fault. `source`: the replica whose lines they are, "" = all replicas.
+    """The steps of the log around a fault. `source`: the replica whose lines they are, None = all replicas.
     `ascending`: the numbers only grew until the fault; otherwise they do not tell how far the job was."""
 
-    source: str = ""
+    source: str | None = None
     word: str = "step"
     first: Step | None = None
     before: Step | None = None
@@ -205,20 +205,20 @@ class Finding(Struct, frozen=True):
     outcome: Outcome
     #: Steps done again; None = not known.
     lost: int | None
-    #: Why the outcome is not known; "" = it is.
-    why: str
+    #: Why the outcome is not known; None = it is.
+    why: str | None
     advice: str
 
     @property
-    def down(self) -> int:
-        """Nanoseconds from the end of the incarnation that was hit to the next one's start; -1 if there is
+    def down(self) -> int | None:
+        """Nanoseconds from the end of the incarnation that was hit to the next one's start; None if there is
         none."""
-        return max(0, self.hit.restarted - self.hit.ended) if self.hit.restarted else -1
+        return max(0, self.hit.restarted - self.hit.ended) if self.hit.restarted else None
 
     @property
-    def silent(self) -> int:
-        """Nanoseconds from that end to the next incarnation's first line; -1 if there is none."""
-        return max(0, self.first_line - self.hit.ended) if self.first_line else -1
+    def silent(self) -> int | None:
+        """Nanoseconds from that end to the next incarnation's first line; None if there is none."""
+        return max(0, self.first_line - self.hit.ended) if self.first_line else None
 
 
 def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over: bool) -> Finding:
@@ -240,7 +240,7 @@ def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over
             f"resumed: {lost} {progress.word}{'s' * (lost != 1)} had to be done again; checkpoints that are "
             "written more often lose less."
         )
-    return Finding(hit, progress, first_line, outcome, lost, "", advice)
+    return Finding(hit, progress, first_line, outcome, lost, None, advice)
 
 
 _STARTED_OVER: Final = (

@@ -56,8 +56,8 @@ def _faults(value: object, wanted: inspect.Type, at: str, meaning: str = "") -> 
                 yield f"{at}: {misfit}"
 
 
-def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str:
-    """Return what is wrong with a value as a whole; "" = nothing."""
+def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str | None:
+    """Return what is wrong with a value as a whole; None = nothing."""
     match wanted:
         case inspect.BoolType() if not isinstance(value, bool):
             return f"{value!r} is neither true nor false; write one of them, without quotes"
@@ -84,4 +84,4 @@ def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str:
         case inspect.DictType():
             return f"{value!r} is no table; write NAME = VALUE below its heading"
         case _:
-            return ""
+            return None

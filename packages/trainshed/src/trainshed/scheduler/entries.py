@@ -157,7 +157,7 @@ class ResourceRequest:
         self.in_order = _in_order(kinds)
         self.takes = _takes(kinds)
         #: The version of the nodes, and what `fitting.assess` found for it when they are empty.
-        self.feasibility: tuple[int, str, bool] = (-1, "", True)
+        self.feasibility: tuple[int, str | None, bool] = (-1, None, True)
 
 
 class Shape:

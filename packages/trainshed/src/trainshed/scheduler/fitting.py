@@ -30,8 +30,8 @@ from trainshed.scheduler.resources import (
 )
 from trainshed.scheduler.snapshot import Snapshot
 
-Feasibility = tuple[str, bool]
-"""(what no known node can ever give, "" = nothing; whether READY nodes could hold it when empty)."""
+Feasibility = tuple[str | None, bool]
+"""(what no known node can ever give, None = nothing; whether READY nodes could hold it when empty)."""
 GIB = 2**30
 
 
@@ -47,13 +47,13 @@ def assess(snapshot: Snapshot, request: ResourceRequest) -> Feasibility:
 def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
     """Return whether these replicas of a gang can fit."""
     if not snapshot.policy.strict:
-        return "", bool(len(snapshot.ready))
+        return None, bool(len(snapshot.ready))
     if not len(snapshot.known):
-        return "", False
+        return None, False
     if find_placements(snapshot.ready, kinds):
-        return "", True
+        return None, True
     if find_placements(snapshot.known, kinds) or unreached(snapshot):
-        return "", False
+        return None, False
     return shortage(snapshot.known, kinds), False
 
 
@@ -178,7 +178,7 @@ class PlanTransaction:
         self.free = snapshot.free
         #: For whom resources are reserved.
         self.reservations: list[JobUid] = []
-        #: When the next back-off is over (ns), 0 = there is none.
+        #: When the next back-off is over (ns), None = there is none.
         self.next_release = snapshot.queue.release_due(now)
         #: What is reserved on a node and not taken from `free`, because it has yet to come free.
         self._promised: dict[str, Vector] = {}

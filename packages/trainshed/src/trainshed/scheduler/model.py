@@ -161,8 +161,8 @@ class Plan(Struct, frozen=True):
     """What is to be done now."""
 
     decisions: tuple[Decision, ...] = ()
-    #: When the passing of time alone could change the plan (ns), 0 = never.
-    look_again: int = 0
+    #: When the passing of time alone could change the plan (ns), None = never.
+    look_again: Nanos | None = None
     #: For whom resources are reserved meanwhile.
     reservations: tuple[JobUid, ...] = ()
 

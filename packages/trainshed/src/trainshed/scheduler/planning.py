@@ -276,7 +276,7 @@ class _Planner:
         """Plan again when it has waited long enough: perhaps it would fit, were it not for what is reserved
         for others."""
         when = entry.eligible_at + self._snapshot.policy.patience
-        if when > self._now and (not self._look_again or when < self._look_again):
+        if when > self._now and (self._look_again is None or when < self._look_again):
             self._look_again = when
 
     # --- replicas that lost their place ---

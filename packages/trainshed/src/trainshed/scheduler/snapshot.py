@@ -187,14 +187,14 @@ class Queue:
     def group(self, entry: Entry) -> Group:
         return self.levels[level_of(entry)][entry.gang.project_id]
 
-    def release_due(self, now: Nanos) -> int:
-        """Let the gangs start whose back-off is over at `now`. Return when the next one's is (ns, 0 =
+    def release_due(self, now: Nanos) -> Nanos | None:
+        """Let the gangs start whose back-off is over at `now`. Return when the next one's is (ns, None =
         never)."""
         at = bisect_right(self._back_offs, now, key=itemgetter(0))
         for _, entry in self._back_offs[:at]:
             self.group(entry).release(entry)
         del self._back_offs[:at]
-        return self._back_offs[0][0] if self._back_offs else 0
+        return self._back_offs[0][0] if self._back_offs else None
 
 
 AT_ONCE = QuotaKey("", "", REPLICAS)

@@ -198,7 +198,7 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
     return records.ResumeFinding(
         drill=shown,
         outcome=finding.outcome.value,
-        why=finding.why,
+        why=finding.why or "",
         advice=finding.advice,
         verdict=timeline_entry(hit.verdict) if hit.verdict else None,
         restart_time=text_micros(hit.restarted),
@@ -209,9 +209,9 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
         step_after=progress.after and progress.after.number,
         lost=finding.lost,
         unit=progress.word,
-        steps_of=progress.source,
+        steps_of=progress.source or "",
     )
 
 
-def _seconds(length: int) -> float | None:
-    return None if length < 0 else round(length / 10**9, 3)
+def _seconds(length: int | None) -> float | None:
+    return None if length is None else round(length / 10**9, 3)

@@ -60,7 +60,7 @@ async def status(call: JsonCall) -> records.Status:
     usual = (
         own.project if principal.rights.within(own.project) else principal.project or own.project
     )
-    project = _project(call) if call.parameter("project") else usual
+    project = (call.parameter("project") and _project(call)) or usual
     is_operator = PERMISSIONS["trainshed.v1.Tokens.List"] in principal.rights.everywhere
     lag = call.services.lag()
     return records.Status(
@@ -127,7 +127,7 @@ async def list_(call: JsonCall) -> records.JobList:
     if parent := call.parameter("parent"):
         return await _list_below(call, parent, wanted.passes, size, bound, bounds)
     project = _project(call)
-    question = (project, *bound)
+    question = (project or _ALL_PROJECTS, *bound)
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=_LARGEST_PAGE if bounds else size),
@@ -261,9 +261,9 @@ async def delete(call: JsonCall) -> Nothing:
     return Nothing()
 
 
-def _project(call: JsonCall) -> str:
-    """Return the project that the query names, as the store knows it; "" for all projects."""
-    return "" if call.parameter("project") == _ALL_PROJECTS else queried_project(call, "jobs")
+def _project(call: JsonCall) -> str | None:
+    """Return the project that the query names, as the store knows it; None for all projects."""
+    return None if call.parameter("project") == _ALL_PROJECTS else queried_project(call, "jobs")
 
 
 def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:

@@ -270,7 +270,7 @@ def trial_view(
         job=trial_job_name(job, trial),
         job_state=state.value if state else "",
         stopped_early=trial.stopped_early,
-        reason=trial.infeasible_reason or stopping,
+        reason=trial.infeasible_reason or stopping or "",
         curve=tuple(curve[place] for place in thinned([value for _, value in curve], _POINTS)),
     )
 

@@ -188,16 +188,16 @@ def default_python(runtime_version: str) -> str:
     return runtime_versions()[runtime_version][-1]
 
 
-def pair_fault(runtime_version: str, python_version: str) -> str:
-    """Return why the two do not go together, in the public words (facts/limits#error-texts), or "" when they
-    do.
+def pair_fault(runtime_version: str, python_version: str) -> str | None:
+    """Return why the two do not go together, in the public words (facts/limits#error-texts), or None when
+    they do.
 
     "" as runtime version means the default runtime, "" as Python version the runtime's own.
     """
     known = runtime_versions()
     pythons = known.get(runtime_version or newest())
     if pythons is not None and (not python_version or python_version in pythons):
-        return ""
+        return None
     if pythons is None:
         hint = f"Known versions: {', '.join(known)}."
     else:

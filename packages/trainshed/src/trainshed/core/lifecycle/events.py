@@ -23,8 +23,8 @@ class JobAdmitted(Struct, frozen=True):
 
     #: The node of each replica.
     nodes: tuple[tuple[ReplicaId, str], ...]
-    #: The attempt that it is for; 0 = whichever is next.
-    attempt: int = 0
+    #: The attempt that it is for; None = whichever is next.
+    attempt: int | None = None
 
 
 class CapacityRefused(Struct, frozen=True):

@@ -164,7 +164,7 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
 
 
 def _admitted(transition: Transition, event: JobAdmitted) -> None:
-    if event.attempt not in (0, transition.job.attempt + 1):
+    if event.attempt not in (None, transition.job.attempt + 1):
         return  # decided before the job's last change was known
     if not transition.fire_attempt(AttemptTrigger.ADMITTED):
         return

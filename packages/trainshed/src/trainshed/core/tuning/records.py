@@ -33,8 +33,8 @@ class RunningTrial(Struct, frozen=True):
 
     number: int
     job: JobUid
-    #: Why it was told to stop early; "" = it was not.
-    stopping: str = ""
+    #: Why it was told to stop early; None = it was not.
+    stopping: str | None = None
 
 
 class SeenSummaries(Struct, frozen=True):

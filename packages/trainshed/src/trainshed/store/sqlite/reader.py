@@ -92,11 +92,13 @@ class Reader(Port):
 
         return await self._snapshots.aside(read)
 
-    async def counts(self, project_id: str, states: Sequence[str], most: int) -> Mapping[str, int]:
+    async def counts(
+        self, project_id: str | None, states: Sequence[str], most: int
+    ) -> Mapping[str, int]:
         """Return how many works that clients made are in these states, of each at most `most`; `project_id`
-        "": in all projects."""
+        None: in all projects."""
         parameters = {"project_id": project_id, "states": json.dumps(list(states)), "most": most}
-        name = "counts_of_project" if project_id else "counts"
+        name = "counts" if project_id is None else "counts_of_project"
         return dict(self._all(name, parameters, lambda row: (row[0], row[1])))
 
     async def children(self, parent: JobUid) -> tuple[Work, ...]:

@@ -28,7 +28,7 @@ UPDATE jobs SET record = (
         FROM step JOIN json_each('[
             "service_account", "base_output_directory", "job_dir", "runtime_version", "trial", "metric_tag",
             "cause", "replica", "reason", "node", "leaving", "avoid", "began", "at_line", "artifact_uri", "output",
-            "model"
+            "model", "stopping"
         ]') AS field ON field.key = number
     )
     SELECT CAST(text AS BLOB) FROM step ORDER BY number DESC LIMIT 1
