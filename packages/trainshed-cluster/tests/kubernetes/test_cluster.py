@@ -64,7 +64,7 @@ def test_who_is_evicted_gets_the_grace_and_is_told_so(
         end = await stage.end(uid)
         assert isinstance(end, ReplicaExited)
         assert end.exit.exit_code == 0 and end.exit.stopped, "it is not finished"
-        assert end.loss is Cause.POD_EVICTED and "was deleted, or evicted" in end.cause
+        assert end.loss is Cause.POD_EVICTED and "was deleted, or evicted" in str(end.cause)
         # Its place is another Pod then.
         await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
         assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0

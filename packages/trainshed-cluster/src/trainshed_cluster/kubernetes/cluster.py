@@ -373,7 +373,7 @@ class KubernetesCluster:
     ) -> Pod:
         """Create the hold's Pod. `again`: how many Pods it had before. Raises ClusterRefused,
         ClusterUnavailable."""
-        accelerator = self._routes.accelerator(need.accelerator) if need.accelerators else None
+        accelerator = self._routes.accelerator(need.accelerator) if need.accelerator else None
         if need.accelerators and accelerator is None:
             known = ", ".join(self._routes.accelerators) or "no type"
             raise ClusterRefused(

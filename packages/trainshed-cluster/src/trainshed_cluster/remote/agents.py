@@ -106,9 +106,9 @@ class Agents:
         self.options = options
         #: Every agent that may connect, by the name in its certificate.
         self._by_name: dict[str, AgentHandle] = {}
-        #: When agents in a job's container image ("" = none) last connected, by image and node, in monotonic
-        #: seconds.
-        self._came: dict[str, dict[str, float]] = {}
+        #: When agents in a job's container image (None = none) last connected, by image and node, in
+        #: monotonic seconds.
+        self._came: dict[str | None, dict[str, float]] = {}
         #: How the holds ended that this round of `_look_round` has found gone; None = unknown.
         self._ends: dict[HoldName, HoldEnd | None] = {}
         self._tasks = Crew()
@@ -213,8 +213,8 @@ class Agents:
         gang.failed_starts[where] = with_another(gang.failed_starts.get(where), why)
         self.give_up(agent)
 
-    def is_the_nodes(self, node: str, image: str) -> bool:
-        """Whether it is the node's fault that agents in an image ("" = none of a job's) do not connect."""
+    def is_the_nodes(self, node: str, image: str | None) -> bool:
+        """Whether it is the node's fault that agents in an image (None = none of a job's) do not connect."""
         return is_the_nodes(node, self._came.get(image, {}))
 
     def give_up(self, agent: AgentHandle) -> None:

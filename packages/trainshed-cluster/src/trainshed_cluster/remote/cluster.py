@@ -79,18 +79,18 @@ class NodeNeed(Struct, frozen=True):
     memory_bytes: int
     #: Number of devices.
     accelerators: int = 0
-    #: Public type of the devices; "" = it needs none.
-    accelerator: str = ""
-    #: Public machine type of the replicas, or of one that is routed as the others are; "" = not known.
-    machine: str = ""
+    #: Public type of the devices; None = it needs none.
+    accelerator: str | None = None
+    #: Public machine type of the replicas, or of one that is routed as the others are; None = not known.
+    machine: str | None = None
     owner: Owner = THE_SERVICE
     #: Seconds for which their job may run; None = not known.
     seconds: int | None = None
     #: The replica (`workerpool0-1`) and its hostname, if it is for one alone (`RemoteOptions.apart`).
     replica: str = ""
     hostname: str = ""
-    #: Likewise its container image; "" = none.
-    image: str = ""
+    #: Likewise its container image; None = none.
+    image: str | None = None
     #: Likewise the number of replicas of the gang.
     gang_size: int = 1
 

@@ -168,10 +168,10 @@ class Gang(Struct):
                 if (seat.part, seat.request.node) == (agent.part, agent.node):
                     yield seat
 
-    def image_of(self, part: int, node: str) -> str:
-        """Return the job's container image that an agent there runs in; "" = none."""
+    def image_of(self, part: int, node: str) -> str | None:
+        """Return the job's container image that an agent there runs in; None = none."""
         needs = self.record.parts.get(part, ())
-        return next((need.image for need in needs if need.node == node), "")
+        return next((need.image for need in needs if need.node == node), None)
 
     def is_live(self, seat: Seat) -> bool:
         """Whether a program of the replica runs, or may run."""
@@ -398,7 +398,7 @@ def needs(
             memory = min(memory, here.memory_bytes)
         devices = sum(request.accelerators for request in some)
         typical = next((request for request in some if request.accelerators), some[0])
-        kind = typical.accelerator if devices else ""
+        kind = typical.accelerator if devices else None
         machine, seconds = typical.machine, typical.seconds
         need = NodeNeed(node, len(some), vcpus, memory, devices, kind, machine, owner, seconds)
         if apart:

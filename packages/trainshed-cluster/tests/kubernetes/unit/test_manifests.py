@@ -57,7 +57,7 @@ def made(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
     return manifests.pod(
         settings,
         routes.of(need.wanted),
-        routes.accelerator(need.accelerator) if need.accelerators else None,
+        routes.accelerator(need.accelerator) if need.accelerator else None,
         HOLD,
         need,
         command=entry(),

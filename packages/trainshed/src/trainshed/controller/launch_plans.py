@@ -63,11 +63,11 @@ def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...
                 # A replica that has lost its place keeps its former node until it has another one.
                 replica.node or replica.avoid or "",
                 accelerators.count if accelerators else 0,
-                accelerators.type if accelerators else "",
+                accelerators.type if accelerators else None,
                 machine.vcpus,
                 launching.memory_limit(machine.memory_limit_bytes, job.memory_factor) or 0,
                 machine.type,
-                pool.program.runtime.image,
+                pool.program.runtime.image or None,
                 job.name.project_id,
                 is_placed=bool(replica.node),
                 seconds=job.spec.scheduling.timeout // 10**9,

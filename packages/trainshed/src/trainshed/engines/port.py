@@ -98,16 +98,16 @@ class SlotRequest(Struct, frozen=True):
     node: str
     #: Number of devices that it gets for itself.
     accelerators: int = 0
-    #: Public type of those devices; "" = it needs none.
-    accelerator: str = ""
+    #: Public type of those devices; None = it needs none.
+    accelerator: str | None = None
     #: How many of the node's vCPUs are reserved for it; None = whatever is left.
     vcpus: float | None = None
     memory_bytes: int = 0
-    #: Public machine type; "" = not known.
-    machine: str = ""
-    #: Reference of the container image that its program runs in; "" = in none. For engines whose cluster
+    #: Public machine type; None = not known.
+    machine: str | None = None
+    #: Reference of the container image that its program runs in; None = in none. For engines whose cluster
     #: brings images itself (`BringsImages`).
-    image: str = ""
+    image: str | None = None
     #: The job's project; "" = not known. A cluster may run each project's programs as a user of its own.
     project: str = ""
     #: Port at which running peers already look for it, so that it must get the same; None = none yet.

@@ -172,7 +172,7 @@ def totals(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
 
 
 def choose(
-    devices: Sequence[Device], count: int, accelerator: str, taken: Iterable[str | None]
+    devices: Sequence[Device], count: int, accelerator: str | None, taken: Iterable[str | None]
 ) -> str:
     """Choose the devices of a node for a replica that asks for `count` of a public type. Returns the value of
     its CUDA_VISIBLE_DEVICES: "" if there are none. `taken`: the values of all replicas that have devices

@@ -124,7 +124,7 @@ def bind(source: str, target: str) -> None:
 
 def change_mount(
     place: str,
-    what: str = "",
+    what: "str | None" = None,
     *,
     directory: int = AT_FDCWD,
     flags: int = 0,

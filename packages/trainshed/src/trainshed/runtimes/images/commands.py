@@ -197,11 +197,11 @@ class Commands:
         raise ToolFailed(words, final=any(sign in answer for sign in FAILURES["final"]))
 
 
-def logged(line: str) -> tuple[str, str]:
-    """Return level and message of a line of a tool's log; "" and the line if it is none."""
+def logged(line: str) -> tuple[str | None, str]:
+    """Return level and message of a line of a tool's log; None and the line if it is none."""
     if match := _LOGGED.match(line):
         return match["level"], match["message"].strip().replace('\\"', '"')
-    return "", line
+    return None, line
 
 
 def essence(errors: str) -> str:
@@ -209,7 +209,7 @@ def essence(errors: str) -> str:
     complaints: list[str] = []
     for line in errors.splitlines():
         level, message = logged(line.strip())
-        if not level or level in _ERRORS:
+        if level is None or level in _ERRORS:
             complaints.append(message)
     telling = [line for line in complaints if line]
     labelled = [line for line in telling if line.lower().startswith(("error", "cannot"))]
