@@ -81,12 +81,11 @@ class Environments:
         return base
 
     def base(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Base:
-        """Return the environment of a release. Its key is made of interpreter, lock, uv, platform, layout."""
+        """Return the environment of a release. Its key is made of interpreter, lock, platform, layout."""
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, interpreter.full_version],
             "lock": _digest(sheet.lock(release)),
-            "uv": self._installer.version(),
             "platform": [platform.system(), platform.machine()],
             "command": _digest(sheet.command) if sheet.command else "",
         }
@@ -122,7 +121,7 @@ class Environments:
         def fill(draft: Path) -> None:
             started = self._now()
             space = "" if sheet.space is None or release.is_slim else f", which takes {sheet.space}"
-            progress(f"Building the runtime {key} with uv {self._installer.version()}{space}.")
+            progress(f"Building the runtime {key}{space}.")
             prefix = make_prefix(draft, interpreter)
             self._install(prefix, sheet, release, progress)
             take_out_unusable(prefix.site)

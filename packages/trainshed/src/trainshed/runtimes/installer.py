@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Final
 
@@ -209,7 +208,6 @@ class Installer:
         # uv has no variable for it.
         self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
         self._has_indexes = names_indexes(environ)
-        self._version = ""
         #: Asked for at the end of the service.
         self.closing = Stop()
 
@@ -248,20 +246,6 @@ class Installer:
     def clear_cache(self) -> None:
         """Empty uv's cache. Blocks while uv runs elsewhere on it. Raises InstallFailed, BuildFailed."""
         self.run([self._find(), "cache", "clean"], self.cache.parent)
-
-    def version(self) -> str:
-        """Return uv's version, which is part of every environment's key. Runs uv once if it is not the
-        packaged one."""
-        if not self._version:
-            binary = self._find()
-            if binary == _packaged():
-                self._version = installed("uv")
-            else:
-                answer = subprocess.run(
-                    [binary, "--version"], capture_output=True, text=True, check=True
-                )
-                self._version = answer.stdout.split()[1]
-        return self._version
 
     def install(
         self,
