@@ -276,12 +276,12 @@ def test_tree_is_flattened_depth_first() -> None:
         )
     )
     assert [(p.id, p.parent, p.when) for p in spec.parameters] == [
-        ("c", -1, ()),
+        ("c", None, ()),
         ("layers", 0, ("a",)),
         ("rate", 1, (2, 3)),
         ("layers", 0, ("b",)),
         ("rate", 3, (4.0,)),
-        ("last", -1, ()),
+        ("last", None, ()),
     ]
 
 
@@ -349,8 +349,8 @@ def test_any_tree_is_read_or_refused(given_trees: list[Request]) -> None:
         assert all(v.field and v.description for v in refusal.violations)
         return
     for position, parameter in enumerate(spec.parameters):
-        assert parameter.parent < position
-        assert bool(parameter.when) == (parameter.parent != -1)
+        assert parameter.parent is None or parameter.parent < position
+        assert bool(parameter.when) == (parameter.parent is not None)
         least = min(parameter.values, default=parameter.low)
         most = max(parameter.values, default=parameter.high)
         assert least <= most < float("inf")

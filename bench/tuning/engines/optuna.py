@@ -98,7 +98,7 @@ class OptunaAlgorithm:
 
 
 def _tpe(optuna: Any, spec: StudySpec, seed: int) -> Any:
-    conditional = any(parameter.parent >= 0 for parameter in spec.parameters)
+    conditional = any(parameter.parent is not None for parameter in spec.parameters)
     groups = {"multivariate": True, "group": True} if conditional else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna calls groups experimental

@@ -26,7 +26,7 @@ def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> P
     soon as it gives none."""
     chosen: dict[int, Value] = {}
     for index, parameter in enumerate(spec.parameters):
-        if parameter.parent >= 0:
+        if parameter.parent is not None:
             above = chosen.get(parameter.parent)
             if above is None or not any(is_same(above, trigger) for trigger in parameter.when):
                 continue

@@ -88,7 +88,7 @@ def legal(spec: StudySpec, point: Parameters) -> bool:
     values = dict(point)
     active: dict[int, Value] = {}
     for index, parameter in enumerate(spec.parameters):
-        if parameter.parent >= 0 and active.get(parameter.parent) not in parameter.when:
+        if parameter.parent is not None and active.get(parameter.parent) not in parameter.when:
             continue
         if parameter.id not in values:
             return False

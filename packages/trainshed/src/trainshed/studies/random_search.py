@@ -54,7 +54,7 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
             yield tuple((nodes[at].parameter.id, value) for at, value in chosen.items())
             return
         parent, when = nodes[index].parameter.parent, nodes[index].parameter.when
-        if parent < 0 or (
+        if parent is None or (
             parent in chosen and any(is_same(chosen[parent], trigger) for trigger in when)
         ):
             node = nodes[index]

@@ -168,9 +168,9 @@ class Space:
         nodes: list[Node] = []
         for parameter in parameters:
             allowed = (
-                tuple(nodes[parameter.parent].code(trigger) for trigger in parameter.when)
-                if parameter.parent >= 0
-                else ()
+                ()
+                if parameter.parent is None
+                else tuple(nodes[parameter.parent].code(trigger) for trigger in parameter.when)
             )
             nodes.append(Node(parameter, allowed))
         self.nodes: tuple[Node, ...] = tuple(nodes)
@@ -197,7 +197,8 @@ class Space:
         for row, point in zip(table, points, strict=True):
             values = dict(point)
             for index, node in enumerate(self.nodes):
-                if node.parameter.parent < 0 or is_among(row[node.parameter.parent], node.allowed):
+                parent = node.parameter.parent
+                if parent is None or is_among(row[parent], node.allowed):
                     row[index] = node.code(values.get(node.parameter.id))
         return table
 
@@ -206,8 +207,8 @@ class Space:
         codes = np.empty_like(genotypes)
         for index, node in enumerate(self.nodes):
             codes[:, index] = node.snapped(genotypes[:, index])
-            if node.parameter.parent >= 0:
-                parents = codes[:, node.parameter.parent, None]
+            if (parent := node.parameter.parent) is not None:
+                parents = codes[:, parent, None]
                 active = (np.abs(parents - np.array(node.allowed)) < SAME_CODE).any(axis=1)
                 codes[~active, index] = np.nan
         return codes

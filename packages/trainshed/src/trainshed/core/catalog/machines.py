@@ -36,8 +36,8 @@ class MachineType(Struct, frozen=True):
     apis: frozenset[Api]
     #: A type of the older `ml` category, whose accelerators, if any, come with the name.
     is_legacy: bool = False
-    #: The accelerators of a legacy type; "" = it has none.
-    accelerator_type: str = ""
+    #: The accelerators of a legacy type; None = it has none.
+    accelerator_type: str | None = None
     accelerator_count: int = 0
     #: Largest outgoing bandwidth in Gbit/s; None = unknown.
     egress_gbps: float | None = None
@@ -83,7 +83,7 @@ def machine_types() -> dict[str, MachineType]:
             needs_accelerators=False,
             apis=frozenset({Api.ML}),
             is_legacy=True,
-            accelerator_type=accelerator or "",
+            accelerator_type=accelerator,
             accelerator_count=count,
         )
     return types
@@ -100,12 +100,12 @@ DEFAULT_TIER = "BASIC"
 
 
 class TierPool(Struct, frozen=True):
-    """One pool of a predefined tier; `accelerator_type` is "" where it has none."""
+    """One pool of a predefined tier; `accelerator_type` is None where it has none."""
 
     position: int
     machine_type: str
     count: int
-    accelerator_type: str = ""
+    accelerator_type: str | None = None
     accelerator_count: int = 0
 
 
@@ -114,7 +114,7 @@ def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
     """Return the pools of every tier except CUSTOM, ascending by position."""
     return {
         name: tuple(
-            TierPool(position, machine, count, accelerator or "", devices or 0)
+            TierPool(position, machine, count, accelerator, devices or 0)
             for position, machine, count, accelerator, devices in pools
         )
         for name, pools in table("tiers")["tiers"].items()

@@ -141,8 +141,8 @@ class Verdict(Struct, frozen=True):
     budget: int | None = None
     #: Nanoseconds before the restart or the next attempt.
     back_off: int = 0
-    #: What the rule allowed and is used up, in words; "" = nothing.
-    spent: str = ""
+    #: What the rule allowed and is used up, in words; None = nothing.
+    spent: str | None = None
     #: The job's public error; None = the job does not end, or ends without one.
     error: JobError | None = None
 
@@ -184,7 +184,7 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
         if rule.action not in (Action.SUCCEED, Action.DONE)
         else None
     )
-    return Verdict(rule, _EFFECTS[rule.action], spent=", ".join(used), error=error)
+    return Verdict(rule, _EFFECTS[rule.action], spent=", ".join(used) or None, error=error)
 
 
 def _nth(pauses: tuple[int, ...], before: int) -> int:

@@ -209,9 +209,9 @@ class _TreeReader:
 
     def read(self, sections: Iterable[Section]) -> None:
         for section in sections:
-            self._node(section)
+            self._node(section, None, ())
 
-    def _node(self, section: Section, *, parent: int = -1, when: tuple[Value, ...] = ()) -> None:
+    def _node(self, section: Section, parent: int | None, when: tuple[Value, ...]) -> None:
         kind = _read_type(section, self._words)
         parameter = _read_parameter(section, self._words, kind)
         position = len(self.parameters)
@@ -229,12 +229,12 @@ class _TreeReader:
             return
         for item in section.sections(_CHILDREN):
             condition = _read_condition(item, parameter) if kind is not None else ()
-            self._node(item.section("parameterSpec"), parent=position, when=condition)
+            self._node(item.section("parameterSpec"), position, condition)
 
     def check_ids(self) -> None:
         """Report ids that stand at two nodes, unless the nodes' conditions exclude each other
         (facts/tuning#vertex): where their branches part, no value of the parent leads into both."""
-        takers: dict[tuple[str, int, Value | None], int] = {}
+        takers: dict[tuple[str, int | None, Value | None], int] = {}
         for position, parameter in enumerate(self.parameters):
             if not parameter.id:
                 continue
@@ -242,7 +242,7 @@ class _TreeReader:
             can_meet = any(self.parameters[node].id == parameter.id for node in lineage[:-1])
             for node in lineage:
                 branch = self.parameters[node]
-                for value in branch.when if branch.parent != -1 else (None,):
+                for value in (None,) if branch.parent is None else branch.when:
                     taker = takers.setdefault((parameter.id, branch.parent, value), node)
                     can_meet = can_meet or taker != node
             if can_meet:
@@ -255,7 +255,7 @@ class _TreeReader:
     def _lineage(self, position: int) -> list[int]:
         """Return the node's ancestors from the root down, itself last."""
         path = [position]
-        while (parent := self.parameters[path[-1]].parent) != -1:
+        while (parent := self.parameters[path[-1]].parent) is not None:
             path.append(parent)
         return path[::-1]
 

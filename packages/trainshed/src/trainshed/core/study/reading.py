@@ -35,7 +35,7 @@ def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
             # The parent is wrong: it is not known whether this one is active, so nothing is reported.
             unclear.add(index)
             settled.add(node.id)
-        elif node.parent < 0 or (
+        elif node.parent is None or (
             (parent := values[node.parent]) is not None
             and any(is_same(parent, value) for value in node.when)
         ):
@@ -124,7 +124,7 @@ def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set
         conditions = [
             f"{spec.parameters[node.parent].id} = {listed(map(_shown, node.when))}"
             for node in spec.parameters
-            if node.id == name
+            if node.id == name and node.parent is not None
         ]
         if name not in settled and conditions:
             text = f"{name!r} is not active here: it asks for {' or '.join(conditions)}."

@@ -81,8 +81,8 @@ class Parameter(Struct, frozen=True):
     scale: Scale = Scale.LINEAR
     #: The public field `defaultValue`; None = not given.
     default: Value | None = None
-    #: Position in `StudySpec.parameters` of a conditional parameter's parent; -1 = it is always active.
-    parent: int = -1
+    #: Position in `StudySpec.parameters` of a conditional parameter's parent; None = it is always active.
+    parent: int | None = None
     #: The parent's values for which it is active.
     when: tuple[Value, ...] = ()
 

@@ -30,8 +30,8 @@ class Sample(Struct, frozen=True):
     lines: tuple[tuple[int, str], ...]
     #: How many bytes of the log lie before what is new the next time.
     place: int
-    #: The message of the last line; "" = there are no new lines.
-    last: str = ""
+    #: The message of the last line; None = there are no new lines.
+    last: str | None = None
 
 
 _entries: Final = msgspec.json.Decoder(Entry)
@@ -64,7 +64,7 @@ def sample(segments: Sequence[Segment], place: int, whole: int = FEW) -> Sample:
             place = until  # The beginning of a long line; it is passed over.
     lines = tuple((entry.t, entry.m) for entry in entries if entry.s is not Stream.SERVICE)
     newest = entries[-1] if entries else None
-    text = read_line(newest.s, newest.m).text if newest else ""
+    text = read_line(newest.s, newest.m).text if newest else None
     return Sample(lines, place, text)
 
 

@@ -19,10 +19,10 @@ CREATE INDEX works_of_projects ON works (project_id, api, uid) WHERE parent_uid 
 ALTER TABLE secrets DROP COLUMN used;
 DROP TABLE set_aside;
 
--- What is not set is null in a record, and was "". Within a text of JSON these quotes would be escaped.
+-- What is not set is null in a record, and was "" or -1. Within a text of JSON these quotes would be escaped.
 UPDATE jobs SET record = (
     WITH RECURSIVE step(number, text) AS (
-        SELECT 0, CAST(jobs.record AS TEXT)
+        SELECT 0, replace(CAST(jobs.record AS TEXT), '"parent":-1', '"parent":null')
         UNION ALL
         SELECT number + 1, replace(text, '"' || field.value || '":""', '"' || field.value || '":null')
         FROM step JOIN json_each('[
@@ -33,6 +33,8 @@ UPDATE jobs SET record = (
     )
     SELECT CAST(text AS BLOB) FROM step ORDER BY number DESC LIMIT 1
 )
+WHERE json_valid(CAST(record AS TEXT));
+UPDATE studies SET record = CAST(replace(CAST(record AS TEXT), '"parent":-1', '"parent":null') AS BLOB)
 WHERE json_valid(CAST(record AS TEXT));
 UPDATE model_versions SET record = CAST(replace(replace(
     CAST(record AS TEXT), '"pipeline":""', '"pipeline":null'), '"job":""', '"job":null'
