@@ -20,19 +20,30 @@ ALTER TABLE secrets DROP COLUMN used;
 DROP TABLE set_aside;
 
 -- What is not set is null in a record, and was "" or -1. Within a text of JSON these quotes would be escaped.
-UPDATE jobs SET record = (
-    WITH RECURSIVE step(number, text) AS (
-        SELECT 0, replace(CAST(jobs.record AS TEXT), '"parent":-1', '"parent":null')
-        UNION ALL
-        SELECT number + 1, replace(text, '"' || field.value || '":""', '"' || field.value || '":null')
-        FROM step JOIN json_each('[
-            "service_account", "base_output_directory", "job_dir", "runtime_version", "trial", "metric_tag",
-            "cause", "replica", "reason", "node", "leaving", "avoid", "began", "at_line", "artifact_uri", "output",
-            "model", "stopping"
-        ]') AS field ON field.key = number
-    )
-    SELECT CAST(text AS BLOB) FROM step ORDER BY number DESC LIMIT 1
-)
+UPDATE jobs SET record = CAST(
+    replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
+    replace(replace(replace(replace(replace(replace(replace(replace(replace(
+    CAST(record AS TEXT),
+    '"parent":-1', '"parent":null'),
+    '"service_account":""', '"service_account":null'),
+    '"base_output_directory":""', '"base_output_directory":null'),
+    '"job_dir":""', '"job_dir":null'),
+    '"runtime_version":""', '"runtime_version":null'),
+    '"trial":""', '"trial":null'),
+    '"metric_tag":""', '"metric_tag":null'),
+    '"cause":""', '"cause":null'),
+    '"replica":""', '"replica":null'),
+    '"reason":""', '"reason":null'),
+    '"node":""', '"node":null'),
+    '"leaving":""', '"leaving":null'),
+    '"avoid":""', '"avoid":null'),
+    '"began":""', '"began":null'),
+    '"at_line":""', '"at_line":null'),
+    '"artifact_uri":""', '"artifact_uri":null'),
+    '"output":""', '"output":null'),
+    '"model":""', '"model":null'),
+    '"stopping":""', '"stopping":null')
+AS BLOB)
 WHERE json_valid(CAST(record AS TEXT));
 UPDATE studies SET record = CAST(replace(CAST(record AS TEXT), '"parent":-1', '"parent":null') AS BLOB)
 WHERE json_valid(CAST(record AS TEXT));
