@@ -106,6 +106,12 @@ def test_a_new_row_may_stand_where_it_likes_and_speak_for_itself() -> None:
     )
 
 
+def test_a_row_may_give_the_message_of_packages_to_an_end_of_which_no_cause_is_known() -> None:
+    rules = table(toml("user_code_failed", exit_codes=[77], message="package"))
+    error = Life(job(module=None), FailurePolicy(rules)).up().exits(PRIMARY, 77).job.error
+    assert error is not None and error.message.startswith("To find out more ")
+
+
 def test_the_built_in_row_decides_what_an_entry_of_its_name_does_not_match() -> None:
     text = toml("user_code_failed", exit_codes=[7], restarts=1)
     restarts = [life(text, 1, 1).exits(WORKER, code).replica(WORKER).restarts for code in (7, 8)]

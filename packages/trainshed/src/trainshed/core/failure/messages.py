@@ -91,7 +91,7 @@ def _text(message: Message, evidence: Evidence) -> str:
         # The public services install packages in the replica, whose status that is.
         return _user_code(evidence, 1, evidence.text)
     if message is Message.PACKAGE:
-        return f"{evidence.text}\n{_MORE}{logs_link(evidence.name)}"
+        return "\n".join(filter(None, (evidence.text, f"{_MORE}{logs_link(evidence.name)}")))
     return _filled(_TEXTS[message], evidence).removesuffix(": ")
 
 
