@@ -168,7 +168,7 @@ def succeed(
     started = transition.job.started or at
     transition.change(model=version_name, best_job=best_job, started=started, ended=at)
     left = f" It left the model {version_name}." if version_name else ""
-    text, details = f"The pipeline succeeded.{left}", {"model": version_name}
+    text, details = f"The pipeline succeeded.{left}", {"model": version_name or ""}
     transition.record(TimelineEntry(transition.now, "succeeded", text, details))
 
 
