@@ -39,11 +39,11 @@ class Size(Struct, frozen=True):
 CEILINGS: Final = {
     "modules": 613,
     "modules that one machine needs": 471,
-    "lines": 110_800,
-    "lines that one machine needs": 84_940,
-    "lines of code": 77_540,
+    "lines": 110_780,
+    "lines that one machine needs": 84_920,
+    "lines of code": 77_520,
     "lines of code on the way of a start": 8_720,
-    "lines of tests": 93_690,
+    "lines of tests": 93_680,
     "settings of the service": 48,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,
@@ -51,7 +51,7 @@ CEILINGS: Final = {
     "ideas on the way of a start": 30,
     "ideas with a cluster": 42,
     "decision records": 50,
-    "words of decision records": 13_710,
+    "words of decision records": 13_690,
     "words of documents": 80_810,
 }
 

@@ -27,7 +27,7 @@ from trainshed_cluster.remote.channel import LONGEST
 from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.credentials import Credential
 
-VERSION = 3
+VERSION = 4
 """Raised when one side could not understand the other any more."""
 TAKEN: Final = b"taken\n"
 """What an agent's process writes to its standard output once it has read its document."""
