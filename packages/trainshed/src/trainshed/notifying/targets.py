@@ -71,7 +71,8 @@ class NotifyTable(Struct, frozen=True):
         """Yields what is wrong with the table, as `key: words`."""
         if self.webhook and not _is_url(self.webhook):
             yield f"webhook: {self.webhook!r} is no address such as https://hooks.example.org/train"
-        if secret := os.environ.get(self.secret_env or ""):
+        secret = os.environ.get(self.secret_env) if self.secret_env else None
+        if secret:
             try:
                 key_of(secret)
             except ValueError:
