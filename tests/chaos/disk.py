@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,8 @@ class SmallDisk:
     NotHere."""
 
     def __init__(self, data: Path, witness: Path) -> None:
+        #: Between which moments (ns) it was full.
+        self.full: list[tuple[int, int]] = []
         self._data, self._witness = data, witness
         self._image = data.parent / "disk.img"
         self._filler = data / "filler"
@@ -54,7 +57,8 @@ class SmallDisk:
         return str(self._witness), str(self._data)
 
     def fill(self) -> None:
-        """Take all that is left."""
+        """Take all that is left, until `empty`."""
+        self._began = time.time_ns()
         handle = os.open(self._filler, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             size = os.fstat(handle).st_size
@@ -71,7 +75,10 @@ class SmallDisk:
             os.close(handle)
 
     def empty(self) -> None:
-        self._filler.unlink(missing_ok=True)
+        """Give it back, if it was taken."""
+        if self._filler.exists():
+            self._filler.unlink()
+            self.full.append((self._began, time.time_ns()))
 
     def keep(self, directory: Path) -> None:
         """What lies on it goes when the run ends: copy it for whoever looks for what was wrong."""

@@ -73,11 +73,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How often the actor had to leave its node. `lives`: the numbers of those that were ended so. `silent`:
-    by attempt, how many of its processes were ended before they could say anything."""
+    """What the machine did to the actor. `lives`: the numbers of those that had to leave their node.
+    `silent`: by attempt, how many of its processes were ended before they could say anything. `full`: by
+    attempt that a start on a full disk ended, the actor's lives in it."""
 
     lives: frozenset[int] = frozenset()
     silent: Mapping[int, int] = field(default_factory=dict[int, int])
+    full: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,13 @@ def course(plan: JobPlan, moves: Moves | None = None) -> Course:
     while True:
         end = pool.life(number).end
         moved = number in moves.lives
-        number += 1
-        lives[-1] += 1
-        if moved or end in _LOST:
+        full = moves.full.get(len(lives))
+        if full != 0:
+            number += 1
+            lives[-1] += 1
+        if lives[-1] == full:
+            cause = "the service itself"  # docs/adr/0045
+        elif moved or end in _LOST:
             used = lives[-1] + moves.silent.get(len(lives), 0)
             if used <= _RESTARTS and not plan.restart_whole:
                 continue

@@ -5,7 +5,7 @@ which.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 from tests.chaos import logs
 from tests.chaos.diary import LifeSeen, ReplicaSeen
 from tests.chaos.expected import Moves
-from tests.chaos.maintenance import Drain, overlaps
+from tests.chaos.maintenance import AFTER, Drain, overlaps
 from tests.chaos.plans import Pool
 
 _RESTARTS: Final = 5
@@ -43,10 +43,11 @@ class Fates:
         """Lives by attempt."""
         return Counter(self.attempts)
 
-    @property
-    def moves(self) -> Moves:
+    def moves(self, full: Iterable[int]) -> Moves:
+        """`full`: attempts that a start on a full disk ended."""
         starts = Counter(start.attempt for start in self.starts)
-        return Moves(self.moved, starts - self.counts)
+        lives = {attempt: self.counts[attempt] for attempt in full}
+        return Moves(self.moved, starts - self.counts, lives)
 
     @property
     def is_worn(self) -> bool:
@@ -91,6 +92,18 @@ def fates(
     }
     asked_to_leave = sum(entry["kind"] == "replica_asked_to_leave" for entry in mine)
     return Fates(seen, starts, tuple(attempts), frozenset(moved), asked_to_leave)
+
+
+def ended_by_full_disk(
+    timeline: Iterable[Mapping[str, Any]], full: Sequence[tuple[int, int]]
+) -> Iterator[int]:
+    """Attempts of which a start could not be written down (docs/adr/0045). `full`: between which moments (ns)
+    the disk was; a service may come to say so when it is started anew."""
+    for entry in timeline:
+        if entry["kind"] == "service_failed" and "the disk takes nothing" in entry["message"]:
+            at = nanoseconds(entry["at"])
+            if any(began <= at <= ended + AFTER for began, ended in full):
+                yield entry["details"]["attempt"]
 
 
 def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:

@@ -13,7 +13,7 @@ from tests.chaos.victim import Refused, Unreachable, Victim
 _NODES: Final = "/trainshed/v1/nodes"
 _LEAVES: Final = 60.0
 """Seconds within which a drained node must be empty, kills of the service included."""
-_AFTER: Final = 5 * 10**9
+AFTER: Final = 5 * 10**9
 """Nanoseconds after the end of a drain in which something may still end because of it: grace, and a service
 that is started anew."""
 
@@ -29,7 +29,7 @@ class Drain:
 
 def overlaps(drains: Iterable[Drain], began: int, ended: int) -> bool:
     """Whether somebody who lived from `began` to `ended` may have been told to leave."""
-    return any(drain.began <= ended and began <= drain.ended + _AFTER for drain in drains)
+    return any(drain.began <= ended and began <= drain.ended + AFTER for drain in drains)
 
 
 class Maintenance:

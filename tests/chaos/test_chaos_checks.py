@@ -4,11 +4,12 @@ import random
 from pathlib import Path
 
 from tests.chaos import diary, logs
-from tests.chaos.expected import course
+from tests.chaos.expected import Course, Moves, Outcome, course
 from tests.chaos.kinds import KINDS, make_plans
 from tests.chaos.plans import CancelAt, End, JobPlan, Life, Pace, Pool
 
 PACE = Pace(0.1, 0.5)
+SERVICE_FAILED = Outcome("FAILED", 13, "Internal error occurred for the current attempt")
 
 
 def plan(*ends: End, restart_whole: bool = False, no_retries: bool = False) -> JobPlan:
@@ -60,3 +61,13 @@ def test_a_diary_tells_lives_and_who_lives(tmp_path: Path) -> None:
     assert not seen.is_alive
     (tmp_path / "two-000000000000").touch()
     assert diary.read(tmp_path).doubled
+
+
+def test_a_start_on_a_full_disk_costs_a_retry_and_ends_no_life_of_the_plan() -> None:
+    """docs/adr/0045: as a failure of the service; after the third the job fails."""
+    killed = plan(*[End.KILLED] * 6, End.SUCCEEDS)
+    assert course(killed).lives == (6, 1)
+    assert course(killed, Moves(full={1: 1})).lives == (1, 6)
+    gang = plan(End.SUCCEEDS)  # Of which another replica was not started.
+    assert course(gang, Moves(full={1: 0, 2: 1})).lives == (0, 1, 1)
+    assert course(gang, Moves(full={1: 0, 2: 0, 3: 0})) == Course((0, 0, 0), SERVICE_FAILED)

@@ -14,7 +14,7 @@ from tests.chaos import logs
 from tests.chaos.deeds import Story, diary_of
 from tests.chaos.diary import ReplicaSeen, read
 from tests.chaos.expected import Course, History, Outcome, course, decisive, expected
-from tests.chaos.fates import Fates, fates, nanoseconds
+from tests.chaos.fates import Fates, ended_by_full_disk, fates, nanoseconds
 from tests.chaos.maintenance import Drain
 from tests.chaos.plans import CancelAt, End, JobPlan
 from tests.chaos.victim import request
@@ -99,8 +99,10 @@ def check(
     return Report(plan.name, plan.kind, wrong, view["state"], job.counts, isolated)
 
 
-def by_plan(job: Over, drains: Sequence[Drain]) -> Iterator[str]:
-    """It went as its plan says, but for drains of its nodes."""
+def by_plan(
+    job: Over, drains: Sequence[Drain], full: Sequence[tuple[int, int]] = ()
+) -> Iterator[str]:
+    """It went as its plan says, but for drains of its nodes and starts while the disk was `full`."""
     plan = job.story.plan
     facts = {
         replica: fates(
@@ -114,7 +116,7 @@ def by_plan(job: Over, drains: Sequence[Drain]) -> Iterator[str]:
         )
         for replica, seen in job.seen.items()
     }
-    whole = course(plan, facts[plan.actor].moves)
+    whole = course(plan, facts[plan.actor].moves(ended_by_full_disk(job.timeline, full)))
     yield from outcome(job, whole)
     for replica, fate in facts.items():
         job.counts["moved"] += len(fate.moved)

@@ -32,10 +32,7 @@ python = "3.11"
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    place = tmp_path_factory.mktemp("service")
-    config = place / "service.toml"
-    config.write_text(MAPPED)
-    with running(place / "data", "--config", str(config)) as started:
+    with running(tmp_path_factory.mktemp("service") / "data", settings=MAPPED) as started:
         yield started
 
 

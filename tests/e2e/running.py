@@ -315,9 +315,13 @@ def start(
 
 @contextlib.contextmanager
 def running(
-    data: Path, *args: str, new_authority: bool = False, forked: bool = True
+    data: Path, *args: str, settings: str = "", new_authority: bool = False, forked: bool = True
 ) -> Generator[Service]:
-    """A service that is gone with its jobs when the block ends."""
+    """A service that is gone with its jobs when the block ends. `settings`: its file of them."""
+    if settings:
+        config = data.with_suffix(".toml")
+        config.write_text(settings)
+        args = (*args, "--config", str(config))
     service = start(data, *args, new_authority=new_authority, forked=forked)
     try:
         yield service

@@ -47,12 +47,8 @@ load("/nowhere/features.csv")
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    place = tmp_path_factory.mktemp("console")
-    config = place / "service.toml"
-    config.write_text(
-        f'[[images]]\npattern = "*-docker.pkg.dev/vertex-ai/training/*"\nruntime = "scikit-learn {SLIM}"\n'
-    )
-    with running(place / "data", "--config", str(config)) as started:
+    settings = f'[[images]]\npattern = "*/vertex-ai/training/*"\nruntime = "scikit-learn {SLIM}"\n'
+    with running(tmp_path_factory.mktemp("console") / "data", settings=settings) as started:
         yield started
 
 

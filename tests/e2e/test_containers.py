@@ -51,8 +51,6 @@ class Yard:
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     place = tmp_path_factory.mktemp("yard")
-    config = place / "service.toml"
-    config.write_text(f'cache = "{place}/cache"\n')
     tars = {False: place / "small.tar", True: place / "python.tar"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONTAINERS_STORAGE_CONF", str(storage(place)))
@@ -65,7 +63,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
         podman("info")
         for python, tar in tars.items():
             with_programs(tar, python=python)
-        with running(place / "data", "--config", str(config)) as service:
+        with running(place / "data", settings=f'cache = "{place}/cache"\n') as service:
             yield Yard(service, registry, tars)
         podman("rmi", "--all", "--force")
         registry.close()

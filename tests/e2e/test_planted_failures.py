@@ -24,10 +24,8 @@ SHARE = 0.95
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    data = tmp_path_factory.mktemp("planted")
-    config = data / "settings.toml"
-    config.write_text("grace = 1\nmemory_per_replica = 512\nmax_replicas = 4\n")
-    with running(data / "data", "--config", str(config)) as started:
+    settings = "grace = 1\nmemory_per_replica = 512\nmax_replicas = 4\n"
+    with running(tmp_path_factory.mktemp("planted") / "data", settings=settings) as started:
         yield started
 
 

@@ -1,20 +1,22 @@
-"""What a stranger without a token can take of a service: heads without an end, and connections that say
-nothing."""
+"""What a caller can take of a service: heads without an end, connections that say nothing, and requests of
+which every part is small, and of which there are too many."""
 
 import contextlib
 import http.client
 import json
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.e2e.processes import children
-from tests.e2e.running import PROJECT, REGION, Service, start
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, Service, container_job, start
 
 ENDLESS = 64 << 20
 """Bytes that are sent of what has no end: more than any head may have."""
@@ -24,6 +26,9 @@ HALVES = 1_100
 FILES = 1_024
 PATIENCE = 60.0
 HALF = b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: "
+QUICK = 0.1
+"""Processor seconds in which the service may answer nobody else because of such a request."""
+ML_JOBS = f"/v1/projects/{PROJECT}/jobs"
 PLACES = ("rest", "storage", "programs")
 
 
@@ -33,7 +38,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     shell = ("/bin/sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"')
     started = start(tmp_path_factory.mktemp("narrow") / "data", prefix=shell)
     # What the first request of a public API needs is loaded with it, or a second after the start.
-    started.call("GET", f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs")
+    started.call("GET", CUSTOM_JOBS)
     yield started
     started.terminate()
 
@@ -161,9 +166,7 @@ def test_a_kept_connection_makes_room_for_others(narrow: Service) -> None:
 def test_what_one_caller_has_open_shuts_nobody_out(narrow: Service) -> None:
     """Issue: with as many streams as there may be connections a program kept everybody from the API and the
     console."""
-    jobs = (
-        f"POST /v1/projects/{PROJECT}/locations/{REGION}/customJobs HTTP/1.1\r\nHost: localhost\r\n"
-    )
+    jobs = f"POST {CUSTOM_JOBS} HTTP/1.1\r\nHost: localhost\r\n"
     more = (
         f"Authorization: Bearer {narrow.token}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
     )
@@ -173,3 +176,78 @@ def test_what_one_caller_has_open_shuts_nobody_out(narrow: Service) -> None:
             stream.sendall((jobs + more).encode())
             assert stream.recv(12) == b"HTTP/1.1 100"
         assert status_of(narrow, "rest") == 200
+
+
+def with_labels(count: int) -> dict[str, Any]:
+    return {**container_job("pass"), "labels": {f"label-{n}": "x" for n in range(count)}}
+
+
+def lists(field: str, megabytes: int = 10) -> bytes:
+    """A job with a field of empty lists."""
+    many = b",".join([b"[]"] * ((megabytes << 20) // 3 - 100))
+    return b'{"displayName": "x", "%b": [%b]}' % (field.encode(), many)
+
+
+def with_arguments(count: int, text: str) -> dict[str, Any]:
+    job = container_job("pass")
+    (pool,) = job["jobSpec"]["workerPoolSpecs"]
+    pool["containerSpec"]["args"] = [text] * count
+    return job
+
+
+def with_unknown_fields() -> dict[str, Any]:
+    return {f"unknown{n}": 1 for n in range(20_000)}
+
+
+def of_the_older_api() -> dict[str, Any]:
+    return {"jobId": "x", "labels": {f"label-{n}": "x" for n in range(9_000)}}
+
+
+CASES = [
+    pytest.param(CUSTOM_JOBS, partial(with_labels, 100_000), "", "50000", id="labels"),
+    pytest.param(CUSTOM_JOBS, partial(lists, "jobSpec"), "", "50000", id="lists"),
+    pytest.param(
+        CUSTOM_JOBS, partial(with_arguments, 10_000, "x" * 900), "args", "100000", id="arguments"
+    ),
+    pytest.param(
+        CUSTOM_JOBS,
+        with_unknown_fields,
+        "Cannot find field",
+        "And 19900 more faults",
+        id="unknown-fields",
+    ),
+    pytest.param(ML_JOBS, of_the_older_api, "labels", "at most 64", id="labels-of-the-older-api"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field", "limit"), CASES)
+def test_many_small_things_are_refused_while_others_are_answered(
+    narrow: Service, path: str, body: Callable[[], Any], field: str, limit: str
+) -> None:
+    """Nobody waits for long, since the service's loop computes little of it at a time; by the clock, tests
+    beside this one would tell."""
+    refusal = narrow.ask("POST", path, body())
+    assert refusal.status == 400
+    assert field in refusal.message
+    assert limit in refusal.message
+    assert refusal.message.count("\n") < 110
+    loop = narrow.call("GET", "/trainshed/v1/status")["eventLoop"]
+    assert loop["computed"] < QUICK, loop
+
+
+def test_without_a_token_nothing_is_read(narrow: Service) -> None:
+    """Refused before the body has come."""
+    parts = urlsplit(narrow.rest)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    with contextlib.closing(connection):
+        connection.putrequest("POST", CUSTOM_JOBS)
+        connection.putheader("Content-Length", "9000000")
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+
+
+def test_a_form_without_a_token_has_few_bytes(narrow: Service) -> None:
+    form = b"a=" + b"x" * 5_000_000
+    refusal = narrow.ask("POST", "/oauth2/token", form, place="storage", token=None)
+    assert refusal.status == 400
+    assert b"16384" in refusal.body

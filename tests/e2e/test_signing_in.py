@@ -60,13 +60,12 @@ def service(tmp_path_factory: pytest.TempPathFactory, issuer: ScriptedIssuer) ->
 @contextmanager
 def trusting(issuer: str, data: Path) -> Generator[Service]:
     """A service at which people of an issuer sign in."""
-    config = data / "corp.toml"
-    config.write_text(
+    settings = (
         f'[[oidc]]\nname = "Corp"\nissuer = "{issuer}"\nclient_id = "{CLIENT}"\n'
         f'audiences = ["{GCLOUD}"]\ntokeninfo = "{issuer}/tokeninfo"\n'
         f'[oidc.accounts]\n"repo:corp/vision:ref:*" = "{ROBOT}"\n'
     )
-    with running(data, "--config", str(config)) as started:
+    with running(data, settings=settings) as started:
         yield started
 
 

@@ -19,11 +19,10 @@ MINUTES = 60.0
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     place = tmp_path_factory.mktemp("tensorflow")
-    config = place / "service.toml"
     entries = [f'[[images]]\npattern = "tf:{v}"\nruntime = "tensorflow {v}"\n' for v in VERSIONS]
     cache = os.environ.get("TRAINSHED_CACHE") or CACHE
-    config.write_text(f'cache = "{cache}"\n' + "\n".join(entries))
-    with running(place / "data", "--config", str(config)) as service:
+    settings = f'cache = "{cache}"\n' + "\n".join(entries)
+    with running(place / "data", settings=settings) as service:
         package = packed("tensorflow_storage", place)
         service.put("trainshed", package.name, package.read_bytes())
         yield service

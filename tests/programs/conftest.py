@@ -24,12 +24,8 @@ def run_program(
     """Runs a program, or waits for the end of its run."""
     selected = {item.name for item in request.session.items}
     place = tmp_path_factory.mktemp("programs")
-    config = place / "service.toml"
-    config.write_text(f'cache = "{os.environ.get("TRAINSHED_CACHE") or CACHE}"\n')
-    with (
-        running(place / "service", "--config", str(config)) as service,
-        ThreadPoolExecutor(3) as pool,
-    ):
+    settings = f'cache = "{os.environ.get("TRAINSHED_CACHE") or CACHE}"\n'
+    with running(place / "service", settings=settings) as service, ThreadPoolExecutor(3) as pool:
         runner = Runner(service, place)
         small = {
             program: pool.submit(runner.run, program)
@@ -51,8 +47,6 @@ def run_program(
 def _in_own_image(program: Program, place: Path) -> None:
     """Its image is made of this machine's files, in a store of its own; so is the cache of the service that
     runs it."""
-    config = place / "images.toml"
-    config.write_text(f'cache = "{place}/cache"\n')
     root = place / "root.tar"
     script = (HERE / "samples" / program.folder / "train.sh").read_text()
     with_programs(root, files={"train.sh": script})
@@ -62,7 +56,7 @@ def _in_own_image(program: Program, place: Path) -> None:
         changes = ("ENV PATH=/usr/local/bin:/bin", 'ENTRYPOINT ["sh", "/train.sh"]')
         podman("import", *(f"--change={change}" for change in changes), str(root), reference)
         try:
-            with running(place / "images", "--config", str(config)) as service:
+            with running(place / "images", settings=f'cache = "{place}/cache"\n') as service:
                 Runner(service, place, reference).run(program)
         finally:
             podman("rmi", "--all", "--force")
