@@ -27,7 +27,7 @@ from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.access.permissions import OWNER, ROLES
 from trainshed.access.principals import Bearer, Principal, Rights
 from trainshed.buckets import authentication
-from trainshed.buckets.callers import Caller, Kind, encode_caller, storage_key
+from trainshed.buckets.callers import Caller, Reach, encode_caller, storage_key
 from trainshed.buckets.disk.catalog import BucketCatalog
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Unauthenticated
@@ -40,6 +40,7 @@ from trainshed.serve.bucket_adapters import BucketAdapter
 from trainshed_console.pages import buckets
 
 RULES = BucketRules("own", (BucketTable("shared-1", shared=True),))
+FORGED = Caller("owner@test", {"": Reach.ADMIN})
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_a_batch_is_no_way_round(service: Service) -> None:
     inner = (
         "--b\r\nContent-Type: application/http\r\n\r\n"
         "DELETE /storage/v1/b/bucket-q/o/x HTTP/1.1\r\n"
-        f"X-Trainshed-Identity: {encode_caller(Caller(Kind.PERSON)).decode()}\r\n"
+        f"X-Trainshed-Identity: {encode_caller(FORGED).decode()}\r\n"
         f"Authorization: Bearer {service.token}\r\n\r\n"
         "--b\r\nContent-Type: application/http\r\n\r\n"
         "GET /v1/projects/q/jobs HTTP/1.1\r\n\r\n--b--"
@@ -160,7 +161,7 @@ def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -
     """A second preamble, an identity header, a token of somebody else, a key: who it is was said
     before."""
     forged = {
-        "X-Trainshed-Identity": encode_caller(Caller(Kind.PERSON, "owner@test")).decode(),
+        "X-Trainshed-Identity": encode_caller(FORGED).decode(),
         "X-Forwarded-Proto": "https",
         **service.bearer,
     }

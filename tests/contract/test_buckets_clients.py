@@ -20,7 +20,7 @@ import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain, serving
-from trainshed.buckets.callers import Caller, Kind, encode_caller
+from trainshed.buckets.callers import Caller, Reach, encode_caller
 
 
 @pytest.fixture
@@ -182,7 +182,8 @@ class TestGateway:
 
     def test_names_who_asks_and_takes_nobody_s_word_for_it(self, service: Service) -> None:
         """A header of the client that says who it is counts for nothing."""
-        forged = {"x-trainshed-identity": encode_caller(Caller(Kind.PERSON, "forged")).decode()}
+        owner = Caller("forged", {"": Reach.ADMIN})
+        forged = {"x-trainshed-identity": encode_caller(owner).decode()}
         known = forged | service.bearer
         with serving(service.gateway()) as port:
             assert plain(port, "GET", "/storage/v1/b/open-1", headers=forged)[0] == 401

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainshed.access.job_tokens import JobClaims
 from trainshed.access.permissions import ADMIN_BUCKETS
 from trainshed.buckets.admission import (
     GRANTS,
@@ -22,7 +23,6 @@ from trainshed.buckets.admission import (
 from trainshed.buckets.callers import (
     UNKNOWN,
     Caller,
-    Kind,
     Reach,
     address_with_key,
     split_key,
@@ -32,8 +32,8 @@ from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket
 
-PERSON = Caller(Kind.PERSON, "owner@x", {"": Reach.ADMIN})
-PROGRAM = Caller(Kind.REPLICA, "sa@p", project="p", job_uid="7", attempt=1, replica="workerpool0-0")
+PERSON = Caller("owner@x", {"": Reach.ADMIN})
+PROGRAM = Caller("sa@p", program=JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
 OWN, SHARED, OTHER = Holding("own", "p"), Holding("shared", "q", shared=True), Holding("other", "q")
 
 
@@ -45,9 +45,8 @@ EVERYTHING = sorted({permission for held in GRANTS.values() for permission in he
 
 
 def test_people_may_do_everything() -> None:
-    key = Caller(Kind.KEY, "owner@x", {"": Reach.ADMIN})
     for holding, permission in itertools.product((OWN, SHARED, OTHER), EVERYTHING):
-        assert all(allowed(caller, permission, holding) for caller in (PERSON, key))
+        assert allowed(PERSON, permission, holding)
         assert not allowed(UNKNOWN, permission, holding)
 
 
@@ -117,7 +116,7 @@ def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> N
 def test_a_program_makes_no_bucket_in_which_others_stage_code(project: str) -> None:
     """Issue: staging per project. Whoever is first with such a name would be given another project's code."""
     rules = BucketRules("trainshed")
-    program = Caller(Kind.REPLICA, "sa@p", project=project)
+    program = Caller("sa@p", program=JobClaims(7, 1, "workerpool0-0", project, "sa@p"))
     own = default_bucket("trainshed", project)
     for name in (own, "trainsheds", "my-trainshed-q", f"{project}-vertex-staging-us-central1-12ab"):
         admit_name(program, name, rules)

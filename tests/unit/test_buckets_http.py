@@ -18,7 +18,7 @@ import pytest
 
 from trainshed.access.job_tokens import JobClaims, JobTokens
 from trainshed.buckets.authentication import CALLER, LISTENER, Authenticator, Listener
-from trainshed.buckets.callers import Caller, Kind, Reach, encode_caller
+from trainshed.buckets.callers import Caller, Reach, encode_caller
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.metadata import Metadata
@@ -27,7 +27,7 @@ from trainshed.buckets.rest.calls import VerbatimName
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.messages import Message
 
-OWNER = Caller(Kind.PERSON, "owner@test", {"": Reach.ADMIN})
+OWNER = Caller("owner@test", {"": Reach.ADMIN})
 UPLOAD = "/upload/storage/v1/b/bucket/o"
 ITEM = "/storage/v1/b/bucket/o/"
 
@@ -63,15 +63,15 @@ class Lenient(Authenticator):
     async def caller(self, authorization: str | None, key: str | None) -> Caller:
         return OWNER
 
-    def claims(self, caller: Caller) -> JobClaims:
-        return JobClaims(0, 0, caller.replica, caller.project, caller.email)
+    def check(self, program: JobClaims) -> None:
+        pass
 
 
 @pytest.fixture
 def ask(store: ObjectStore, tmp_path: Path) -> Ask:
     lenient = Lenient()
     tokens = JobTokens.open(tmp_path / "jobs.key", time.time_ns)
-    metadata = Metadata(tokens, lenient.claims)
+    metadata = Metadata(tokens, lenient.check)
     app = BucketsApp(store, lenient, hosts=Hosts(("h",)), metadata=metadata)
 
     def call(

@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 
 from trainshed.access.job_tokens import JobClaims, JobTokens
-from trainshed.buckets.callers import Caller, Kind, read_preamble
+from trainshed.buckets.callers import read_preamble
 from trainshed.buckets.metadata import Metadata
 from trainshed.core.names import project_number
 from trainshed.httpd.messages import Response
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
-CALLER = Caller(
-    Kind.REPLICA, EMAIL, project="p1", job_uid="1234567890123", attempt=2, replica="workerpool1-3"
-)
 FLAVOR = {"metadata-flavor": "Google"}
 V1 = "/computeMetadata/v1"
 ACCOUNT = f"{V1}/instance/service-accounts/default"
@@ -28,11 +25,11 @@ CLAIMS = JobClaims(1234567890123, 2, "workerpool1-3", "p1", EMAIL)
 
 @pytest.fixture
 def metadata() -> Metadata:
-    return Metadata(TOKENS, lambda _: CLAIMS)
+    return Metadata(TOKENS, lambda _: None)
 
 
 def asked(metadata: Metadata, path: str, query: str = "", **more: Any) -> Response:
-    answer = metadata.answer(path, query, more.pop("headers", FLAVOR), CALLER, **more)
+    answer = metadata.answer(path, query, more.pop("headers", FLAVOR), CLAIMS, region=None, **more)
     assert answer is not None and dict(answer.headers)[b"metadata-flavor"] == b"Google"
     assert dict(answer.headers)[b"content-length"] == b"%d" % len(answer.body)
     return answer
@@ -78,15 +75,16 @@ def test_values_and_directories(metadata: Metadata, path: str, expected: str) ->
 
 def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
     """Clients take the region from the zone."""
-    line = b'{"project":"p1","job_uid":"7","replica":"workerpool1-3","region":"europe-west4"}'
-    placed = read_preamble(line).caller
+    job = {"project": "p1", "job_uid": "7", "replica": "workerpool1-3", "service_account": EMAIL}
+    placed = read_preamble(json.dumps(job | {"region": "europe-west4"}).encode()).caller
+    assert placed.program is not None
     number = project_number("p1")
     for name, expected in (
         ("zone", f"projects/{number}/zones/europe-west4-b"),
         ("region", f"projects/{number}/regions/europe-west4"),
     ):
         path = f"{V1}/instance/{name}"
-        answer = metadata.answer(path, "", FLAVOR, placed)
+        answer = metadata.answer(path, "", FLAVOR, placed.program, region=placed.region)
         assert answer is not None and (answer.status, answer.body.decode()) == (200, expected)
         # Said by nobody.
         assert asked(metadata, path).status == 404

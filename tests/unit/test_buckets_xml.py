@@ -11,14 +11,15 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.unit.test_buckets_http import Ask, ask, put, store
+from trainshed.access.job_tokens import JobClaims
 from trainshed.buckets.authentication import Listener
-from trainshed.buckets.callers import Caller, Kind
+from trainshed.buckets.callers import Caller
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 
 __all__ = ["ask", "store"]
 
-_STRANGER = Caller(Kind.REPLICA, "sa@q", project="q")
+_STRANGER = Caller("sa@q", program=JobClaims(7, 1, "workerpool0-0", "q", "sa@q"))
 
 
 def _said(body: bytes, name: str) -> list[str]:

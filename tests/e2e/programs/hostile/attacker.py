@@ -412,16 +412,7 @@ def change_interpreter():
 
 # --- storage ---
 
-IDENTITY = json.dumps(
-    {
-        "kind": "person",
-        "email": "owner@example.com",
-        "project": "",
-        "job_uid": "",
-        "attempt": 0,
-        "replica": "",
-    }
-)
+IDENTITY = json.dumps({"email": "owner@example.com", "reach": {"": 4}})
 
 
 def bucket_directory():

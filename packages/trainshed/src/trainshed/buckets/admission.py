@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
 from trainshed.access.policy import home_of
 from trainshed.access.principals import member_of
-from trainshed.buckets.callers import PERMISSIONS, Caller, Kind, Reach
+from trainshed.buckets.callers import PERMISSIONS, Caller, Reach
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.names import Endpoint, Target
 from trainshed.buckets.setup import BucketRules
@@ -33,7 +33,6 @@ GRANTS: Mapping[str, frozenset[str]] = {
 }
 """The permissions that a role in a bucket's IAM policy gives. Other roles give none: `objectCreator`, for
 one, means to create and not to replace, which cannot be told apart before the content is there."""
-_PEOPLE = frozenset({Kind.PERSON, Kind.KEY})
 PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 """Members who are not named."""
 _SHARED = USE_OBJECTS | _LOOK
@@ -56,18 +55,26 @@ class Holding(Struct, frozen=True):
 
 def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
     """Whether the caller has a permission on a bucket."""
-    match caller.kind:
-        case Kind.PERSON | Kind.KEY:
-            reach = caller.reaches(holding.project)
-            if holding.shared:
-                reach = max(reach, min(Reach.USE, max(caller.reach.values(), default=reach)))
-            return permission in PERMISSIONS[reach] or _granted(caller, permission, holding)
-        case Kind.REPLICA:
-            own = caller.project == holding.project
-            shared = holding.shared and permission in _SHARED
-            return own or shared or _granted(caller, permission, holding)
-        case Kind.UNKNOWN:
-            return _granted(caller, permission, holding)
+    if caller.email is None:
+        return _granted({"allUsers"}, permission, holding)
+    if caller.program is not None:
+        return _open_to_program(caller.program.project, caller.email, permission, holding)
+    reach = caller.reaches(holding.project)
+    if holding.shared:
+        reach = max(reach, min(Reach.USE, max(caller.reach.values(), default=reach)))
+    members = PUBLIC | {member_of(caller.email)}
+    return permission in PERMISSIONS[reach] or _granted(members, permission, holding)
+
+
+def _open_to_program(project: str, email: str | None, permission: str, holding: Holding) -> bool:
+    """Whether a program of a project has a permission on a bucket. `email`: the service account that it runs
+    as; None = any of them."""
+    if project == holding.project or (holding.shared and permission in _SHARED):
+        return True
+    members = PUBLIC | {f"projectEditor:{project}", f"projectOwner:{project}"}
+    if email is not None:
+        members |= {f"serviceAccount:{email}"}
+    return _granted(members, permission, holding)
 
 
 def held(caller: Caller, permissions: Sequence[str], holding: Holding) -> list[str]:
@@ -87,18 +94,18 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
     """
     if holding is not None and allowed(caller, permission, holding):
         return
-    if caller.kind is Kind.UNKNOWN:
+    if caller.email is None:
         raise nobody(permission)
     if holding is None:
         return
-    if caller.kind is not Kind.REPLICA:
+    if caller.program is None:
         raise Forbidden(
             f"{caller.email} does not have {permission} access to the Google Cloud Storage bucket "
             f"{holding.name}. An owner can give a role on its project "
             "(gcloud projects add-iam-policy-binding), or in the bucket's IAM policy."
         )
     raise Forbidden(
-        f"{_named(caller)} does not have {permission} access to the Google Cloud Storage bucket "
+        f"{caller.email} does not have {permission} access to the Google Cloud Storage bucket "
         f"{holding.name}. The bucket belongs to another project than the job, which is of {caller.project}: "
         "a program reaches the buckets of its own project and shared ones. Grant it a role in the bucket's "
         "IAM policy, or share the bucket."
@@ -107,17 +114,17 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
 
 def admit_project(caller: Caller, permission: str, project: str) -> None:
     """Raise unless the caller may list or make buckets of a project. Raises Unauthenticated, Forbidden."""
-    if caller.kind is Kind.UNKNOWN:
+    if caller.email is None:
         raise nobody(permission)
-    if caller.kind in _PEOPLE and permission not in PERMISSIONS[caller.reaches(project)]:
+    if caller.program is None and permission not in PERMISSIONS[caller.reaches(project)]:
         raise Forbidden(
             f"{caller.email} does not have {permission} access to the project {project}. An owner can give a "
             f"role that has it: gcloud projects add-iam-policy-binding {project} "
             f"--member={member_of(caller.email)} --role=roles/storage.admin"
         )
-    if caller.kind is Kind.REPLICA and project != caller.project:
+    if caller.program is not None and project != caller.project:
         raise Forbidden(
-            f"{_named(caller)} does not have {permission} access to the project {project}. "
+            f"{caller.email} does not have {permission} access to the project {project}. "
             f"Its job belongs to the project {caller.project}; ask for that one."
         )
 
@@ -131,9 +138,9 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
 
     Names are shared by all projects, so whoever makes such a bucket first would be given that code.
     """
-    if caller.kind is Kind.REPLICA:
-        own = [caller.project]
-    elif caller.kind in _PEOPLE and caller.reaches("") < Reach.WORK:
+    if caller.program is not None:
+        own = [caller.program.project]
+    elif caller.reaches("") < Reach.WORK:
         own = [project for project, reach in caller.reach.items() if reach >= Reach.WORK]
     else:
         return
@@ -145,7 +152,7 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
         is_others = bucket.startswith(f"{DEFAULT_BUCKET}-") and bucket not in defaults
     if is_others:
         raise Forbidden(
-            f"{_named(caller)} may not create the bucket {bucket}: a name of this form belongs to the "
+            f"{caller.email} may not create the bucket {bucket}: a name of this form belongs to the "
             "project in it, for its code. Choose another name, or have a person create it."
         )
 
@@ -153,17 +160,16 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
 def admit_policy(caller: Caller, bindings: Sequence[Mapping[str, Any]]) -> None:
     """Raise if a program of a job would open a bucket to everybody. Raises Forbidden."""
     public = {member for binding in bindings for member in _members(binding)} & PUBLIC
-    if caller.job_uid and public:
+    if caller.program is not None and public:
         raise Forbidden(
-            f"{_named(caller)} may not open a bucket to {' or '.join(sorted(public))}: a job opens no bucket "
+            f"{caller.email} may not open a bucket to {' or '.join(sorted(public))}: a job opens no bucket "
             "to strangers. Grant the role to service accounts, or have a person set this policy."
         )
 
 
 def shown(project: str, holding: Holding) -> bool:
     """Whether programs of a project see a bucket as `/gcs/NAME`, whichever service account they run as."""
-    caller = Caller(Kind.REPLICA, project=project)
-    return all(allowed(caller, permission, holding) for permission in _MOUNTED)
+    return all(_open_to_program(project, None, permission, holding) for permission in _MOUNTED)
 
 
 def readable(project: str, holding: Holding) -> bool:
@@ -176,8 +182,7 @@ def readable(project: str, holding: Holding) -> bool:
         for member in _members(binding)
         if member.startswith("serviceAccount:") and home_of(member.partition(":")[2]) in own
     }
-    callers = (Caller(Kind.REPLICA, account, project=project) for account in ("", *accounts))
-    return any(allowed(caller, _GET, holding) for caller in callers)
+    return any(_open_to_program(project, email, _GET, holding) for email in (None, *accounts))
 
 
 def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
@@ -245,19 +250,12 @@ def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
             yield target.bucket, "storage.buckets.get"
 
 
-def _granted(caller: Caller, permission: str, holding: Holding) -> bool:
-    members = {"allUsers"}
-    if caller.kind in _PEOPLE:
-        members |= {"allAuthenticatedUsers", member_of(caller.email)}
-    if caller.kind is Kind.REPLICA:
-        members.add("allAuthenticatedUsers")
-        members.update(f"{role}:{caller.project}" for role in ("projectEditor", "projectOwner"))
-        if caller.email:
-            members.add(f"serviceAccount:{caller.email}")
+def _granted(members: Set[str], permission: str, holding: Holding) -> bool:
+    """Whether the bucket's policy grants a permission to one of these members."""
     return any(
         permission in GRANTS.get(str(binding.get("role")), ())
         and not binding.get("condition")
-        and members.intersection(_members(binding))
+        and not members.isdisjoint(_members(binding))
         for binding in holding.bindings
     )
 
@@ -286,7 +284,3 @@ def nobody(permission: str) -> Unauthenticated:
         "address that `trainshed env` prints as STORAGE_EMULATOR_HOST: it has a key in it, for clients that "
         "send no token."
     )
-
-
-def _named(caller: Caller) -> str:
-    return caller.email or f"A program of the project {caller.project}"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from trainshed.access.account_tokens import check_program, is_access_token, is_json_web_token
 from trainshed.access.book import AccessFile
@@ -29,7 +28,6 @@ from trainshed.access.tokens import TokenAuthority, token_in
 from trainshed.buckets.callers import (
     UNKNOWN,
     Caller,
-    Kind,
     UnreadableCaller,
     key_of_digest,
     reach_of,
@@ -164,7 +162,7 @@ class Authenticator:
             # A browser sends these to the console's port by itself; they say nothing to storage.
             authorization = None
         if key and (principal := self._holder(key)) is not None:
-            return replace(caller_of(principal), kind=Kind.KEY)
+            return caller_of(principal)
         if authorization:
             try:
                 return caller_of(await self._authenticate(authorization))
@@ -178,16 +176,12 @@ class Authenticator:
             )
         return UNKNOWN
 
-    def claims(self, caller: Caller) -> JobClaims:
-        """Returns as which program of a job somebody calls. Raises Unauthenticated if the account that it
-        runs as was taken away, Unavailable."""
-        uid = int(caller.job_uid or 0)
-        claims = JobClaims(uid, caller.attempt, caller.replica, caller.project, caller.email)
+    def check(self, program: JobClaims) -> None:
+        """Raises Unauthenticated if the account as which a program runs was taken away, Unavailable."""
         try:
-            check_program(claims, self._authority().book)
+            check_program(program, self._authority().book)
         except UnknownToken as error:
             raise Unauthenticated(str(error)) from None
-        return claims
 
     def _holder(self, key: str) -> Principal | None:
         """Returns whose token the key belongs to."""
@@ -202,18 +196,10 @@ class Authenticator:
 
 def caller_of(principal: Principal) -> Caller:
     if principal.program is not None:
-        program = principal.program
-        return Caller(
-            Kind.REPLICA,
-            principal.email,
-            project=program.project,
-            job_uid=str(program.job_uid),
-            attempt=program.attempt,
-            replica=program.replica,
-        )
+        return Caller(principal.email, program=principal.program)
     rights = principal.rights
     reach = {project: reach_of(rights.within(project)) for project in ("", *rights.projects)}
-    return Caller(Kind.PERSON, principal.email, reach=reach)
+    return Caller(principal.email, reach)
 
 
 class TokenFile:

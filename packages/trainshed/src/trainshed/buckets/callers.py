@@ -12,7 +12,7 @@ import hmac
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs
@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Struct
 
+from trainshed.access.job_tokens import JobClaims
 from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
 
 
@@ -62,33 +63,22 @@ def reach_of(permissions: frozenset[str]) -> Reach:
     )
 
 
-class Kind(StrEnum):
-    """How a caller is known."""
-
-    #: Known by a token of this service.
-    PERSON = "person"
-    #: Known by an address with a key in it, for clients that send no token of their own.
-    KEY = "anonymous-key"
-    #: A program of a job, known by its replica's endpoint or by its token.
-    REPLICA = "replica"
-    #: Not known at all.
-    UNKNOWN = "nobody"
-
-
 class Caller(Struct, frozen=True):
     """Who makes a request."""
 
-    kind: Kind
-    #: The caller's name in errors.
-    email: str = ""
-    #: How far a person's rights go, by project; "" = in all projects. Empty for a job's program.
+    #: The caller's name in errors; None = it is not known who calls.
+    email: str | None = None
+    #: How far a person's rights go, by project; "" = in all projects. A program of a job has none here.
     reach: Mapping[str, Reach] = {}
-    #: Set for a job's program only, like all that follows; "" or 0 for others.
-    project: str = ""
-    job_uid: str = ""
-    attempt: int = 0
-    replica: str = ""
-    region: str = ""
+    #: The program that calls, known by its replica's endpoint or by its token; None = it is none of a job.
+    program: JobClaims | None = None
+    #: Where the program's job runs; None = that is not known.
+    region: str | None = None
+
+    @property
+    def project(self) -> str | None:
+        """The project of the program's job."""
+        return self.program.project if self.program is not None else None
 
     @property
     def may_do_everything(self) -> bool:
@@ -101,7 +91,7 @@ class Caller(Struct, frozen=True):
         return max(self.reach.get("", nothing), self.reach.get(project, nothing))
 
 
-UNKNOWN = Caller(Kind.UNKNOWN)
+UNKNOWN = Caller()
 
 
 class UnreadableCaller(ValueError):
@@ -125,32 +115,28 @@ class Preamble(msgspec.Struct, frozen=True):
     """The line with which a replica's relay begins each connection; unknown fields are ignored."""
 
     project: str
-    job_uid: str | int = ""
+    job_uid: int
+    replica: str
+    service_account: str
+    #: A step before the job's first attempt has none.
     attempt: int = 0
-    replica: str = ""
-    service_account: str = ""
-    region: str = ""
+    region: str | None = None
     #: The protocol that the program uses towards the relay, for the addresses in our responses.
     scheme: Literal["http", "https"] = "http"
 
     @property
     def caller(self) -> Caller:
-        return Caller(
-            Kind.REPLICA,
-            self.service_account,
-            project=self.project,
-            job_uid=str(self.job_uid),
-            attempt=self.attempt,
-            replica=self.replica,
-            region=self.region,
-        )
+        email = self.service_account
+        program = JobClaims(self.job_uid, self.attempt, self.replica, self.project, email)
+        return Caller(email, program=program, region=self.region)
 
 
 def read_preamble(line: bytes) -> Preamble:
     """Parse what `replica.protocol.preamble` wrote. Raises UnreadableCaller for a line that does not say
     whose a program is."""
     try:
-        preamble = msgspec.json.decode(line, type=Preamble)
+        # Numbers may come as text, as they do in the APIs.
+        preamble = msgspec.json.decode(line, type=Preamble, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnreadableCaller(str(error)) from None
     if not preamble.project:

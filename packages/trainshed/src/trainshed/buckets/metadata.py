@@ -14,7 +14,6 @@ from urllib.parse import parse_qs
 from msgspec import Struct
 
 from trainshed.access.job_tokens import JobClaims, JobTokens
-from trainshed.buckets.callers import Caller
 from trainshed.core.names import JobUid, host_token, project_number
 from trainshed.httpd.messages import Response, sized
 
@@ -36,16 +35,23 @@ class _Made(Struct, frozen=True):
 class Metadata:
     """Answers requests of programs, and hands out their tokens."""
 
-    def __init__(self, tokens: JobTokens, claims: Callable[[Caller], JobClaims]) -> None:
-        """`claims`: returns what a caller's tokens say, or raises why it gets none."""
+    def __init__(self, tokens: JobTokens, check: Callable[[JobClaims], None]) -> None:
+        """`check`: raises why a program gets no token, if it gets none."""
         self._tokens = tokens
-        self._claims = claims
+        self._check = check
 
     def answer(
-        self, path: str, query: str, headers: Mapping[str, str], caller: Caller, method: str = "GET"
+        self,
+        path: str,
+        query: str,
+        headers: Mapping[str, str],
+        program: JobClaims,
+        *,
+        region: str | None,
+        method: str = "GET",
     ) -> Response | None:
         """Returns the answer to a request; None if its path is not one of a metadata server. `query`: as it
-        was sent; `headers`: by lower-case name; `caller`: a program of a job."""
+        was sent; `headers`: by lower-case name; `region`: where the job runs, if that is known."""
         names = [name for name in path.split("/") if name]
         if names and names[0] != _TOP:
             return None
@@ -64,67 +70,64 @@ class Metadata:
         values = parse_qs(query, keep_blank_values=True)
         if _is_true(values, "wait_for_change"):
             return _refused(400, "wait_for_change is not served: nothing changes here.")
-        node: Any = {_TOP: {"v1": self._tree(caller)}}
+        node: Any = {_TOP: {"v1": self._tree(program, region)}}
         for name in names:
             if not isinstance(node, dict) or name not in node:
                 return _refused(404, f"{path} is not among the metadata of a replica.")
             node = cast("dict[str, Any]", node)[name]
         return node.answer(values) if isinstance(node, _Made) else _shown(node, values)
 
-    def _tree(self, caller: Caller) -> dict[str, Any]:
-        name = _machine(caller)
+    def _tree(self, program: JobClaims, region: str | None) -> dict[str, Any]:
+        name = _machine(program)
         account = {
             "aliases": ["default"],
-            "email": caller.email,
-            "identity": _Made(lambda values: self._identity(caller, values)),
+            "email": program.email,
+            "identity": _Made(lambda values: self._identity(program, values)),
             "scopes": list(_SCOPES),
-            "token": _Made(lambda _: self._access_token(caller)),
+            "token": _Made(lambda _: self._access_token(program)),
         }
-        digest = hashlib.sha256(f"{caller.job_uid}/{caller.replica}".encode()).digest()
+        digest = hashlib.sha256(f"{program.job_uid}/{program.replica}".encode()).digest()
         return {
             "instance": {
                 "attributes": {},
-                "hostname": f"{name}.c.{caller.project}.internal",
+                "hostname": f"{name}.c.{program.project}.internal",
                 "id": (int.from_bytes(digest[:8], "big") >> 1),
                 "name": name,
-                **_place(caller),
-                "service-accounts": {caller.email: account, "default": account},
+                **(_place(program.project, region) if region else {}),
+                "service-accounts": {program.email: account, "default": account},
             },
             "project": {
                 "attributes": {},
-                "numeric-project-id": project_number(caller.project),
-                "project-id": caller.project,
+                "numeric-project-id": project_number(program.project),
+                "project-id": program.project,
             },
             "universe": {"universe-domain": "googleapis.com"},
         }
 
-    def _access_token(self, caller: Caller) -> Response:
+    def _access_token(self, program: JobClaims) -> Response:
         """Requested scopes are ignored: permissions follow from what the job is."""
-        token, seconds = self._tokens.mint(self._claims(caller))
+        self._check(program)
+        token, seconds = self._tokens.mint(program)
         return _said_json({"access_token": token, "expires_in": seconds, "token_type": "Bearer"})
 
-    def _identity(self, caller: Caller, values: Query) -> Response:
+    def _identity(self, program: JobClaims, values: Query) -> Response:
         audience = values.get("audience", [""])[-1]
         if not audience:
             return _refused(400, "non-empty audience parameter required")
-        return _said(self._tokens.identity_token(self._claims(caller), audience), "text/html")
+        self._check(program)
+        return _said(self._tokens.identity_token(program, audience), "text/html")
 
 
-def _machine(caller: Caller) -> str:
+def _machine(program: JobClaims) -> str:
     """Returns the machine's name, in the form of Vertex replicas."""
-    pool, _, index = caller.replica.rpartition("-")
-    return f"cmle-training-{pool}-{host_token(JobUid(int(caller.job_uid)))}-{index}"
+    pool, _, index = program.replica.rpartition("-")
+    return f"cmle-training-{pool}-{host_token(JobUid(program.job_uid))}-{index}"
 
 
-def _place(caller: Caller) -> dict[str, str]:
-    """Returns where the job runs, as far as that is known. Clients take the region from the zone."""
-    if not caller.region:
-        return {}
-    project = f"projects/{project_number(caller.project)}"
-    return {
-        "region": f"{project}/regions/{caller.region}",
-        "zone": f"{project}/zones/{caller.region}-{_ZONE}",
-    }
+def _place(project_id: str, region: str) -> dict[str, str]:
+    """Returns where the job runs. Clients take the region from the zone."""
+    project = f"projects/{project_number(project_id)}"
+    return {"region": f"{project}/regions/{region}", "zone": f"{project}/zones/{region}-{_ZONE}"}
 
 
 def _shown(node: Any, values: Query) -> Response:

@@ -50,7 +50,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     liveness = Liveness(Path(setup.service)) if setup.service else None
     known = TokenFile(tokens, jobs, time.time_ns, setup.hosts, liveness)
     authenticator = Authenticator(known.read, known.authenticate)
-    metadata = Metadata(jobs, authenticator.claims)
+    metadata = Metadata(jobs, authenticator.check)
     app = BucketsApp(store, authenticator, hosts=setup.hosts, metadata=metadata)
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(connections.of_this_process())

@@ -17,15 +17,7 @@ from trainshed.access.strangers import SOURCE, Strangers
 from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
 from trainshed.buckets.authentication import CALLER, Authenticator, Listener, listener_of
-from trainshed.buckets.callers import (
-    UNKNOWN,
-    Caller,
-    Kind,
-    decode_caller,
-    exchanged,
-    granted,
-    split_key,
-)
+from trainshed.buckets.callers import UNKNOWN, Caller, decode_caller, exchanged, granted, split_key
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import (
     BucketsError,
@@ -137,11 +129,12 @@ class BucketsApp:
 
     def _told(self, call: Call) -> Response | None:
         """Returns the answer to a program that asks for metadata; None if it asks for something else."""
-        if call.listener is not Listener.REPLICA:
+        program, request = call.caller.program, call.request
+        if call.listener is not Listener.REPLICA or program is None:
             return None
-        request = call.request
+        region, method = call.caller.region, request.method
         return self._metadata.answer(
-            call.path, request.raw_query, request.headers, call.caller, request.method
+            call.path, request.raw_query, request.headers, program, region=region, method=method
         )
 
     async def _exchanged(self, call: Call) -> Response:
@@ -167,7 +160,7 @@ class BucketsApp:
             return await self._exchanged(call)
         if not call.is_part:
             call.caller = await self._caller(call)
-            HOLD.get()(call.caller.project or call.caller.email)
+            HOLD.get()(call.caller.project or call.caller.email or "")
         if (metadata := self._told(call)) is not None:
             return metadata
         self._admit(call)
@@ -187,8 +180,8 @@ class BucketsApp:
         Unavailable."""
         if call.caller.may_do_everything:
             return
-        if call.caller.kind is Kind.REPLICA:
-            self._authenticator.claims(call.caller)
+        if call.caller.program is not None:
+            self._authenticator.check(call.caller.program)
         holding = self._store.catalog.holding
         for bucket, permission in wanted(call.request.method, call.target):
             admit(call.caller, permission, holding(bucket))
@@ -220,7 +213,7 @@ class BucketsApp:
     async def _batch(self, call: Call) -> Response:
         if call.request.method != "POST":
             raise NotSupported("A batch is sent with POST.")
-        if call.caller.kind is Kind.UNKNOWN:
+        if call.caller.email is None:
             # Checked before the body is read, since each part would be refused.
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 

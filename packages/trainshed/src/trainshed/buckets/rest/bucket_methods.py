@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Struct
 
 from trainshed.buckets.admission import admit_name, admit_policy, admit_project, held, nobody
-from trainshed.buckets.callers import Kind
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotFound, NotSupported
 from trainshed.buckets.rest.calls import Call, json_answer
@@ -83,7 +82,7 @@ async def part(call: Call) -> Response:
             record = await call.run(catalog.set_policy, call.target.bucket, bindings, etag)
             return json_answer(policy_view(record))
         case "GET", "iam/testPermissions":
-            if call.caller.kind is Kind.UNKNOWN:
+            if call.caller.email is None:
                 raise nobody("storage.buckets.testIamPermissions")
             await call.run(catalog.get, call.target.bucket)
             holding = catalog.holding(call.target.bucket)
