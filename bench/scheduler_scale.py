@@ -7,7 +7,7 @@ import gc
 import random
 import time
 
-from trainshed.core.capacity import QuotaKey
+from trainshed.core.capacity import MachineWanted, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import (
     Admit,
@@ -52,9 +52,10 @@ def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[Replica
         cpus = draw.choice((2, 4, 8, 8, 16, 16, 32, 64))
         devices = draw.choice((0, 0, 0, 1, 2, 4, 8))
         memory = cpus * draw.choice((2, 4)) * GIB
-        kind = Demand(cpus, memory, draw.choice(DEVICES) if devices else None, devices)
+        kind = MachineWanted(None, draw.choice(DEVICES) if devices else None)
+        demand = Demand(cpus, memory, devices, kind)
         workers = draw.choice((0, 0, 1, 3, 7, 15, 63))
-        replicas = [(ReplicaId(0, 0), kind), *((ReplicaId(1, i), kind) for i in range(workers))]
+        replicas = [(ReplicaId(0, 0), demand), *((ReplicaId(1, i), demand) for i in range(workers))]
         if draw.random() < 0.2:
             replicas += [(ReplicaId(2, i), Demand(4, 15 * GIB)) for i in range(3)]
         drawn.append(tuple(replicas))

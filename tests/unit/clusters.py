@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from trainshed.core.capacity import ANYBODY, NOBODY_ELSE, Acceptance, NodeCondition, OthersUse
+from trainshed.core.capacity import Acceptance, MachineWanted, NodeCondition, OthersUse
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import (
     Admit,
@@ -48,7 +48,7 @@ def gang(
 ) -> Gang:
     """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says
     otherwise."""
-    demand = Demand(cpus, memory * GIB, kind if gpus else None, gpus, machine)
+    demand = Demand(cpus, memory * GIB, gpus, MachineWanted(machine, kind if gpus else None))
     ids = (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(replicas - 1)))
     return Gang(
         uid=JobUid(uid),
@@ -71,8 +71,8 @@ def node(
     gpus: int = 0,
     kind: str = T4,
     condition: NodeCondition = NodeCondition.READY,
-    others: OthersUse = NOBODY_ELSE,
-    accepts: Acceptance = ANYBODY,
+    others: OthersUse = OthersUse(),
+    accepts: Acceptance = Acceptance(),
 ) -> NodeCapacity:
     devices = ((kind, gpus),) if gpus else ()
     return NodeCapacity(name, cpus, memory * GIB, devices, others, accepts, condition=condition)
@@ -132,8 +132,8 @@ class World:
         for decision in made.decisions:
             if isinstance(decision, StockOut):
                 self.end(decision.uid)
-                continue
-            self.put(state_after(self.states[decision.uid], decision))
+            else:
+                self.put(state_after(self.states[decision.uid], decision))
 
     def step(self, now: int) -> Plan:
         made = self.plan(now)
@@ -146,8 +146,7 @@ class World:
         most."""
         used: defaultdict[tuple[str, str], float] = defaultdict(float)
         quota: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-        running = 0
-        gangs = 0
+        running = gangs = 0
         for state in self.states.values():
             item = state.gang
             if not state.places and not state.unplaced:
@@ -164,7 +163,7 @@ class World:
                 demand = demands[replica]
                 used[name, "cpus"] += demand.vcpus
                 used[name, "memory"] += demand.memory_bytes
-                used[name, demand.accelerator or ""] += demand.accelerators
+                used[name, demand.machine.accelerator or ""] += demand.accelerators
         for key, limit in self.quotas.items():
             spent = quota[key.project_id, key.region, key.metric]
             assert spent <= limit, key

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from tests.unit.jobs import MACHINE, job
+from trainshed.core.capacity import MachineWanted
 from trainshed.core.catalog.quotas import metrics, usage_of
 from trainshed.core.job import Accelerators, Disk, Machine, Scheduling, Strategy
 from trainshed.core.lifecycle.records import Job
@@ -47,7 +48,7 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
     asked_gang = gang(made, Policy())
     assert asked_gang.replicas == tuple(
-        (replica, Demand(4, 15 * 2**30, machine="n1-standard-4"))
+        (replica, Demand(4, 15 * 2**30, machine=MachineWanted("n1-standard-4")))
         for replica in (ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1))
     )
     assert (asked_gang.uid, asked_gang.name) == (made.uid, str(made.name))
@@ -62,7 +63,7 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     assert not gang(replace(made, spec=replace(made.spec, scheduling=flex)), Policy()).spot
     pool = replace(made.spec.pools[0], machine=GPU_MACHINE)
     first = gang(replace(made, spec=replace(made.spec, pools=(pool,))), Policy()).replicas[0]
-    wanted = Demand(8, 30, "NVIDIA_TESLA_T4", 2, machine="n1-standard-8")
+    wanted = Demand(8, 30, 2, MachineWanted("n1-standard-8", "NVIDIA_TESLA_T4"))
     assert first == (ReplicaId(0, 0), wanted)
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tests.commands import disk_of
 from tests.fake_devices import fake_devices
+from trainshed.core.capacity import MachineWanted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import gangs
 from trainshed.engines.local.gangs import choose_address, moved, new_slots
@@ -18,7 +19,8 @@ TWO = fake_devices("Tesla T4", "Tesla T4")
 
 
 def asked(index: int, count: int, node: str = "a") -> SlotRequest:
-    return SlotRequest(ReplicaId(1, index), f"h{index}", node, count, "NVIDIA_TESLA_T4")
+    t4 = MachineWanted(None, "NVIDIA_TESLA_T4")
+    return SlotRequest(ReplicaId(1, index), f"h{index}", node, count, machine=t4)
 
 
 def gang(*requests: SlotRequest, taken: tuple[Slot, ...] = ()) -> tuple[Slot, ...]:

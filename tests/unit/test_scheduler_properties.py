@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
-from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
+from trainshed.core.capacity import MachineWanted, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog.quotas import GLOBAL, SHARE
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.usage import HOUR, MachineTime
@@ -34,9 +34,10 @@ from trainshed.scheduler.snapshot import Group, Snapshot
 CPUS = "cpus_n1_e2"
 PATIENCE = 50 * SECOND
 
+devices = st.sampled_from([MachineWanted(None, kind) for kind in (T4, V100)])
 demands = st.one_of(
     st.builds(Demand, st.sampled_from([0.5, 1, 2, 4, 8]), st.integers(0, 3)),
-    st.builds(Demand, st.just(1.0), st.just(0), st.sampled_from([T4, V100]), st.integers(1, 3)),
+    st.builds(Demand, st.just(1.0), st.just(0), st.integers(1, 3), devices),
 )
 
 
@@ -75,7 +76,7 @@ def clusters(draw: st.DrawFn) -> list[NodeCapacity]:
         gpus, kind = draw(st.integers(0, 4)), draw(st.sampled_from([T4, V100]))
         cpus, memory = draw(st.sampled_from([1, 4, 8, 16])), draw(st.integers(0, 8))
         devices = ((kind, gpus),) if gpus else ()
-        others = NOBODY_ELSE
+        others = OthersUse()
         if draw(st.booleans()):
             theirs = ((kind, draw(st.integers(0, gpus))),) if gpus else ()
             others = OthersUse(draw(st.integers(0, cpus)), draw(st.integers(0, memory)), theirs)
@@ -244,7 +245,7 @@ def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
 def test_what_others_use_now_refuses_nobody_for_good(world: World) -> None:
     """Others give back what they use: only a node's whole size says whether a job can ever run there."""
     refused = {d for d in world.plan().decisions if isinstance(d, StockOut)}
-    world.set_nodes([replace(node, others=NOBODY_ELSE) for node in world.nodes.values()])
+    world.set_nodes([replace(node, others=OthersUse()) for node in world.nodes.values()])
     # In another order perhaps: who else starts decides whose turn it is.
     assert {d for d in world.plan().decisions if isinstance(d, StockOut)} == refused
 

@@ -94,19 +94,11 @@ class House:
         return JobUid(2 + len(self._gangs))
 
     async def allocate(
-        self,
-        uid: JobUid,
-        replicas: list[ReplicaId] | None = None,
-        *,
-        node: str = "",
-        accelerators: int = 0,
+        self, uid: JobUid, replicas: list[ReplicaId] | None = None
     ) -> tuple[Slot, ...]:
-        """Slots on a node, the first if none is named."""
-        node = node or (await self.engine.capacity())[0].name
-        requests = [
-            SlotRequest(r, f"host-{uid}-{r}", node, accelerators, "NVIDIA_TESLA_T4")
-            for r in replicas or [PRIMARY]
-        ]
+        """Slots on the first node."""
+        node = (await self.engine.capacity())[0].name
+        requests = [SlotRequest(r, f"host-{uid}-{r}", node) for r in replicas or [PRIMARY]]
         slots = await self.engine.allocate(uid, 1, requests)
         self._gangs[uid] = slots
         return slots

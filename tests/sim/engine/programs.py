@@ -393,7 +393,7 @@ class Gangs:
 def _slot(job_uid: JobUid, number: int, request: SlotRequest) -> Slot:
     """Make a slot. `number`: how many the gang has already."""
     devices = None
-    if request.accelerator or request.accelerators:
+    if request.accelerators:
         devices = ",".join(map(str, range(request.accelerators)))
     return Slot(
         request.replica,

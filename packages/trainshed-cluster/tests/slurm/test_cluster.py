@@ -15,7 +15,7 @@ import pytest
 
 from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
 from tests.slurm.nodes import until
-from trainshed.core.capacity import OthersUse
+from trainshed.core.capacity import MachineWanted, OthersUse
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
@@ -410,7 +410,7 @@ open('/tmp/ended.part', 'w').write(str(status))
 os.rename('/tmp/ended.part', '/tmp/ended')
 """
     os.environ["A_SECRET"] = "x"
-    gpu = need("node1", accelerators=1, accelerator="NVIDIA_TESLA_T4")
+    gpu = need("node1", accelerators=1, machine=MachineWanted(None, T4))
     hold = await cluster.acquire(a_name(), [gpu])
     await cluster.start_agent(hold, "node1", python(code), b"x\n")
     seen = slurm_lab.directory / "node1.tmp" / "seen"

@@ -373,16 +373,17 @@ class KubernetesCluster:
     ) -> Pod:
         """Create the hold's Pod. `again`: how many Pods it had before. Raises ClusterRefused,
         ClusterUnavailable."""
-        accelerator = self._routes.accelerator(need.accelerator) if need.accelerator else None
-        if need.accelerators and accelerator is None:
+        wanted = need.machine.accelerator
+        accelerator = self._routes.accelerator(wanted) if wanted else None
+        if wanted and accelerator is None:
             known = ", ".join(self._routes.accelerators) or "no type"
             raise ClusterRefused(
-                f"no node of this cluster is known to have {need.accelerator}: "
+                f"no node of this cluster is known to have {wanted}: "
                 f"[engines.kubernetes.accelerators] names {known}"
             )
         if self._beside is None:
             self._beside = await asyncio.to_thread(self._find_beside)
-        where, route = manifests.namespace(need), self._routes.of(need.wanted)
+        where, route = manifests.namespace(need), self._routes.of(need.machine)
         manifest = manifests.pod(
             self._settings,
             route,

@@ -187,7 +187,7 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
         1,
         1.0,
         1 << 30,
-        machine=_MACHINE,
+        machine=MachineWanted(_MACHINE),
         replica="doctor-0",
         hostname="trainshed-doctor",
         gang_size=1,
@@ -196,7 +196,7 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
     hold = HoldName("doctor", JobUid(1), 1, 0)
     pod = manifests.pod(
         settings,
-        routes.of(MachineWanted(_MACHINE)),
+        routes.of(need.machine),
         None,
         hold,
         need,

@@ -79,10 +79,8 @@ class NodeNeed(Struct, frozen=True):
     memory_bytes: int
     #: Number of devices.
     accelerators: int = 0
-    #: Public type of the devices; None = it needs none.
-    accelerator: str | None = None
-    #: Public machine type of the replicas, or of one that is routed as the others are; None = not known.
-    machine: str | None = None
+    #: Of the replicas, or of one that is routed as the others are.
+    machine: MachineWanted = MachineWanted()
     owner: Owner = THE_SERVICE
     #: Seconds for which their job may run; None = not known.
     seconds: int | None = None
@@ -93,10 +91,6 @@ class NodeNeed(Struct, frozen=True):
     image: str | None = None
     #: Likewise the number of replicas of the gang.
     gang_size: int = 1
-
-    @property
-    def wanted(self) -> MachineWanted:
-        return MachineWanted(self.machine, self.accelerator if self.accelerators else None)
 
 
 class Hold(Struct, frozen=True):

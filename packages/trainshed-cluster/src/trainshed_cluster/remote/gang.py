@@ -379,7 +379,7 @@ def needs(
     by_way: dict[tuple[object, ...], list[SlotRequest]] = {}
     for request in requests:
         here = nodes.get(request.node)
-        way = here.accepts.position(request.wanted) if here else None
+        way = here.accepts.position(request.machine) if here else None
         own = request.replica if apart else None
         by_way.setdefault((request.node, way, own), []).append(request)
     wanted: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
@@ -398,9 +398,8 @@ def needs(
             memory = min(memory, here.memory_bytes)
         devices = sum(request.accelerators for request in some)
         typical = next((request for request in some if request.accelerators), some[0])
-        kind = typical.accelerator if devices else None
         machine, seconds = typical.machine, typical.seconds
-        need = NodeNeed(node, len(some), vcpus, memory, devices, kind, machine, owner, seconds)
+        need = NodeNeed(node, len(some), vcpus, memory, devices, machine, owner, seconds)
         if apart:
             need = replace(
                 need,
@@ -419,7 +418,6 @@ def _shape(need: NodeNeed) -> tuple[object, ...]:
         need.vcpus,
         need.memory_bytes,
         need.accelerators,
-        need.accelerator,
         need.machine,
         need.image,
     )

@@ -270,10 +270,10 @@ class SlurmCluster:
     def _ask(self, name: HoldName, needs: Sequence[NodeNeed]) -> Ask:
         first = needs[0]
         for need in needs:
-            same = need.vcpus, need.memory_bytes, need.accelerators, need.wanted
-            if same != (first.vcpus, first.memory_bytes, first.accelerators, first.wanted):
+            same = need.vcpus, need.memory_bytes, need.accelerators, need.machine
+            if same != (first.vcpus, first.memory_bytes, first.accelerators, first.machine):
                 raise ValueError(f"{name}: one hold is of nodes with equal needs")
-        route = self._routes.of(first.wanted)
+        route = self._routes.of(first.machine)
         partitions = route.partition.split(",")
         longest = [self._limits.get(partition, _LONGEST_SECONDS) for partition in partitions]
         return Ask(
@@ -296,13 +296,13 @@ class SlurmCluster:
             return None
         if route.gres:
             return Gres(route.gres.name, route.gres.type, need.accelerators)
-        known = self._settings.accelerators
-        if need.accelerator not in known:
+        known, wanted = self._settings.accelerators, need.machine.accelerator
+        if wanted not in known:
             raise ClusterRefused(
-                f"no node of this cluster is known to have {need.accelerator}: [engines.slurm.accelerators] "
+                f"no node of this cluster is known to have {wanted}: [engines.slurm.accelerators] "
                 f"names {', '.join(known) or 'no type'}"
             )
-        return Gres("gpu", known[need.accelerator], need.accelerators)
+        return Gres("gpu", known[wanted], need.accelerators)
 
     async def _obtain(self, name: HoldName, ask: Ask) -> Hold:
         """Find or request a hold. Where account or QOS let it have no such time limit, theirs has to do."""

@@ -25,7 +25,7 @@ NEED = NodeNeed(
     1,
     4.0,
     16 << 30,
-    machine="n1-standard-4",
+    machine=MachineWanted("n1-standard-4"),
     replica="workerpool0-1",
     hostname="cmle-training-workerpool0-0123abcd-1",
 )
@@ -56,8 +56,8 @@ def made(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
     routes = Routes(settings)
     return manifests.pod(
         settings,
-        routes.of(need.wanted),
-        routes.accelerator(need.accelerator) if need.accelerator else None,
+        routes.of(need.machine),
+        routes.accelerator(kind) if (kind := need.machine.accelerator) else None,
         HOLD,
         need,
         command=entry(),
@@ -78,8 +78,7 @@ def made(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
                 8.0,
                 30 << 30,
                 2,
-                "NVIDIA_TESLA_T4",
-                "n1-standard-8",
+                MachineWanted("n1-standard-8", "NVIDIA_TESLA_T4"),
                 Owner(account="training"),
                 replica="workerpool0-0",
                 hostname="cmle-training-workerpool0-0123abcd-0",
@@ -117,7 +116,7 @@ def test_two_attempts_and_two_places_have_pods_of_other_names() -> None:
 def test_what_follows_a_pod_of_the_same_hold_has_another_name() -> None:
     """What has ended may keep its name for a minute."""
     settings = parse(PLAIN)
-    route = Routes(settings).of(NEED.wanted)
+    route = Routes(settings).of(NEED.machine)
     for again in (0, 1, 12):
         made_again = manifests.pod(
             settings, route, None, HOLD, NEED, command=("x",), cache="/c", again=again
@@ -190,7 +189,7 @@ def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
     settings = parse({**PLAIN, **table})
     pod = manifests.pod(
         settings,
-        Routes(settings).of(NEED.wanted),
+        Routes(settings).of(NEED.machine),
         None,
         HOLD,
         NEED,

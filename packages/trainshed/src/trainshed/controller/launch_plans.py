@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from trainshed.core import warm_start
+from trainshed.core.capacity import MachineWanted
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.cluster import PS_POOL, Endpoint, hostname, reducers, takes_part_in_reduction
 from trainshed.core.environment import Gang, arguments, environment, service_account
@@ -63,10 +64,9 @@ def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...
                 # A replica that has lost its place keeps its former node until it has another one.
                 replica.node or replica.avoid or "",
                 accelerators.count if accelerators else 0,
-                accelerators.type if accelerators else None,
                 machine.vcpus,
                 launching.memory_limit(machine.memory_limit_bytes, job.memory_factor) or 0,
-                machine.type,
+                MachineWanted(machine.type, accelerators.type if accelerators else None),
                 pool.program.runtime.image or None,
                 job.name.project_id,
                 is_placed=bool(replica.node),

@@ -1,7 +1,8 @@
-"""Values that describe capacity: nodes and which jobs they take, quotas, why a job waits and what
-would let it start. Decides nothing.
+"""Values that describe capacity: nodes and which replicas they take, quotas, why a job waits and what would
+let it start.
 
-The controller makes them from the scheduler's snapshot, and the package `api` shows them.
+Engines make nodes and delays, the controller makes the rest of the scheduler's snapshot; the package `api`
+shows them.
 """
 
 import enum
@@ -62,11 +63,7 @@ class Acceptance(Struct, frozen=True):
         return None if at is None else self.routes[at].name
 
 
-ANYBODY = Acceptance()
-"""A node that takes whatever fits."""
-
-
-_MINUTE = 60 * 10**9
+_MINUTE: Nanos = 60 * 10**9
 
 
 class WaitReason(enum.StrEnum):
@@ -183,15 +180,6 @@ class OthersUse(Struct, frozen=True):
     accelerators: tuple[tuple[str, int], ...] = ()
 
 
-def accelerator_counts(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return (public type, count) of those that there are, sorted, as nodes have them."""
-    return tuple(sorted((name, count) for name, count in counts.items() if count))
-
-
-NOBODY_ELSE = OthersUse()
-"""The node is this service's alone."""
-
-
 class Node(Struct, frozen=True):
     """A place where replicas run, as an engine offers it."""
 
@@ -203,11 +191,16 @@ class Node(Struct, frozen=True):
     accelerators: tuple[tuple[str, int], ...] = ()
     #: What other users of the cluster hold of these resources now, and may give back: whether a gang can ever
     #: fit does not depend on it.
-    others: OthersUse = NOBODY_ELSE
+    others: OthersUse = OthersUse()
     #: Which replicas may be placed there.
-    accepts: Acceptance = ANYBODY
+    accepts: Acceptance = Acceptance()
     #: Why the cluster does not answer, on an entry that stands for a whole cluster; None = a real node.
     unreached: str | None = None
+
+
+def accelerator_counts(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return (public type, count) of those that there are, sorted, as nodes have them."""
+    return tuple(sorted((name, count) for name, count in counts.items() if count))
 
 
 class NodeStatus(Node, frozen=True, kw_only=True):

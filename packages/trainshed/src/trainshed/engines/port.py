@@ -98,13 +98,10 @@ class SlotRequest(Struct, frozen=True):
     node: str
     #: Number of devices that it gets for itself.
     accelerators: int = 0
-    #: Public type of those devices; None = it needs none.
-    accelerator: str | None = None
     #: How many of the node's vCPUs are reserved for it; None = whatever is left.
     vcpus: float | None = None
     memory_bytes: int = 0
-    #: Public machine type; None = not known.
-    machine: str | None = None
+    machine: MachineWanted = MachineWanted()
     #: Reference of the container image that its program runs in; None = in none. For engines whose cluster
     #: brings images itself (`BringsImages`).
     image: str | None = None
@@ -117,10 +114,6 @@ class SlotRequest(Struct, frozen=True):
     is_placed: bool = True
     #: Seconds for which its job may run, over all attempts; None = not known.
     seconds: int | None = None
-
-    @property
-    def wanted(self) -> MachineWanted:
-        return MachineWanted(self.machine, self.accelerator if self.accelerators else None)
 
 
 class Slot(Struct, frozen=True):

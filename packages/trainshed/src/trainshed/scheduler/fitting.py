@@ -149,7 +149,7 @@ def _not_taken(nodes: NodeResources, kind: Kind) -> str:
     """Say that no node is for its machine."""
     demand = kind.demand
     devices = f" with {kind.accelerator}" if kind.accelerator else ""
-    machine = f"{demand.machine or 'its machine'}{devices}"
+    machine = f"{demand.machine.type or 'its machine'}{devices}"
     of = _destination(nodes, nodes, kind).removeprefix(" of ")
     if not of:
         return f"needs a node for {machine}; no node takes that"
@@ -158,8 +158,8 @@ def _not_taken(nodes: NodeResources, kind: Kind) -> str:
 
 def _destination(nodes: NodeResources, some: Iterable[str], kind: Kind) -> str:
     """Return ` of partition gpu`: what is known of where a replica may go; "" = nothing."""
-    wanted = kind.demand.wanted
-    names = {nodes.layout(node).accepts.destination(wanted) for node in some}
+    machine = kind.demand.machine
+    names = {nodes.layout(node).accepts.destination(machine) for node in some}
     return f" of {' or '.join(sorted(filter(None, names)))}" if any(names) else ""
 
 

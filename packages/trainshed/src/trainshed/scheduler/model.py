@@ -30,16 +30,9 @@ class Demand(Struct, frozen=True, gc=False):
 
     vcpus: float = 0.0
     memory_bytes: int = 0
-    #: Public type of the devices; None = it needs none.
-    accelerator: str | None = None
-    #: How many of them.
+    #: Number of devices.
     accelerators: int = 0
-    #: Public machine type, by which some nodes take it and others do not; None = not known.
-    machine: str | None = None
-
-    @property
-    def wanted(self) -> MachineWanted:
-        return MachineWanted(self.machine, self.accelerator if self.accelerators else None)
+    machine: MachineWanted = MachineWanted()
 
 
 Replicas = tuple[tuple[ReplicaId, Demand], ...]
@@ -206,9 +199,8 @@ def _contents(
         demand = Demand(
             vcpus=machine.vcpus,
             memory_bytes=_memory(machine, memory_factor, policy),
-            accelerator=devices.type if devices else None,
             accelerators=devices.count if devices else 0,
-            machine=machine.type,
+            machine=MachineWanted(machine.type, devices.type if devices else None),
         )
         replicas += [(ReplicaId(position, index), demand) for index in range(count)]
     return tuple(replicas), quotas.usage_of(strategy, [pool[1:] for pool in pools])

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from trainshed.core.capacity import ANYBODY, NOBODY_ELSE, Acceptance
+from trainshed.core.capacity import Acceptance
 from trainshed.scheduler.model import Demand, NodeCapacity
 
 
@@ -22,7 +22,7 @@ class Layout:
 
     __slots__ = ("accepts", "types", "worth")
 
-    def __init__(self, types: tuple[str, ...] = (), accepts: Acceptance = ANYBODY) -> None:
+    def __init__(self, types: tuple[str, ...], accepts: Acceptance) -> None:
         #: The accelerator types that the node has, sorted.
         self.types = types
         self.accepts = accepts
@@ -36,7 +36,7 @@ class Layout:
 
 
 _layout = functools.cache(Layout)
-UNKNOWN_LAYOUT = Layout()
+UNKNOWN_LAYOUT = Layout((), Acceptance())
 """The layout of a node that the engine does not name."""
 Vector = tuple[int, ...]
 """Devices of each type of a layout, then thousandths of a CPU, then bytes of memory."""
@@ -51,7 +51,7 @@ class Kind:
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
-        self.accelerator = demand.accelerator if demand.accelerators else None
+        self.accelerator = demand.machine.accelerator
         self.cpus = thousandths(demand.vcpus)
         self._vectors: dict[Layout, Vector] = {}
         self._suits: dict[Layout, bool] = {}
@@ -77,7 +77,7 @@ class Kind:
 
     def is_taken(self, layout: Layout) -> bool:
         """Whether nodes of that layout accept it, if they have what it needs."""
-        return layout.accepts.takes(self.demand.wanted)
+        return layout.accepts.takes(self.demand.machine)
 
 
 Kinds = tuple[tuple[Kind, int], ...]
@@ -108,8 +108,6 @@ def capacity_of(node: NodeCapacity, layout: Layout) -> Vector:
 
 def others_of(node: NodeCapacity, layout: Layout) -> Vector:
     """Return what others use of a node, in its layout."""
-    if node.others is NOBODY_ELSE:
-        return (0,) * layout.size
     devices = dict(node.others.accelerators)
     return (
         *[devices.get(t, 0) for t in layout.types],

@@ -243,7 +243,8 @@ def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> st
     if not request.accelerators:
         return None
     taken = (slot.devices for slot in others if slot.node == request.node)
-    return choose(shares.get(request.node, ()), request.accelerators, request.accelerator, taken)
+    kind = request.machine.accelerator
+    return choose(shares.get(request.node, ()), request.accelerators, kind, taken)
 
 
 def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:
