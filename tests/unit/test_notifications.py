@@ -26,7 +26,7 @@ LABELLED = replace(job(), labels=((LABEL, "ops"),))
 
 
 def told(life: Life, *targets: Target) -> list[tuple[str, str]]:
-    sent = notifications(life.job, life.told, targets, life.now)
+    sent = notifications(life.job, life.told, targets, life.now, "https://t.example")
     return [(notification.target, notification.occasion.value) for notification in sent]
 
 

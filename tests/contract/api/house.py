@@ -50,6 +50,7 @@ from trainshed.wire.trainshed_v1.jobs import Outlook
 from trainshed_tracking.addition import addition_with
 
 ADDRESS = "http://trainshed.example"
+SETTINGS = ApiSettings("0.0.1", "trainshed", "us-central1", ADDRESS)
 SECOND = 10**9
 START = 1_760_000_000 * SECOND
 SIGN_IN_KEY = b"the key of browsers that sign in"
@@ -190,7 +191,7 @@ class House:
             shells=NoTerminals(),
             allows_shells=False,
             write_log=self.write,
-            settings=ApiSettings(version="0.0.1"),
+            settings=SETTINGS,
         )
         tracking = addition_with(self.addition_context(directory), self.viewers)
         self.services = replace(self.services, tracking=tracking.tracking)
@@ -216,7 +217,7 @@ class House:
     def addition_context(self, directory: Path, address: str = ADDRESS) -> AdditionContext:
         """What an addition of this service is built with."""
         return AdditionContext(
-            settings=ApiSettings("0.0.1", "p1", "us-central1", pages=address),
+            settings=ApiSettings("0.0.1", "p1", "us-central1", address),
             data=directory,
             now=self.now,
             closing=self.services.closing,

@@ -6,12 +6,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.house import LOCATION, SECOND, SETTINGS, START, House
 from tests.contract.api.refusals import fields, violations
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, package, pool
-from trainshed.api.calls.services import ApiSettings
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Actor
 from trainshed.core.lifecycle.replica_events import ReplicaExited
@@ -110,7 +110,7 @@ async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
         f"/trainshed/v1/jobs/{uid}/timeline",
     }
     for pages in ("http://127.0.0.1:8080", "https://training.example.org"):
-        house.serve(settings=ApiSettings(pages=pages))
+        house.serve(settings=replace(SETTINGS, pages=pages))
         for path in shown:
             text = json.dumps(await house.result("GET", path))
             assert f"please check the logs: {pages}/jobs/{uid}" in text, path
@@ -249,7 +249,7 @@ async def test_locations(house: House) -> None:
 
 async def test_a_project_is_the_same_by_its_number(house: House) -> None:
     """spec/clients#projects: programs find the number in CLOUD_ML_PROJECT_ID, and log and list by it."""
-    house.serve(settings=ApiSettings(project="p1"))
+    house.serve(settings=replace(SETTINGS, project="p1"))
     numbered = LOCATION.replace("p1", str(project_number("p1")))
     name = await created(house)
     listed = await house.call("GET", f"{numbered}/customJobs")

@@ -348,7 +348,7 @@ def visible(principal: Principal, services: Services) -> Sequence[str]:
     permission = PERMISSIONS[_LIST]
     if permission in principal.rights.everywhere:
         made = (name for name, known in book.projects.items() if known.deleted is None)
-        return sorted({services.settings.project, *made, *book.policy.projects()} - {""})
+        return sorted({services.settings.project, *made, *book.policy.projects()})
     return sorted(name for name, held in principal.rights.projects.items() if permission in held)
 
 

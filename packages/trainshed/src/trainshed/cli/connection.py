@@ -277,13 +277,9 @@ def answering(endpoint: Endpoint, project: str | None = None) -> Endpoint:
 
 
 def project_of(endpoint: Endpoint) -> str:
-    """Return the project of a command that names none: the environment's, else the service's default.
-
-    Raises click.UsageError if there is none; Refused, Unreachable."""
-    project = endpoint.project or answering(endpoint).project
-    if not project:
-        raise click.UsageError("Which project? The service has none of its own: give --project.")
-    return project
+    """Return the project of a command that names none: the environment's, else the service's default. Raises
+    Refused, Unreachable."""
+    return endpoint.project or answering(endpoint).project
 
 
 def takes_project(text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:

@@ -50,7 +50,7 @@ _WORDS: Final = {
 class OutboxWorker:
     """Sends the notifications of the outbox to targets.
 
-    `page`: the address below which jobs have pages, "" = there is none. `now`: ns since the epoch.
+    `page`: the address below which jobs have pages. `now`: ns since the epoch.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class OutboxWorker:
         now: Callable[[], int],
         meters: Meters,
         *,
-        page: str = "",
+        page: str,
     ) -> None:
         self._sender = sender
         self._outbox = outbox

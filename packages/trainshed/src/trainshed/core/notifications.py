@@ -76,15 +76,11 @@ def targets_of(labels: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def notifications(
-    work: Work,
-    entries: Sequence[TimelineEntry],
-    targets: Iterable[Target],
-    now: Nanos,
-    page: str = "",
+    work: Work, entries: Sequence[TimelineEntry], targets: Iterable[Target], now: Nanos, page: str
 ) -> tuple[Notification, ...]:
     """Return the notifications that a step asks for. `work`: as it is after the step; `entries`: the step's
     own. There are none for a job that a tuning job or pipeline made, since that one is reported. `page`: the
-    address of the service, below which jobs have their pages, "" = there is none."""
+    address of the service, below which jobs have their pages."""
     if work.parent is not None:
         return ()
     stalled = any(entry.details.get("stalled") is True for entry in entries)
@@ -143,7 +139,7 @@ def budget_notices(
 
 def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
     """Return what is sent of a job."""
-    message = linked(work.error.message, work.name, work.uid, page) if work.error else ""
+    message = linked(work.error.message, work.uid, page) if work.error else ""
     data: dict[str, Any] = {
         "name": str(work.name),
         "uid": str(work.uid),
@@ -154,7 +150,7 @@ def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
         "startTime": _moment(work.started),
         "endTime": _moment(work.ended),
         "labels": dict(work.labels),
-        "page": f"{page}/jobs/{work.uid}" if page else "",
+        "page": f"{page}/jobs/{work.uid}",
         "error": {"code": work.error.code, "message": message[:_LONGEST_ERROR]}
         if work.error
         else None,
@@ -182,7 +178,7 @@ def mail_of(event: Mapping[str, Any]) -> tuple[str, str]:
         f"Started: {data['startTime']}" if data["startTime"] else "",
         f"Ended:   {data['endTime']}" if data["endTime"] else "",
         f"\n{data['error']['message']}\n" if data["error"] else "",
-        f"Page:    {data['page']}" if data["page"] else "",
+        f"Page:    {data['page']}",
         f"Log:     trainshed jobs logs {data['uid']}",
     ]
     return f"{title} {occasion}", "\n".join(filter(None, lines)) + "\n"

@@ -85,11 +85,11 @@ class App:
             version=installed("trainshed"),
             project=settings.project,
             region=settings.region,
+            pages=address,
             prices=prices,
             notify=tuple(table.name for table in settings.notify),
             data=str(settings.data),
-            retention_jobs=settings.retention_jobs or "",
-            pages=address,
+            retention_jobs=settings.retention_jobs,
         )
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
 

@@ -183,10 +183,12 @@ class ApiSettings(Struct, frozen=True):
     """What answers say of this installation."""
 
     #: The service's version.
-    version: str = ""
-    #: Default of clients that were told nothing else, as is `region`; "" = none.
-    project: str = ""
-    region: str = ""
+    version: str
+    #: Default of clients that were told nothing else, as is `region`.
+    project: str
+    region: str
+    #: Address of the pages of jobs to which errors refer.
+    pages: str
     #: Most trials of a study; 0 = any number.
     max_study_trials: int = MAX_TRIALS
     prices: Prices = Prices()
@@ -194,10 +196,8 @@ class ApiSettings(Struct, frozen=True):
     notify: tuple[str, ...] = ()
     #: The service's data directory; None = not known.
     data: str | None = None
-    #: How long a job is kept after its end, as in the settings; "" = for ever.
-    retention_jobs: str = ""
-    #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.
-    pages: str = ""
+    #: How long a job is kept after its end, as in the settings; None = for ever.
+    retention_jobs: str | None = None
 
 
 class Services(Struct, frozen=True):
@@ -237,7 +237,7 @@ class Services(Struct, frozen=True):
     links: Links
     tickets: Tickets
     shells: Terminals
-    settings: ApiSettings = ApiSettings()
+    settings: ApiSettings
     #: Whether the operator allows shells.
     allows_shells: bool = True
     #: None = its addition is not installed.

@@ -166,7 +166,7 @@ def with_links(services: Services, work: Work, entry: TimelineEntry) -> Timeline
 
 
 def _linked(services: Services, work: Work, message: str) -> str:
-    return linked(message, work.name, work.uid, services.settings.pages)
+    return linked(message, work.uid, services.settings.pages)
 
 
 async def cancel_work(services: Services, principal: Principal, work: Work) -> None:

@@ -235,7 +235,7 @@ async def audit(call: JsonCall) -> records.AuditPage:
 
 def _project(call: JsonCall, project: str, faults: Faults) -> str:
     """Return a project's id, for "" the service's own; "" for `-`, which means all."""
-    return "" if project == _ALL_PROJECTS else read_project(call, project, "roles", faults)
+    return "" if project == _ALL_PROJECTS else read_project(call, project, faults)
 
 
 def _queried(call: JsonCall) -> str:
@@ -281,7 +281,7 @@ def _entry(row: AuditRow) -> records.AuditEntry:
 
 async def list_secrets(call: JsonCall) -> records.SecretList:
     """`GET /trainshed/v1/secrets[?project=P]`: list the project's secrets."""
-    project = queried_project(call, "secrets")
+    project = queried_project(call)
     stored = await call.services.secrets.versions(project)
     grouped = groupby(stored, key=lambda version: version.name)
     return records.SecretList(
@@ -293,7 +293,7 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
     """`POST /trainshed/v1/secrets`: store a new version, which programs get from now on unless a job names
     another one. Raises FailedPrecondition (the key is missing), Unavailable."""
     services, (sent, faults) = call.services, call.sent(records.SecretValue)
-    project = read_project(call, sent.project, "secrets", faults)
+    project = read_project(call, sent.project, faults)
     name, value = sent.name, sent.value
     if fault := name_fault(name):
         faults.add("name", fault)
@@ -327,7 +327,7 @@ async def delete_secret(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete a version, or all of them. Raises
     NotFound. Running programs keep what they were given; jobs that name it can no longer start."""
     faults = Faults()
-    project = read_project(call, call.parameter("project"), "secrets", faults)
+    project = read_project(call, call.parameter("project"), faults)
     version = call.number("version")
     if call.parameter("version") and not version:
         faults.add(

@@ -102,13 +102,9 @@ StreamHandler = Callable[[JsonCall], Awaitable[AsyncGenerator[bytes]]]
 """Raises what is wrong before the first line is requested; the lines are JSON, each with its line end."""
 
 
-def read_project(call: JsonCall, project: str, what: str, faults: Faults) -> str:
-    """Return a project's id, for "" the service's own; faults are noted. `what`: what of the project is
-    meant, in the plural."""
+def read_project(call: JsonCall, project: str, faults: Faults) -> str:
+    """Return a project's id, for "" the service's own; faults are noted."""
     project = project or call.services.settings.project
-    if not project:
-        faults.add("project", f"Whose {what}? Give the project's id.")
-        return ""
     try:
         return ProjectName.parse(f"projects/{project}", field="project").project_id
     except InvalidRequest:
@@ -116,33 +112,28 @@ def read_project(call: JsonCall, project: str, what: str, faults: Faults) -> str
         return ""
 
 
-def queried_project(call: JsonCall, what: str) -> str:
+def queried_project(call: JsonCall) -> str:
     """Return the project that the query names, else the service's own. Raises InvalidRequest."""
     faults = Faults()
-    project = read_project(call, call.parameter("project"), what, faults)
+    project = read_project(call, call.parameter("project"), faults)
     faults.refuse()
     return project
 
 
-def read_place(
-    call: JsonCall, project: str, region: str, what: str, faults: Faults
-) -> tuple[str, str]:
-    """Return a project and a region, for "" the service's own; faults are noted. `what`: as for
-    `read_project`."""
-    project = read_project(call, project, what, faults)
+def read_place(call: JsonCall, project: str, region: str, faults: Faults) -> tuple[str, str]:
+    """Return a project and a region, for "" the service's own; faults are noted."""
+    project = read_project(call, project, faults)
     region = region or call.services.settings.region
     known = tuple(sorted({region for api in Api for region in regions(api)}))
-    if not region:
-        faults.add("region", f"Which region's {what}? Give its name, such as us-central1.")
-    elif region not in known:
+    if region not in known:
         advice = closest(region, known) or f" The regions are: {', '.join(known)}."
         faults.add("region", f"{region!r} is not a region in which jobs run.{advice}")
     return project, region
 
 
-def queried_place(call: JsonCall, what: str) -> tuple[str, str]:
+def queried_place(call: JsonCall) -> tuple[str, str]:
     """Return the project and region that the query names, else the service's own. Raises InvalidRequest."""
     faults = Faults()
-    place = read_place(call, call.parameter("project"), call.parameter("region"), what, faults)
+    place = read_place(call, call.parameter("project"), call.parameter("region"), faults)
     faults.refuse()
     return place

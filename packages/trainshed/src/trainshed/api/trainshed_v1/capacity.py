@@ -156,7 +156,7 @@ _LARGEST: Final = 10**12
 async def list_quotas(call: JsonCall) -> records.QuotaList:
     """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list each quota that has a limit or is used,
     those of no region included; with `all` those of every metric that jobs may use."""
-    project, region = queried_place(call, "quotas")
+    project, region = queried_place(call)
     known = {
         quota.key: quota
         for quota in call.services.capacity.quotas(project)
@@ -222,7 +222,7 @@ def _quota_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
 
 
 def _key(call: JsonCall, wanted: records.QuotaLimit, faults: Faults) -> QuotaKey:
-    project, region = read_place(call, wanted.project, wanted.region, "quotas", faults)
+    project, region = read_place(call, wanted.project, wanted.region, faults)
     metric, user, known = wanted.metric, wanted.user, catalog.metrics()
     if metric not in known:
         advice = closest(metric, known) or " Those that have a limit: trainshed quotas list --all"
@@ -245,7 +245,7 @@ async def usage(call: JsonCall) -> records.UsageReport:
     `by`: `user` (the default), `project`, `node`, `machine` or `labels.KEY`. `project=-`: in all projects.
     """
     faults, chosen = Faults(), call.parameter("project")
-    project = None if chosen == _ALL_PROJECTS else read_project(call, chosen, "usage", faults)
+    project = None if chosen == _ALL_PROJECTS else read_project(call, chosen, faults)
     by = call.parameter("by") or "user"
     if by not in _BY and not by.startswith(_LABEL):
         faults.add("by", f"{by!r} is none of {', '.join(_BY)} and {_LABEL}KEY.")

@@ -47,10 +47,6 @@ async def explain(call: JsonCall) -> records.Explanation:
         faults.add("api", f"{api!r} is not one of: {', '.join(Api)}.{closest(api, tuple(Api))}")
     if not body:
         faults.add("job", "It must be given: an object.")
-    if not project:
-        faults.add("project", "Whose job would it be? Give the project's id.")
-    if not location and api == Api.VERTEX:
-        faults.add("location", "Where would it run? Give a region, such as us-central1.")
     faults.refuse()
     job, notices = await _read(call, Api(api), project, location, body)
     job = replace(job, creator=await actor_of(call.services.reader, call.principal))

@@ -79,7 +79,7 @@ async def status(call: JsonCall) -> records.Status:
             computed=round(lag.computed, 4),
         ),
         disk=await _disk(own.data) if is_operator and own.data else UNSET,
-        retention_jobs=own.retention_jobs if is_operator else "",
+        retention_jobs=(own.retention_jobs or "") if is_operator else "",
         notifications=await _outbox(call.services) if is_operator else UNSET,
     )
 
@@ -263,7 +263,7 @@ async def delete(call: JsonCall) -> Nothing:
 
 def _project(call: JsonCall) -> str | None:
     """Return the project that the query names, as the store knows it; None for all projects."""
-    return None if call.parameter("project") == _ALL_PROJECTS else queried_project(call, "jobs")
+    return None if call.parameter("project") == _ALL_PROJECTS else queried_project(call)
 
 
 def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:

@@ -246,7 +246,6 @@ def _run(
     if not known or elsewhere:
         endpoint = answering(endpoint, options["project"])
     place = {"project": endpoint.project, "region": options["region"] or endpoint.region}
-    sending.require_place(endpoint, place)
     packed: Program | None = None
     if options["file"] is not None:
         job = _of_file(context, options, arguments, place, session.now())

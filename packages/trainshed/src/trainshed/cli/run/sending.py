@@ -61,15 +61,6 @@ def create(client: Client, job: JobFile, place: dict[str, str]) -> str:
     return str(JobName.parse(created["name"]))
 
 
-def require_place(endpoint: Endpoint, place: dict[str, str]) -> None:
-    """Raise click.UsageError unless a job's project and region are known."""
-    if not place["project"] or not place["region"]:
-        raise click.UsageError(
-            f"The service at {endpoint.rest} has no project and region of its own: give --project and"
-            " --region."
-        )
-
-
 WOULD_WAIT = 3
 """The exit status for a valid job that would wait, or that no set of nodes can hold."""
 

@@ -129,15 +129,13 @@ def _user_code(evidence: Evidence, status: int, body: str | None) -> str:
     )
 
 
-def linked(message: str, name: JobName, uid: JobUid, pages: str) -> str:
-    """Return the message with a link that leads somewhere today, since records outlive addresses. `name` and
-    `uid`: of the job whose error it is; `pages`: the address of the service's pages of jobs, "" = the public
-    text's own link. A message without a link stays as it is."""
+def linked(message: str, uid: JobUid, pages: str) -> str:
+    """Return the message with a link that leads somewhere today, since records outlive addresses. `uid`: of
+    the job whose error it is; `pages`: the address of the service's pages of jobs. A message without a link
+    stays as it is."""
     head, more, link = message.rpartition(_MORE)
     if not more or " " in link or "\n" in link:
         return message
-    if not pages:
-        return message if link.startswith(_PUBLIC) else f"{head}{more}{logs_link(name)}"
     # A pipeline's error may be that of its job, whose number is then in the link.
     number = link.rpartition("/jobs/")[2]
     return f"{head}{more}{pages}/jobs/{number if number.isdecimal() else uid}"

@@ -45,7 +45,7 @@ class Status(Record, frozen=True):
     #: The caller.
     principal: str = ""
     apis: tuple[str, ...] = ()
-    #: Defaults for clients that name none; "" = none.
+    #: Defaults for clients that name none.
     project: str = ""
     region: str = ""
     bucket: str = ""
