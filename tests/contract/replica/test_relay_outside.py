@@ -26,7 +26,8 @@ from trainshed.serve import certificates
 STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
 SECRETS, ACCOUNTS = "secretmanager.googleapis.com", "iamcredentials.googleapis.com"
 HOSTS = (STORAGE, OTHER, SECRETS, ACCOUNTS)
-IDENTITY = json.dumps({"job_uid": "1", "project": "p1", "service_account": "a@p1"}).encode()
+_PROGRAM = {"job_uid": 1, "replica": "workerpool0-0", "project": "p1", "service_account": "a@p1"}
+IDENTITY = json.dumps(_PROGRAM).encode()
 DATA = bytes(range(256)) * 8192
 
 
