@@ -14,7 +14,7 @@ import trainshed
 import trainshed_cluster
 from trainshed.core.launch import LaunchPlan
 from trainshed_cluster.remote.content import trees
-from trainshed_cluster.remote.content.manifest import BUILT, Manifest, Unit, is_below
+from trainshed_cluster.remote.content.manifest import BUILT, Manifest, Unit
 
 # Finds what an environment refers to by absolute paths: its interpreter, and the environment that it
 # extends.
@@ -204,13 +204,13 @@ class Library:
         if not wanted.is_absolute():
             raise Refused(f"{path!r} is no absolute path")
         for root in self._roots:
-            if is_below(wanted, root):
+            if wanted.is_relative_to(root):
                 return _Place(_finished(wanted, root), root)
         for prefix in prefixes:
-            if is_below(wanted, prefix):
+            if wanted.is_relative_to(prefix):
                 return _Place(prefix, prefix.parent, is_interpreter=True)
         real = Path(os.path.realpath(wanted))
-        if any(is_below(real, Path(os.path.realpath(root))) for root in self._roots):
+        if any(real.is_relative_to(os.path.realpath(root)) for root in self._roots):
             # A node would not find it under another path.
             raise Refused(
                 f"{path} lies in the service's cache, but is no name by which that is known"
@@ -259,7 +259,7 @@ def _finished(wanted: Path, root: Path) -> Path:
 
 
 def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
-    between = [path for path in place.path.parents if is_below(path, place.root)]
+    between = [path for path in place.path.parents if path.is_relative_to(place.root)]
     return tuple((str(path), stat.S_IMODE(path.stat().st_mode)) for path in reversed(between))
 
 

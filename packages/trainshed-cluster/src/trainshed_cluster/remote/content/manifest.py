@@ -6,7 +6,6 @@ interpreter. It lies at the same path on every node, because environments hold a
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainshed.core.units import Bytes
 
@@ -35,8 +34,3 @@ class Manifest:
     units: tuple[Unit, ...] = ()
     #: Directories of the machine that are not sent, so that the node must have its own.
     outside: tuple[str, ...] = ()
-
-
-def is_below(path: Path, root: Path) -> bool:
-    """Whether a path is below another, by names alone."""
-    return path == root or path.is_relative_to(root)

@@ -187,12 +187,7 @@ class NodeShelf:
     def _write(self, record: Record) -> None:
         place = self.record_of(record.path)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = place.with_suffix(f".{os.getpid()}")
-        with draft.open("w") as file:
-            json.dump(asdict(record), file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(place)
+        durable.write(str(place), json.dumps(asdict(record)))
 
 
 def remove(root: Path) -> None:
