@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainshed.core.names import JobUid
-from trainshed.engines.local import layout
 from trainshed_cluster.kubernetes import carried_python, kueue
 from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity
 from trainshed_cluster.kubernetes.routes import NODES_OWN, KubernetesRoute
@@ -33,7 +32,7 @@ DIRECTORY: Final = "/var/lib/trainshed"
 """Where an agent and its programs write."""
 CARRIED: Final = "/opt/trainshed"
 """Where the agent's own Python is in Pods whose image is a job's."""
-HOSTS_FILE: Final = layout.PATH
+HOSTS_FILE: Final = "/etc/hosts"
 """Where programs find each other by name: the agent keeps it up to date."""
 _PREPARES: Final = "write-hosts"
 """The init container that makes one which the agent may write, if that is not root."""

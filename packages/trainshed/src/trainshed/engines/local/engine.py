@@ -160,14 +160,15 @@ class LocalEngine:
         return self._gangs.names()
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
-        # Only what really starts needs its secrets; what runs already does not.
-        begun = [(plan, ()) for plan in plans if self._is_begun(plan)]
-        starting = [plan for plan in plans if not self._is_begun(plan)]
+        begun: list[Revealed] = []
+        starting: list[LaunchPlan] = []
+        for plan in plans:
+            slot_handle = self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica)
+            if plan.incarnation > slot_handle.incarnation:
+                starting.append(plan)
+            else:
+                begun.append((plan, ()))  # It runs already, and has its secrets.
         await self.launch_shown([*begun, *await revealed(starting, self._options.secrets)])
-
-    def _is_begun(self, plan: LaunchPlan) -> bool:
-        slot_handle = self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica)
-        return plan.incarnation <= slot_handle.incarnation
 
     async def launch_shown(self, shown: Sequence[Revealed]) -> None:
         """Launch plans into which their secrets have been put already, as `launch` does."""

@@ -110,7 +110,7 @@ class Gangs:
                 )
         async with self._giving:
             if gang := self.of(job_uid, attempt):
-                self._move(gang, [request for request in requests if request.replica in gang])
+                self._move(job_uid, attempt, requests)
             else:
                 gang = await self._make(job_uid, attempt, requests)
         return tuple(slot_handle.slot for slot_handle in gang.values())
@@ -133,12 +133,13 @@ class Gangs:
             self._layout.write(job_uid, attempt, slots)
         return self.add(job_uid, attempt, slots)
 
-    def _move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
+    def _move(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> None:
         """Move the replicas that are requested on another node there, without their programs' files."""
+        gang = self.of(job_uid, attempt)
         moving = {
             gang[request.replica]: request
             for request in requests
-            if gang[request.replica].slot.node != request.node
+            if request.replica in gang and gang[request.replica].slot.node != request.node
         }
         if not moving:
             return
@@ -156,9 +157,6 @@ class Gangs:
             slot = moved(slot_handle.slot, request, stay, self._probe.shares)
             slots[request.replica] = slot
             stay.append(slot)
-        job_uid, attempt = next(
-            (slot_handle.job_uid, slot_handle.attempt) for slot_handle in moving
-        )
         try:
             # Files are removed first, so that the new slot never has the old files.
             for slot_handle in moving:

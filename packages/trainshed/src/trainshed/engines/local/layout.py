@@ -146,16 +146,15 @@ def written_down(what: str) -> Generator[None]:
         ) from error
 
 
-PATH = "/etc/hosts"
 _OURS = "# Replicas of the job, kept up to date by its agent."
 """Line below which nothing is kept that others have written."""
 
 
 class MachineHosts:
-    """The machine's hosts file. `path`: where it is; it may have lines of others."""
+    """The machine's hosts file, which may have lines of others."""
 
-    def __init__(self, path: str | Path = PATH) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     @property
     def is_ours(self) -> bool:
