@@ -227,6 +227,10 @@ class Entry(Struct, order=True, gc=False):
             return 0
         return self.state.until or ENDLESS
 
+    def kinds_by_replica(self) -> dict[ReplicaId, Kind]:
+        """Return the sort of each of its replicas."""
+        return dict(zip((replica for replica, _ in self.gang.replicas), self.kinds, strict=True))
+
 
 def entry_of(state: GangState, shape: Shape, kinds: tuple[Kind, ...], meters: Charged) -> Entry:
     """Return the entry of a gang in this state."""

@@ -284,11 +284,9 @@ class _Planner:
     def _relocate(self, entry: Entry) -> None:
         if entry.uid in self._preemption.leaving:
             return
-        sorts = dict(zip((r for r, _ in entry.gang.replicas), entry.kinds, strict=True))
-        lost = dict(entry.state.unplaced)
-        for kinds in _largest_first([(sorts[replica], replica) for replica in lost]):
-            kind, replica = kinds
-            node = self._place(entry, kind, lost[replica])
+        kinds, lost = entry.kinds_by_replica(), dict(entry.state.unplaced)
+        for replica in sorted(lost, key=lambda replica: (*_largest_first(kinds[replica]), replica)):
+            node = self._place(entry, kinds[replica], lost[replica])
             if node is not None:
                 self._decisions.append(Place(entry.gang.uid, replica, node))
 
@@ -317,12 +315,8 @@ def _reason(victim: Entry, entry: Entry) -> str:
     return f"its room went to {entry.gang.name if is_own else 'a job of another project'}"
 
 
-def _largest_first(items: list[tuple[Kind, ReplicaId]]) -> list[tuple[Kind, ReplicaId]]:
-    def size(item: tuple[Kind, ReplicaId]) -> tuple[int, int, int, ReplicaId]:
-        demand = item[0].demand
-        return (-demand.accelerators, -item[0].cpus, -demand.memory_bytes, item[1])
-
-    return sorted(items, key=size)
+def _largest_first(kind: Kind) -> tuple[int, int, int]:
+    return (-kind.demand.accelerators, -kind.cpus, -kind.demand.memory_bytes)
 
 
 _LOOKED_AT = 256
@@ -483,10 +477,10 @@ def _has(snapshot: Snapshot, entry: Entry, places: tuple[tuple[ReplicaId, str], 
         return False
     if not snapshot.policy.strict:
         return True
-    sorts = dict(zip((replica for replica, _ in entry.gang.replicas), entry.kinds, strict=True))
+    kinds = entry.kinds_by_replica()
     left: dict[str, Vector] = {}
     for replica, node in places:
-        need = sorts[replica].vector(free.layout(node))
+        need = kinds[replica].vector(free.layout(node))
         left[node] = plus(left.get(node) or free.vector(node), need, -1)
     # Others may have taken what a replica does not need.
     return all(
