@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.errors import NotFound, RequestError
 from trainshed.core.names import JobName, JobUid
@@ -90,7 +91,7 @@ class RetentionTimer:
                 return sorted(
                     (job for job in over if 0 < job.ended < before), key=lambda job: job.ended
                 )
-            query = JobQuery(None, None, None, limit=_PAGE, after=page.went_to)
+            query = replace(query, after=page.went_to)
 
     async def _delete(self, over: _Over) -> bool:
         """Delete what a job has made, then the job. Return False if something of it is in use, and stays for

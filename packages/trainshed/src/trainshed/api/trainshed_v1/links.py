@@ -49,11 +49,8 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
     else:
         attempt = job.attempt
         live_replica(job, replica, shells.autopsies(job.uid), call.principal)
-    ticket = Ticket(
-        *(job.uid, replica, call.principal.email, call.principal, attempt if autopsy else None),
-        *(port, name),
-    )
-    links = services.links
+    links, caller, kept_of = services.links, call.principal, attempt if autopsy else None
+    ticket = Ticket(job.uid, replica, caller.email, caller, kept_of, port, name)
     token, until = services.tickets.issue(ticket)
     uri = f"{links.shell(job.uid, replica)}&token={token}"
     if port:
@@ -81,8 +78,7 @@ def _kept(shells: Terminals, job: Job, replica: ReplicaId | None, attempt: int) 
         if replica in (None, autopsy.replica) and attempt in (0, autopsy.attempt)
     ]
     if fitting:
-        latest = max(autopsy.attempt for autopsy in fitting)
-        return next(autopsy for autopsy in fitting if autopsy.attempt == latest)
+        return max(fitting, key=lambda autopsy: autopsy.attempt)
     if not kept:
         raise NotFound(
             f"Nothing is kept of {job.name}: no replica of it has failed, its time is over (setting "

@@ -37,7 +37,7 @@ class Tools:
     """The tool that gets images on this machine. Safe for several threads."""
 
     def __init__(self, wanted: str, environ: Mapping[str, str], now: Callable[[], int]) -> None:
-        #: One of `CHOICES`.
+        #: `AUTO`, `NONE`, or a name of `_PROBES`.
         self._wanted = wanted
         self._environ = environ
         #: Returns nanoseconds, for durations.

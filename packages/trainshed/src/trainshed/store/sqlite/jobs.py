@@ -60,7 +60,7 @@ from trainshed.store.sqlite.tables import insert_operation
 _SQL = load_statements("jobs.sql")
 _WORKS = load_statements("works.sql")
 _USES_KEPT = 400 * 24 * 3600 * 10**9
-"""Nanoseconds."""
+"""Nanoseconds for which it is kept what attempts held."""
 _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements", "orphan_children"),
