@@ -37,11 +37,10 @@ def image_uri(image: str, *, gpus: bool) -> str:
         raise click.UsageError(f"--image {image}: {fault}.") from None
     if uri:
         return uri
-    word = image.partition("=")[0]
     if "/" not in image and ":" not in image:
-        near = closest(word, short_names())
+        near = closest(image, short_names())
         raise click.UsageError(
-            f"--image: there is no framework {word!r}.{near} There are {', '.join(short_names())}, each"
+            f"--image: there is no framework {image!r}.{near} There are {', '.join(short_names())}, each"
             " also with a version (tensorflow=2.11); an image of your own is named with its registry"
             f" (localhost/{image})."
         )

@@ -114,10 +114,11 @@ def short_names() -> tuple[str, ...]:
 
 @functools.cache
 def named_image(name: str, *, gpu: bool = False) -> str | None:
-    """Return the URI of the listed image for `pytorch` or `tensorflow=2.11`: the newest version unless one is
-    named, its newest Python, and for CPUs unless `gpu` is asked for. None if `name` is no such name. Raise
-    ValueError, which names the versions, for one that is not listed."""
-    word, _, version = name.partition("=")
+    """Return the URI of the listed image for `pytorch`, `tensorflow=2.11`, `tensorflow==2.11` or
+    `tensorflow:2.11`: the newest version unless one is named, its newest Python, and for CPUs unless `gpu` is
+    asked for. None if `name` is no such name. Raise ValueError, which names the versions, for a version that
+    is not listed."""
+    word, _, version = re.sub("==|:", "=", name, count=1).partition("=")
     framework = _FRAMEWORKS.get(word)
     if framework not in short_names():
         return None
