@@ -23,6 +23,7 @@ DOCUMENTS = (
     "iamcredentials.v1.json",
     "secretmanager.v1.json",
     "serviceusage.v1.json",
+    "bigquery.v2.json",
 )
 """Of the APIs that clients are pointed here for, and of those that they ask beside them."""
 _BETA = "v1beta1"
@@ -71,14 +72,15 @@ def _of_protos(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> Iterator[
 
 def _of_documents(documents: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     for document in documents:
-        yield from _of_resource(document)
+        yield from _of_resource(document, "/" + document["servicePath"])
 
 
-def _of_resource(resource: Mapping[str, Any]) -> Iterator[Row]:
+def _of_resource(resource: Mapping[str, Any], before: str) -> Iterator[Row]:
+    """The methods of a resource and its children. `before`: what all of their paths begin with."""
     for method in resource.get("methods", {}).values():
-        yield method["id"], method["httpMethod"], _plain("/" + _path(method))
+        yield method["id"], method["httpMethod"], _plain(before + _path(method))
     for child in resource.get("resources", {}).values():
-        yield from _of_resource(child)
+        yield from _of_resource(child, before)
 
 
 def _path(method: Mapping[str, Any]) -> str:

@@ -64,11 +64,8 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
         ("GET", "/v1/projects/p1/secrets/s/versions/latest:access", "--secret VARIABLE=NAME"),
         ("POST", "/v1/projects/p1/serviceAccounts/a@b:setIamPolicy", "projects add-iam-policy"),
         ("POST", "/v1/projects/-/serviceAccounts/a@b:generateIdToken", "call with its token"),
-        (
-            "GET",
-            f"{LOCATION}/customJobs/1:getIamPolicy",
-            "Of IAMPolicy there is TestIamPermissions.",
-        ),
+        ("GET", f"{LOCATION}/customJobs/1:getIamPolicy", "there is TestIamPermissions."),
+        ("POST", "/bigquery/v2/projects/p1/jobs", "copy the files into a bucket"),
     ],
 )
 async def test_what_to_do_instead(house: House, verb: str, path: str, words: str) -> None:

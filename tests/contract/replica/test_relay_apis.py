@@ -61,7 +61,7 @@ def taken(behind: Behind) -> socket.socket:
         ("cloudresourcemanager.googleapis.com", b"/v1/projects/p"),
         ("iamcredentials.googleapis.com", b"/v1/projects/-/serviceAccounts/a/allowedLocations"),
         ("logging.googleapis.com", b"/v2/entries:list"),
-        ("secretmanager.googleapis.com", b"/v1/projects/p/secrets/s/versions/latest:access"),
+        ("bigquery.googleapis.com", b"/bigquery/v2/projects/p/jobs"),
         ("www.googleapis.com", b"/discovery/v1/apis/ml/v1/rest"),
     ],
 )

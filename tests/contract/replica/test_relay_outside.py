@@ -24,8 +24,10 @@ from trainshed.replica.endpoint import conversation
 from trainshed.serve import certificates
 
 STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
-SECRETS, ACCOUNTS = "secretmanager.googleapis.com", "iamcredentials.googleapis.com"
-HOSTS = (STORAGE, OTHER, SECRETS, ACCOUNTS)
+ALSO_GOOGLES = tuple(
+    f"{api}.googleapis.com" for api in ("bigquery", "iamcredentials", "secretmanager")
+)
+HOSTS = (STORAGE, OTHER, *ALSO_GOOGLES)
 _PROGRAM = {"job_uid": 1, "replica": "workerpool0-0", "project": "p1", "service_account": "a@p1"}
 IDENTITY = json.dumps(_PROGRAM).encode()
 DATA = bytes(range(256)) * 8192
@@ -290,10 +292,8 @@ def test_the_way_out_may_be_a_proxy(world: World) -> None:
     assert f"Proxy-Authorization: Basic {base64.b64encode(b'me:p@ss').decode()}" in lines
 
 
-@pytest.mark.parametrize("host", [SECRETS, ACCOUNTS])
-def test_secrets_and_accounts_are_googles_with_a_token_of_googles_alone(
-    world: World, host: str
-) -> None:
+@pytest.mark.parametrize("host", ALSO_GOOGLES)
+def test_what_is_not_kept_here_is_googles_with_a_token_of_googles(world: World, host: str) -> None:
     path = "/v1/projects/p/secrets/s/versions/latest:access"
     theirs = {"Authorization": "Bearer ya29.a0AfH6SMBx.theirs"}
     with world.relay() as api:

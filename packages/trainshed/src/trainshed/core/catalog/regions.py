@@ -19,6 +19,7 @@ _DOMAIN: Final = "googleapis.com"
 _OF_ALL_REGIONS: Final = (
     "aiplatform",
     "ml",
+    "bigquery",
     "cloudresourcemanager",
     "iamcredentials",
     "logging",

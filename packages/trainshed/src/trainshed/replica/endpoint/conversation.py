@@ -274,10 +274,9 @@ JOB_TOKEN = b"tsj1."
 _OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
 """A token of a person; Google's have dots in them."""
 _API = re.compile(
-    rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|iamcredentials|logging|secretmanager)"
-    rb"\.googleapis\.com\Z"
+    rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging)\.googleapis\.com\Z"
 )
-_ALSO_GOOGLES = (b"iamcredentials.googleapis.com", b"secretmanager.googleapis.com")
+_ALSO_GOOGLES = re.compile(rb"(?:bigquery|iamcredentials|secretmanager)\.googleapis\.com\Z")
 _DISCOVERY = b"/discovery/"
 _ISSUER = b"https://trainshed.local"
 _OURS_ALONE = (b"with", b"computeMetadata", b"batch")
@@ -309,10 +308,12 @@ class Request:
         self.is_read = self.method in (b"GET", b"HEAD") and not self.length
         # Older clients ask one host for all APIs' discovery documents.
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
+        is_also_googles = bool(_ALSO_GOOGLES.match(self.host))
         #: Whether the service's APIs answer it, not the buckets.
-        self.is_api = is_discovery or bool(_API.match(self.host))
-        #: Whether only the real host may answer: requests for secrets and accounts that are not kept here.
-        self.is_for_google = self.host in _ALSO_GOOGLES and self._is_from_elsewhere()
+        self.is_api = is_discovery or is_also_googles or bool(_API.match(self.host))
+        #: Whether only the real host may answer: requests for tables, secrets and accounts that are not kept
+        #: here.
+        self.is_for_google = is_also_googles and self._is_from_elsewhere()
         storage = _STORAGE.match(self.path)
         self.is_storage = bool(storage) or self.host != HOSTS[1]
         #: Bucket in its path; b"" = none.
