@@ -245,8 +245,8 @@ class Vanishing:
     """Files that are gone before they can be read."""
 
     def files(self) -> Iterator[EventFile]:
-        yield EventFile("a.tfevents", "1")
-        yield EventFile("b.tfevents", "2")
+        yield EventFile("a.tfevents", "1", 1.0)
+        yield EventFile("b.tfevents", "2", 2.0)
 
     def open(self, file: EventFile) -> BinaryIO:
         if file.path.startswith("a"):

@@ -151,7 +151,7 @@ def job(uid: int, title: str, where: str = "gs://b/x") -> Job:
     return replace(views, uid=JobUid(uid), display_name=title, spec=spec)
 
 
-async def labels(*works: Job) -> list[str]:
+async def labels(*works: Job) -> list[str | None]:
     store: Any = Stored(*works)
     return [
         directory.label for directory in await directories_of(store, [work.uid for work in works])
@@ -159,12 +159,12 @@ async def labels(*works: Job) -> list[str]:
 
 
 async def test_directories_are_told_apart_by_names_that_lead_nowhere() -> None:
-    assert await labels(job(1, "only")) == [""]
+    assert await labels(job(1, "only")) == [None]
     assert await labels(job(1, "a"), job(2, "b")) == ["a", "b"]
     assert await labels(job(1, "same"), job(2, "same")) == ["same-1", "same-2"]
     odd = await labels(job(1, "../../etc"), job(2, ".."), job(3, "a/b c"), job(4, "x" * 200))
     assert odd == ["etc", "job", "a-b-c", "x" * 60]
-    assert await labels(job(1, "a"), job(2, "b", where="")) == [""]
+    assert await labels(job(1, "a"), job(2, "b", where="")) == [None]
 
 
 async def test_of_many_trials_the_newest_are_shown() -> None:

@@ -41,7 +41,6 @@ PYTHON: Final = "python3"
 CARRIES: Final = "carry-python"
 """The init container that brings it there."""
 _SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
-_CLAIM: Final = "claim:"
 """How a `cache` begins that is a volume."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
@@ -306,7 +305,7 @@ def _carrier() -> str:
 
 def _sent_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
     """Return the mount of a directory from which Pods are sent content; number 0 is the cache's."""
-    if number and settings.cache.startswith(_CLAIM):
+    if number and settings.cache_claim:
         return {"name": _CACHE, "mountPath": path, "subPath": _beside(path)}
     return {"name": _sent(number), "mountPath": path}
 
@@ -324,8 +323,8 @@ def _volumes(
     settings: KubernetesSettings, need: NodeNeed, beside: Sequence[str]
 ) -> list[Mapping[str, Any]]:
     where: dict[str, Any] = {"name": _CACHE}
-    if settings.cache.startswith(_CLAIM):
-        where["persistentVolumeClaim"] = {"claimName": settings.cache.removeprefix(_CLAIM)}
+    if settings.cache_claim:
+        where["persistentVolumeClaim"] = {"claimName": settings.cache_claim}
     elif settings.cache:
         where["hostPath"] = {"path": settings.cache, "type": "DirectoryOrCreate"}
     else:
@@ -346,7 +345,7 @@ def _volumes_beside(
 ) -> Iterable[Mapping[str, Any]]:
     """Return the volumes of the other directories, kept with the cache if possible: a kubelet creates
     hostPath directories for root alone."""
-    if settings.cache.startswith(_CLAIM):
+    if settings.cache_claim:
         return
     kept = settings.cache and settings.run_as == 0
     for number, path in enumerate(beside, 1):

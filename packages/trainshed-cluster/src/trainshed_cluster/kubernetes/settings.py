@@ -88,9 +88,11 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     service_account: _Name | None = None
     #: User id of the Pods; 0 = root, which Pod Security's `restricted` does not admit.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
-    #: Where the environments that Pods are sent are kept: "" = in each Pod, as long as it lives; /PATH = in
-    #: that directory of the nodes, for all Pods there; claim:NAME = in a volume of that claim.
-    cache: Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] = ""
+    #: Where the environments that Pods are sent are kept: /PATH = in that directory of the nodes, for all
+    #: Pods there; claim:NAME = in a volume of that claim; None = in each Pod, as long as it lives.
+    cache: (
+        Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})$")] | None
+    ) = None
     #: How many of a machine type's vCPUs one CPU of the cluster stands for.
     overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0
     #: Labels of the nodes that take jobs.
@@ -126,6 +128,12 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             return None
         return os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+
+    @property
+    def cache_claim(self) -> str | None:
+        """Name of the volume claim in which that cache is; None = it is in none."""
+        kind, _, name = (self.cache or "").partition(":")
+        return name if kind == "claim" else None
 
     @property
     def registries(self) -> Registries:

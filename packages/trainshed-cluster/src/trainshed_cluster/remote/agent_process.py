@@ -42,9 +42,7 @@ def name_of(agent: str) -> str:
 
 
 def require_user(name: str) -> None:
-    """Raise OSError unless this process runs as that user; "" = any user."""
-    if not name:
-        return
+    """Raise OSError unless this process runs as that user."""
     try:
         wanted = pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -167,7 +165,8 @@ def _say_taken() -> None:
 def _own_place(document: AgentDocument) -> tuple[Path, list[Path]]:
     """Make the agent's directory; return it, and the directories that killed agents left beside it. Raises
     OSError."""
-    require_user(document.user)
+    if document.user is not None:
+        require_user(document.user)
     name = name_of(document.credential.name)
     parent = Path(document.directory)
     make_ours(parent)
@@ -262,7 +261,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         address=address,
         hosts_file=Path(document.hosts_file) if document.hosts_file else None,
         hidden=tuple(
-            path for path in map(Path, document.hidden) if not document.user or is_open(path)
+            path for path in map(Path, document.hidden) if document.user is None or is_open(path)
         ),
         rules=document.rules,
         # The same choice as of an earlier agent here, because peers were told its addresses.

@@ -148,7 +148,7 @@ class AgentStarter:
             job_uid=agent.job_uid,
             attempt=agent.attempt,
             node=agent.node,
-            user=hold_name(self._options.identity, record, agent.part).user,
+            user=hold_name(self._options.identity, record, agent.part).user or None,
             address=report.address,
             lease=record.lease,
         )

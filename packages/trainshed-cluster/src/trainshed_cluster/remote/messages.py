@@ -42,8 +42,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     #: The cluster's name of the node.
     node: str
-    #: The user as whom it has to run there; "" = any.
-    user: str = ""
+    #: The user as whom it has to run there; None = any.
+    user: str | None = None
     #: The node's address by which peers reach the replicas there; None = the one by which the agent reaches
     #: the service.
     address: str | None

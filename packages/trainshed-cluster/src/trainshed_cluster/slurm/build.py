@@ -87,7 +87,7 @@ def _document(
     document: Callable[[], Mapping[str, Any]],
     *,
     node: str,
-    user: str,
+    user: str | None,
     credential: Credential,
     **own: Any,
 ) -> AgentDocument:

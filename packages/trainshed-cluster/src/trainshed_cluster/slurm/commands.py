@@ -51,7 +51,7 @@ class Ask(Struct, frozen=True):
     cpus: int
     memory_bytes: int
     gres: Gres | None = None
-    #: The user that it belongs to; "" = the service's own.
+    #: The user that it belongs to, as in its `HoldName`.
     user: str = ""
     partition: str = ""
     account: str = ""

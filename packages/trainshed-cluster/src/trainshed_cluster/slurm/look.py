@@ -99,7 +99,7 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
         word=job.reason,
         position=None if before is None else before + 1,
         # An estimate in the past is useless.
-        expected=job.starts * 10**9 if job.starts > now else None,
+        expected=job.starts * 10**9 if job.starts and job.starts > now else None,
     )
 
 
@@ -185,7 +185,9 @@ def compile_look(
             looked=looked,
             delays=MappingProxyType(_delays(first, pending, now)),
             idle=frozenset(first.keys() - held.keys()),
-            old=frozenset(name for name, job in held.items() if now - job.starts > OLD_SECONDS),
+            old=frozenset(
+                name for name, job in held.items() if now - (job.starts or now) > OLD_SECONDS
+            ),
         ),
     )
 

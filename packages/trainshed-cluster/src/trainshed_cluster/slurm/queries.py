@@ -108,7 +108,7 @@ def _jobs(rows: Rows) -> tuple[Job, ...]:
             memory_bytes=parse_memory(row["MinMemory"]),
             gres=parse_gres(row["tres-per-node"]),
             nodes=expand_hosts(row["NodeList"]),
-            starts=int(row["StartTime"]) if row["StartTime"].isdecimal() else 0,
+            starts=int(row["StartTime"]) if row["StartTime"].isdecimal() else None,
             user=int(row["UserID"]),
             reason=row["Reason"],
         )

@@ -55,8 +55,8 @@ class Job(Struct, frozen=True):
     gres: tuple[Gres, ...]
     #: Its nodes; None before it starts.
     nodes: tuple[str, ...]
-    #: Expected or actual start in seconds since the epoch; 0 = not known.
-    starts: int
+    #: Expected or actual start in seconds since the epoch; None = not known.
+    starts: int | None
     #: Id of its user.
     user: int
     #: Why it waits: a word of Slurm's, for some reasons its description in place of that.

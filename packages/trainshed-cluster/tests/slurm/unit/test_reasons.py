@@ -34,7 +34,7 @@ def test_a_reason_in_words(reason: str, words: str | None) -> None:
     assert reason_in_words(reason) == words
 
 
-def job(reason: str = "Priority", starts: int = 0, nodes: int = 1) -> Job:
+def job(reason: str = "Priority", starts: int | None = None, nodes: int = 1) -> Job:
     return Job(7, "a", "PENDING", nodes, 1, 1, (), (), starts, 0, reason)
 
 

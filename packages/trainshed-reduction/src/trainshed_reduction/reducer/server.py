@@ -52,8 +52,6 @@ class Peer:
         self.said = proof.nonce()
         self.came = now
         self.member: Optional[Member] = None
-        #: When the connection is closed, if it was told why; 0 = it was not.
-        self.until = 0.0
 
 
 class Server:
@@ -79,7 +77,8 @@ class Server:
         #: In the order in which they came; so below.
         self._strangers: Dict[Peer, None] = {}
         self._members: Dict[Member, Peer] = {}
-        self._leaving: Dict[Peer, None] = {}
+        #: When the connections that were told why they end are closed.
+        self._leaving: Dict[Peer, float] = {}
         self._now = time.monotonic()
         self._listens = False
         self._listen_at = self._status_at = 0.0
@@ -148,7 +147,7 @@ class Server:
         """Return the seconds until something is due; None: nothing is."""
         moments = [self._listen_at, self._status_at]
         moments += [peer.came + self._time_limit() for peer in [*self._strangers][:1]]
-        moments += [peer.until for peer in [*self._leaving][:1]]
+        moments += [*self._leaving.values()][:1]
         first = min((moment for moment in moments if moment), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
@@ -161,7 +160,7 @@ class Server:
         late = [
             peer_left for peer_left in self._strangers if now >= peer_left.came + self._time_limit()
         ]
-        for peer in [*late, *(peer_left for peer_left in self._leaving if now >= peer_left.until)]:
+        for peer in [*late, *(gone for gone, until in self._leaving.items() if now >= until)]:
             self._carry_out(self._drop(peer))
         if self._status_at and now >= self._status_at:
             self._status_at = 0.0
@@ -255,7 +254,7 @@ class Server:
             return []  # An earlier event has closed it.
         if isinstance(event, Lost):
             return self._drop(peer)
-        if peer.until:
+        if peer in self._leaving:
             return []  # An earlier event has ended the connection.
         try:
             if isinstance(event, Strange):
@@ -299,8 +298,7 @@ class Server:
         following = self._part(peer)
         self._native.tell(peer.slot, farewell)
         self._native.dismiss(peer.slot)
-        peer.until = self._now + _LINGER
-        self._leaving[peer] = None
+        self._leaving[peer] = self._now + _LINGER
         return following
 
     def _drop(self, peer: Peer) -> List[Effect]:

@@ -100,17 +100,17 @@ async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDir
         except NotFound:
             raise NotFound(f"The job {uid} of this link has been deleted.") from None
         if isinstance(work, Job):
-            jobs.append((_name(work, ""), work))
+            jobs.append((_name(work, None), work))
             continue
         if isinstance(work, Pipeline):
-            jobs += [(_name(job, ""), job) for job in await jobs_below(reader, work.uid)]
+            jobs += [(_name(job, None), job) for job in await jobs_below(reader, work.uid)]
             continue
-        title = _title(work.display_name or work.name.job_id) if len(uids) > 1 else ""
+        title = _title(work.display_name or work.name.job_id) if len(uids) > 1 else None
         jobs += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
     written = [(name, job, uri) for name, job in jobs if (uri := job.spec.log_directory)]
     shown = written[-MOST_DIRECTORIES:]
     if len(shown) == 1:
-        return (LogDirectory("", shown[0][2], shown[0][1].name.project_id),)
+        return (LogDirectory(None, shown[0][2], shown[0][1].name.project_id),)
     names = [name for name, _, _ in shown]
     return tuple(
         LogDirectory(
@@ -120,7 +120,7 @@ async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDir
     )
 
 
-def _name(job: Job, parent: str) -> str:
+def _name(job: Job, parent: str | None) -> str:
     if job.parent is not None and job.parent.trial:
         trial = f"trial-{job.parent.trial}"
         return f"{parent}-{trial}" if parent else trial

@@ -19,9 +19,9 @@ from trainshed.summaries.reading import MARK, EventFile
 class LogDirectory(Struct, frozen=True):
     """A directory with event files of a job."""
 
-    #: A name that differs from those shown with it: letters, digits, `.`, `_` and `-`; "" if it is the only
+    #: A name that differs from those shown with it: letters, digits, `.`, `_` and `-`; None = it is the only
     #: one.
-    label: str
+    label: str | None
     #: `gs://BUCKET/PATH`.
     uri: str
     #: The project whose programs wrote it.
@@ -31,8 +31,8 @@ class LogDirectory(Struct, frozen=True):
 class ShownDirectory(Struct, frozen=True):
     """A directory of event files that a viewer shows."""
 
-    #: The name under which it is shown; "" = it is the only one.
-    label: str
+    #: The name under which it is shown; None = it is the only one.
+    label: str | None
     #: A directory of the service's.
     base: Path
     #: The names from there on, which a program chose: no link among them is followed.

@@ -93,8 +93,8 @@ class EventFile(Struct, frozen=True):
     path: str
     #: Differs if it may have changed in any way.
     stamp: str
-    #: When it was written last (seconds since the epoch); 0 = not known.
-    written: float = 0.0
+    #: When it was written last (seconds since the epoch).
+    written: float
 
 
 class Directory(Protocol):
@@ -149,7 +149,7 @@ def read_on(
     wanted = (
         file
         for file in directory.files()
-        if _is_text(file.path) and (file.path in known or not 0 < file.written < since)
+        if _is_text(file.path) and (file.path in known or file.written >= since)
     )
     rewritten: set[str] = set()
     failures: list[OSError] = []

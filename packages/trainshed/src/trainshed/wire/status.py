@@ -131,7 +131,7 @@ def error_body(code: StatusCode, message: str, violations: Iterable[Violation] =
 
 
 def status_message(
-    code: StatusCode, message: str, violations: Iterable[Violation] = (), *, reason: str = ""
+    code: StatusCode, message: str, violations: Iterable[Violation] = (), reason: str | None = None
 ) -> Message:
     """Return the same as a google.rpc.Status message, for gRPC trailers and a resource's `error`."""
     status = pool.message_class("google.rpc.Status")(code=code.number, message=message)

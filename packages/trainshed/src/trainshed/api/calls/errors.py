@@ -50,8 +50,8 @@ class Refusal(Struct, frozen=True):
     code: StatusCode
     message: str
     violations: tuple[Violation, ...] = ()
-    #: Reason of a google.rpc.ErrorInfo; "" = there is none.
-    reason: str = ""
+    #: Reason of a google.rpc.ErrorInfo; None = there is none.
+    reason: str | None = None
 
 
 def refusal(error: Exception, api: str, what: str) -> Refusal:
@@ -70,7 +70,7 @@ def refusal(error: Exception, api: str, what: str) -> Refusal:
     if isinstance(error, core.InvalidRequest):
         violations = told(tuple(Violation(v.field, v.description) for v in error.violations))
         return Refusal(code, _listed(violations, api), violations)
-    return Refusal(code, str(error), reason=_REASONS.get(type(error), ""))
+    return Refusal(code, str(error), reason=_REASONS.get(type(error)))
 
 
 def _listed(violations: tuple[Violation, ...], api: str) -> str:

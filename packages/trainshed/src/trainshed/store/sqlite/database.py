@@ -173,12 +173,12 @@ class _Lock:
             os.close(self.handle)
             raise
         _, words = self._lines()
-        #: How the last owner left the database: `_OPEN` (not closed), `_CLOSED`, or "" (there was none).
-        self.before = next((word for word in words if word in (_OPEN, _CLOSED)), "")
+        #: How the last owner left the database: `_OPEN` (not closed) or `_CLOSED`; None = there was none.
+        self.before = next((word for word in words if word in (_OPEN, _CLOSED)), None)
         #: The epoch of the last leader; 0 = it is not known.
         self.epoch = int(next((word for word in words if word.isdecimal()), "0"))
         # A crash before there is a database must not leave a mark as if there were one.
-        self._say(self.before)
+        self._say(self.before or "")
 
     def note_epoch(self, epoch: int) -> None:
         """Note that the database is open, and has that epoch or a later one. Raises OSError."""
