@@ -2,6 +2,7 @@
 are written beside it (spec/logs)."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,15 @@ async def test_a_command_that_is_not_there_ends_like_in_a_shell(house: House) ->
     assert str(house.texts(uid)[-1]).startswith("'': command not found")
     uid = await house.run("/etc/passwd")
     assert (await house.exit(uid)).exit.exit_code == 126
+
+
+async def test_a_login_shell_has_the_programs_path(house: House, tmp_path: Path) -> None:
+    """/etc/profile sets one of its own, on which no framework's Python lies."""
+    paths = ("PATH", f"/usr/bin:/bin:{tmp_path}/it's mine")
+    for shell in ("sh", "bash"):
+        uid = await house.run(shell, "-lc", "echo $PATH", environ=(paths,))
+        await house.exit(uid)
+        assert str(house.texts(uid)[-1]).endswith(paths[1]), shell
 
 
 async def test_a_command_may_be_as_long_as_the_system_takes_it(house: House) -> None:

@@ -93,11 +93,9 @@ class Usage:
             }
         )
         if observation.gpus:
-            try:
+            # The helper cannot be forked if, for example, the program's namespace has ended already.
+            with contextlib.suppress(OSError):
                 self._watch = GpuWatcher(observation.gpus)
-            except OSError:
-                # The helper cannot be forked, for example because the program's namespace has ended already.
-                pass
         self._look_after(0.0)
 
     def stop(self) -> None:

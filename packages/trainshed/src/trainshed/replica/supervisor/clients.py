@@ -18,10 +18,8 @@ def listen() -> socket.socket:
 
     Bound by its short name, because whole paths may be too long for a socket address.
     """
-    try:
+    with contextlib.suppress(FileNotFoundError):  # The first incarnation of the slot.
         os.unlink(protocol.SOCKET)
-    except FileNotFoundError:
-        pass  # The first incarnation of the slot.
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(protocol.SOCKET)
     listener.listen(1024)  # Each request of a page is a connection, and a full queue refuses it.

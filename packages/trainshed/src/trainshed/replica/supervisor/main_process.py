@@ -167,7 +167,7 @@ class _Beginning:
         while self._next() != b"claimed":
             pass
         self._groups.hold()
-        program.make_directories(self._files)
+        program.make_directories(self._files, self._program.environ.get("PATH", os.defpath))
         if self._is_namespaced:
             self._view.enter()
             if not (isolation.image and self._level == protocol.LEVEL_USER):
@@ -200,9 +200,8 @@ class _Beginning:
         owner = self._view.owner
         home = self._view.user[2] if self._plan.isolation.image else None
         about = {"owned": owner is not None, "user": self._program.user, "home": home}
-        handles: list[int] = []
-        if self._is_namespaced:
-            handles = [os.open("/proc/self/ns/" + name, os.O_RDONLY) for name in _NAMESPACES]
+        names = _NAMESPACES if self._is_namespaced else ()
+        handles = [os.open("/proc/self/ns/" + name, os.O_RDONLY) for name in names]
         shown = handles if owner is None else [*handles, owner]
         text = b"made " + protocol.encode(about)
         unix_sockets.send(self._control, text, *shown)

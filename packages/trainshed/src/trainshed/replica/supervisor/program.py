@@ -5,10 +5,12 @@ The shim copies the Python, takes those locks and sends signals; the main proces
 Python 3.6.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
 import resource
+import shlex
 import signal
 import stat
 from typing import NoReturn
@@ -37,21 +39,24 @@ _IGNORED_OR_HANDLED = (
 )
 
 
-def make_directories(files: str) -> None:
-    """Make the program's directories. What an earlier incarnation left in them stays
-    (spec/failures#lost-replicas).
+def make_directories(files: str, path: str) -> None:
+    """Make the program's directories, and the file by which its login shells (`bash -lc`) have its `path`:
+    /etc/profile sets another. What an earlier incarnation left in them stays (spec/failures#lost-replicas).
 
     `files` itself is the home directory: each further directory would slow down every start.
     """
     for name in ("", WORK, TEMPORARY, HYPERTUNE):
-        path = os.path.join(files, name)
+        directory = os.path.join(files, name)
         try:
-            os.mkdir(path, 0o700)
+            os.mkdir(directory, 0o700)
         except FileExistsError:
-            if not stat.S_ISDIR(os.lstat(path).st_mode):
+            if not stat.S_ISDIR(os.lstat(directory).st_mode):
                 # It may be a link: we, who may read anything, would show the program what the link leads to.
-                os.unlink(path)
-                os.mkdir(path, 0o700)
+                os.unlink(directory)
+                os.mkdir(directory, 0o700)
+    profile = os.path.join(files, ".profile")
+    with contextlib.suppress(FileExistsError), open(profile, "xb") as file:
+        file.write(os.fsencode("PATH=%s\n" % shlex.quote(path)))
 
 
 def limit_processes(most: int) -> None:
@@ -149,9 +154,8 @@ class Program:
         if self._input is None:
             os.setsid()
             self._input = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(self._input, 0)
-        os.dup2(self.output, 1)
-        os.dup2(self.errors, 2)
+        for number, stream in enumerate((self._input, self.output, self.errors)):
+            os.dup2(stream, number)
         os.umask(0o022)
         for number in _IGNORED_OR_HANDLED:
             signal.signal(number, signal.SIG_DFL)
