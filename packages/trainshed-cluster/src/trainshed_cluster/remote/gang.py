@@ -213,9 +213,9 @@ def new_record(
     nodes: Mapping[str, Node],
     *,
     lease: float,
-    owner: Owner = THE_SERVICE,
-    anywhere: bool = False,
-    apart: bool = False,
+    owner: Owner,
+    anywhere: bool,
+    apart: bool,
 ) -> GangRecord:
     """Make a gang's first record. Nodes with the same needs form one part, because clusters grant equal nodes
     at once. `anywhere`: the cluster chooses the nodes. `apart`: each replica is a part by itself."""

@@ -204,7 +204,7 @@ def _restarts(timeline: Timeline) -> list[float]:
 
 
 async def _curve_charts(
-    visit: Visit, job: JobDescription, restarts: Sequence[float] = ()
+    visit: Visit, job: JobDescription, restarts: Sequence[float]
 ) -> tuple[Chart, ...]:
     """Return the charts: loss first, and what is no result of the training last. What several replicas print
     is one line with a band, or a line for each if the address asks for them."""

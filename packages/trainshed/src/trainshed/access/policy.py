@@ -48,7 +48,7 @@ class Policy:
             self._rights[email, groups] = rights
         return rights
 
-    def grants_of(self, email: str, groups: tuple[str, ...] = ()) -> tuple[Grant, ...]:
+    def grants_of(self, email: str, groups: tuple[str, ...]) -> tuple[Grant, ...]:
         """The grants of somebody and of these groups."""
         members = (member_of(email), *(GROUP + group for group in groups))
         return tuple(

@@ -48,7 +48,6 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
-from trainshed.api.registry import BUILT_IN
 from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
@@ -75,7 +74,6 @@ from trainshed.wire.routes import Route
 Endpoint = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
 """Takes a request and the variables of its path."""
 
-_OWN: Final = Hosts()
 _OF_ALL_APIS: Final = "//www.googleapis.com"
 _DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
 _PAGE_OF_LOG: Final = "google.logging.v2.ListLogEntriesResponse"
@@ -99,17 +97,17 @@ class ApiApplication:
         self,
         services: Services,
         authenticate: Authenticate,
-        mounts: Mapping[str, Application] | None = None,
+        mounts: Mapping[str, Application],
         *,
-        hosts: Hosts = _OWN,
-        registry: Registry = BUILT_IN,
+        hosts: Hosts,
+        registry: Registry,
     ) -> None:
         """`mounts`: applications by first path segment (`storage`). `hosts`: the names under which it may be
         called."""
         self._services = services
         self._registry = registry
         self._authenticate = authenticate
-        self._mounts = mounts or {}
+        self._mounts = mounts
         self._hosts = hosts
         self._strangers = Strangers(partial(tell_of_stranger, services))
         self._shell = ShellSurface(services)

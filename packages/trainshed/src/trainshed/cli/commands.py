@@ -179,7 +179,7 @@ class ListGroup(Group):
 
 
 def verb_first(
-    args: Sequence[str], commands: Container[str] = (), default: str | None = "list"
+    args: Sequence[str], commands: Container[str], default: str | None = "list"
 ) -> list[str]:
     """Return the words of `KIND VERB …` as `VERB KIND …`, others unchanged. `commands`: those of the group; a
     kind among them has commands of its own. `default`: the verb if none is named; None = none. Raises

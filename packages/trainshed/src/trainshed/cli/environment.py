@@ -221,7 +221,7 @@ def boto_document(storage: str, address: str, roots: str, token: str, project: s
     )
 
 
-def credentials_document(token: str, project: str, storage: str = "") -> dict[str, Any]:
+def credentials_document(token: str, project: str, storage: str) -> dict[str, Any]:
     """Return the content of a credentials file (JSON) for GOOGLE_APPLICATION_CREDENTIALS.
 
     It is of the form `authorized_user` with a token that is already there. The other form that would fit,

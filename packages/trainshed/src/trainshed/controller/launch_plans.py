@@ -167,7 +167,7 @@ def stall_after(job: Job) -> int | None:
     return min(int(text), 1 << 31) * 10**9 or None if text.isdecimal() else None
 
 
-def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None = None) -> ReductionPart:
+def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None) -> ReductionPart:
     """Return a replica's part in reductions. In each pool of workers, which run one program, the first one
     is expected to use them, unless the job says that it does without reducers. `packages`:
     directory of `trainshed_reduction`."""

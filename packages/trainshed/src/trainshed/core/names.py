@@ -77,7 +77,7 @@ PLACE: Final = "projects/PROJECT/locations/LOCATION"
 """What the forms of names begin with."""
 
 
-def read_name(name: str, form: str, of: str = "name") -> tuple[str, ...]:
+def read_name(name: str, form: str, of: str) -> tuple[str, ...]:
     """Return what stands in a name for the words of its form, such as `projects/PROJECT/locations/LOCATION`.
     Raise InvalidRequest on the field `of` for a name of another form."""
     match = _pattern(form).fullmatch(name)

@@ -41,7 +41,7 @@ class Shards:
     same files."""
 
     def __init__(
-        self, plan: SplitPlan, split: Split, header: bytes | None, to: Storage, *, size: int = SHARD
+        self, plan: SplitPlan, split: Split, header: bytes | None, to: Storage, *, size: int
     ) -> None:
         """`header`: None = the files have none. `size`: bytes of a file."""
         self._plan = plan

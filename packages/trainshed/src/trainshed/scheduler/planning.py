@@ -339,9 +339,7 @@ class Preemption:
     def possible(self) -> bool:
         return bool(self.leaving or self._spot)
 
-    def find_victims(
-        self, entry: Entry, need: Need, kinds: Kinds | None = None
-    ) -> list[Entry] | None:
+    def find_victims(self, entry: Entry, need: Need, kinds: Kinds | None) -> list[Entry] | None:
         """Return whom to preempt so that the gang, or `kinds` of it, can start: [] if what comes back anyway
         is enough, None if it could not start even so. Afterwards `need` imagines all of these gone."""
         # In relaxed mode the best case says nothing.

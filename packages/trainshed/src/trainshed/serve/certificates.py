@@ -112,7 +112,7 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Ce
     return files
 
 
-def names_of(host: str, machine: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
+def names_of(host: str, machine: str, further: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names and addresses by which clients on this machine, or on another one, may call the
     service. `further`: names of the setting `allowed_hosts`."""
     wildcard = host in ("", "0.0.0.0", "::")

@@ -83,7 +83,7 @@ async def create_trial(call: Call, request: Any) -> Message:
     """Create the client's own trial: REQUESTED, or over if it has a final measurement or its state says
     so."""
     services = call.services
-    study = await study_of(call, request.parent, "parent")
+    study = await study_above(call, request)
     public = wire_json.to_public(request.trial)
     record, measurements = parse_trial(study.spec, study.uid, public, services.now())
     if not _vacancies(services, study, await services.studies.history((study.uid,))):
@@ -98,7 +98,7 @@ async def get_trial(call: Call, request: Any) -> Message:
 
 async def list_trials(call: Call, request: Any) -> Message:
     """List trials, ascending by number."""
-    study = await study_of(call, request.parent, "parent")
+    study = await study_above(call, request)
     size = page_size(request.page_size, default=_TRIALS, maximum=_TRIALS)
     question = (str(study.name), "trials")
     after = decode_number(request.page_token, *question)
@@ -166,7 +166,7 @@ async def stop_trial(call: Call, request: Any) -> Message:
 
 async def list_optimal_trials(call: Call, request: Any) -> Message:
     """List the Pareto-optimal trials, ascending by number; the best trials if there is a single objective."""
-    study = await study_of(call, request.parent, "parent")
+    study = await study_above(call, request)
     history = await call.services.studies.history((study.uid,))
     # Takes long for many trials and objectives; other requests go on meanwhile.
     best = await asyncio.to_thread(optimal_trials, study.spec, history)
@@ -178,9 +178,9 @@ def _parse(call: Call, request: Any) -> tuple[str, StudySpec]:
     return parse_study(wire_json.to_public(request.study))
 
 
-async def study_of(call: Call, text: str, field: str = "name") -> Study:
-    """Return the study of a name in `field`. Raises InvalidRequest, NotFound."""
-    return await call.services.studies.get(StudyName.parse(text, of=field))
+async def study_above(call: Call, request: Any) -> Study:
+    """Return the study that is a request's `parent`. Raises InvalidRequest, NotFound."""
+    return await call.services.studies.get(StudyName.parse(request.parent, of="parent"))
 
 
 async def trial_of(call: Call, text: str, field: str = "name") -> tuple[Study, int]:
@@ -230,7 +230,7 @@ _MOST: Final = 1_000
 async def suggest(call: Call, request: Any) -> Message:
     """Ask the controller for trials. All clients without a name are one, which gets its active trials again.
     Raises InvalidRequest, FailedPrecondition (nothing can be handed out)."""
-    study = await study_of(call, request.parent, "parent")
+    study = await study_above(call, request)
     count = request.suggestion_count
     if any(context.parameters for context in request.contexts):
         raise NotServed(

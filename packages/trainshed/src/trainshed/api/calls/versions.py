@@ -33,7 +33,7 @@ class BetaOperations:
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
 
-    def dress(self, answer: Any, version: Version, *, made: bool = True) -> None:
+    def dress(self, answer: Any, version: Version, *, made: bool) -> None:
         """Change the types in an answer in place if it is an operation of `v1beta1`, or a page of operations.
         `made`: whether the call has made the operation that it answers, rather than looked at it."""
         kind = answer.DESCRIPTOR.full_name

@@ -88,7 +88,7 @@ class _Parser:
     """A recursive-descent parser over characters, because values such as 2026-01-01T00:00:00Z hold operator
     characters."""
 
-    def __init__(self, text: str, with_lists: bool = False) -> None:
+    def __init__(self, text: str, with_lists: bool) -> None:
         self._text = text
         self._with_lists = with_lists
         self._at = 0

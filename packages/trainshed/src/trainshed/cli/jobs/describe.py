@@ -121,7 +121,7 @@ def best_lines(job: JobView) -> Iterator[str]:
         yield f"with {assignment(best, 6)}"
 
 
-def trial_table(tuning: Tuning, trials: Sequence[Trial], width: int | None = None) -> list[str]:
+def trial_table(tuning: Tuning, trials: Sequence[Trial], width: int | None) -> list[str]:
     """Return the lines of a table of trials. `width`: as in `table_of`."""
     fields = (
         Field("TRIAL", "number"),

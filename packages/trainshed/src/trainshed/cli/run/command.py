@@ -316,7 +316,7 @@ def follow_on(
     job: JobView,
     *,
     follow: bool | None,
-    is_named: bool = False,
+    is_named: bool,
     goes_on: bool = True,
     known: Sequence[str] = (),
     results: Sequence[str] = (),

@@ -50,8 +50,8 @@ def parse_pipeline(
     runtimes: RuntimeCatalog,
     max_trials: int,
     new_id: str,
-    dataset: Dataset | None = None,
-    at: Nanos = 0,
+    dataset: Dataset | None,
+    at: Nanos,
 ) -> ParsedPipeline:
     """Read a TrainingPipeline.
 

@@ -285,7 +285,7 @@ _NO_PACKAGE = (
 )
 
 
-def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
+def read_machine(spec: Section, *, is_reducer: bool) -> Machine:
     """Read a MachineSpec. What is wrong is reported to the section's faults."""
     if not spec.text("machineType"):
         spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")

@@ -129,7 +129,7 @@ def _either(counts: Iterable[int]) -> str:
 
 
 def read_runtime(
-    section: Section, field: str, image_uri: str, runtimes: RuntimeCatalog, elsewhere: str = ""
+    section: Section, field: str, image_uri: str, runtimes: RuntimeCatalog, elsewhere: str
 ) -> RuntimeChoice:
     """Return the runtime that stands in for the image in `field`. `elsewhere`: why that may not be the
     reduction server's; "" = it may. What is wrong is reported to the section's faults."""

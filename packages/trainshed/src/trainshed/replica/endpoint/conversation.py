@@ -166,7 +166,7 @@ class Conversation:
             return True
         for _ in self._servers[_BUCKETS].body(answer.length(messages.UNTIL_END)):
             pass
-        if answer.has_option(b"close"):
+        if answer.closes():
             self._drop(_BUCKETS)
         return status_of(answer) != b"404"
 
@@ -223,7 +223,7 @@ class Conversation:
             head = b""
         if head:
             self._client.sendall(head)
-        if length == messages.UNTIL_END or answer.has_option(b"close"):
+        if length == messages.UNTIL_END or answer.closes():
             self._drop(host)
         return length != messages.UNTIL_END and not _closes(answer, request)
 
@@ -243,7 +243,7 @@ def _length(answer: messages.Head, request: "Request") -> int:
 
 
 def _closes(answer: messages.Head, request: "Request") -> bool:
-    closes = answer.has_option(b"close") or request.head.has_option(b"close")
+    closes = answer.closes() or request.head.closes()
     return closes or request.head.first.endswith(b"/1.0") or answer.first.startswith(b"HTTP/1.0")
 
 

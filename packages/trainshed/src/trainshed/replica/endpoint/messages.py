@@ -45,10 +45,10 @@ class Head:
     def encode(self) -> bytes:
         return b"\r\n".join([self.first, *self.fields, b"", b""])
 
-    def has_option(self, option: bytes) -> bool:
-        """Whether the header `Connection` has this option, such as `close`."""
+    def closes(self) -> bool:
+        """Whether the connection is to be closed behind it."""
         options = b",".join(self.values(b"connection")).lower()
-        return option in [word.strip() for word in options.split(b",")]
+        return b"close" in [word.strip() for word in options.split(b",")]
 
     def length(self, without: int) -> int:
         """Return the length of the body, or one of the constants above. `without`: the result if no header

@@ -44,7 +44,7 @@ class FileWatcher:
         events: loop.Loop,
         changed: Callable[[], bool],
         *,
-        mask: masking.Mask | None = None,
+        mask: masking.Mask | None,
     ) -> None:
         self._name = name
         self._events = events

@@ -18,7 +18,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
 from trainshed.core.units import Bytes, Nanos
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey, read_line
-from trainshed.store.logs.progress import FEW, Sample, is_small, sample
+from trainshed.store.logs.progress import Sample, is_small, sample
 from trainshed.store.logs.segments import Entry, ReplicaLog, contents, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
@@ -135,7 +135,7 @@ class LogReader:
         page = await self.page(uid, replicas=replicas, limit=n, descending=True)
         return page.lines[::-1]
 
-    async def sampled(self, source: StreamSource, place: int, whole: int = FEW) -> Sample:
+    async def sampled(self, source: StreamSource, place: int, whole: int) -> Sample:
         """Return lines of a replica after the first `place` bytes: all if they have at most `whole` bytes,
         otherwise some from everywhere and the last ones."""
         segments = self._open(source, StreamKind.LOG)
