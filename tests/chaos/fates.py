@@ -4,6 +4,8 @@ What the programs and those who acted on them know decides; the service's own st
 which.
 """
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,10 +99,10 @@ def fates(
 def ended_by_full_disk(
     timeline: Iterable[Mapping[str, Any]], full: Sequence[tuple[int, int]]
 ) -> Iterator[int]:
-    """Attempts of which a start could not be written down (docs/adr/0045). `full`: between which moments (ns)
+    """Attempts of which a start found no room on the disk (docs/adr/0045). `full`: between which moments (ns)
     the disk was; a service may come to say so when it is started anew."""
     for entry in timeline:
-        if entry["kind"] == "service_failed" and "the disk takes nothing" in entry["message"]:
+        if entry["kind"] == "service_failed" and os.strerror(errno.ENOSPC) in entry["message"]:
             at = nanoseconds(entry["at"])
             if any(began <= at <= ended + AFTER for began, ended in full):
                 yield entry["details"]["attempt"]
