@@ -222,7 +222,7 @@ async def audit(call: JsonCall) -> records.AuditPage:
     """`GET /trainshed/v1/audit[?project=P&pageToken=T]`: return what was changed, newest first; `-` = in all
     projects, and of the service itself."""
     project = _queried(call)
-    before = call.number("pageToken") or None
+    before = call.number("pageToken", None)
     rows = await call.services.access.audited(project or None, before, _PAGE + 1)
     if not rows:
         refuse_numbers((project,))
@@ -328,8 +328,8 @@ async def delete_secret(call: JsonCall) -> Nothing:
     NotFound. Running programs keep what they were given; jobs that name it can no longer start."""
     faults = Faults()
     project = read_project(call, call.parameter("project"), faults)
-    version = call.number("version")
-    if call.parameter("version") and not version:
+    version = call.number("version", None)
+    if version == 0:
         faults.add(
             "version", "Versions are numbered from 1 on; leave it out to delete all of them."
         )

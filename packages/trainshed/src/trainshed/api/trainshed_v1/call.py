@@ -20,6 +20,7 @@ from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
 R = TypeVar("R", bound=Struct)
+Default = TypeVar("Default")
 
 
 class JsonCall(Struct, frozen=True):
@@ -46,20 +47,21 @@ class JsonCall(Struct, frozen=True):
         values = self.query.get(name)
         return values[-1] if values else ""
 
-    def number(self, name: str) -> int:
-        """Return a parameter as a whole number; 0 if it was not given. Raises InvalidRequest."""
+    def number(self, name: str, default: Default) -> int | Default:
+        """Return a parameter as a whole number, or the default if it was not given. Raises InvalidRequest."""
         text = self.parameter(name)
         if not text:
-            return 0
+            return default
         if not text.isdecimal() or len(text) > 18:
             raise InvalidRequest((Violation(name, f"{text!r} is not a whole number."),))
         return int(text)
 
-    def moment(self, name: str) -> Nanos:
-        """Return a parameter's time in ns since the epoch; 0 if it was not given. Raises InvalidRequest."""
+    def moment(self, name: str, default: Default) -> Nanos | Default:
+        """Return a parameter's time in ns since the epoch, or the default if it was not given. Raises
+        InvalidRequest."""
         text = self.parameter(name)
         try:
-            return Nanos(max(0, moment(text)) if text else 0)
+            return Nanos(max(0, moment(text))) if text else default
         except FilterError as wrong:
             raise InvalidRequest((Violation(name, str(wrong)),)) from None
 

@@ -251,8 +251,8 @@ async def usage(call: JsonCall) -> records.UsageReport:
         faults.add("by", f"{by!r} is none of {', '.join(_BY)} and {_LABEL}KEY.")
     now = call.services.now()
     with faults.gathered():
-        until = call.moment("until") if call.parameter("until") else now
-        since = call.moment("since") if call.parameter("since") else month_of(now)[0]
+        until = call.moment("until", now)
+        since = call.moment("since", month_of(now)[0])
         if since > until:
             faults.add("since", "It is later than `until`.")
     faults.refuse()

@@ -119,7 +119,7 @@ async def list_(call: JsonCall) -> records.JobList:
     except ValueError as wrong:
         raise InvalidRequest((Violation("metric", str(wrong)),)) from None
     size = page_size(
-        call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
+        call.number("limit", 0), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
 
     # What the token of a page is bound to, besides whose jobs are listed.
@@ -233,7 +233,7 @@ async def timeline(call: JsonCall) -> Timeline:
     N entries, for clients that have them."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
-    skipped = min(call.number("skip"), len(entries))
+    skipped = min(call.number("skip", 0), len(entries))
     return Timeline(
         name=str(work.name),
         skipped=skipped,
@@ -273,7 +273,7 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
     display_name, search = call.parameter("displayName"), call.parameter("search")
     user, machine = call.parameter("user"), call.parameter("machine").lower()
     user = call.principal.email if user == _ME else user
-    since = call.moment("since")
+    since = call.moment("since", None)
     tests = [JobFilter(partial(_mentions, word=word)) for word in search.lower().split()]
     if states:
         either = Either(tuple(Equal(Column.STATE, state.value) for state in sorted(states)))
@@ -288,7 +288,7 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
         key, equals, value = label
         labelled = Labelled(key, value if equals else None)
         tests.append(JobFilter(partial(_is_labelled, label=label), labelled))
-    if since:
+    if since is not None:
         created = Created(since, LAST_MOMENT)
         tests.append(JobFilter(lambda work: work.created >= since, created))
     if machine:

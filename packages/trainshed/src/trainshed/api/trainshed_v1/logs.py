@@ -60,8 +60,12 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     """
     job, _ = await find_job(call.services.reader, call.target)
     replicas = chosen_replicas(job, call.texts("replica"))
-    reader, since, seen = call.services.logs, call.moment("since"), seen_places(call.texts("after"))
-    if tail := call.number("tail"):
+    reader, since, seen = (
+        call.services.logs,
+        call.moment("since", Nanos(0)),
+        seen_places(call.texts("after")),
+    )
+    if tail := call.number("tail", None):
         before = await _before_last(reader, job, replicas, min(tail, _LONGEST_TAIL))
         for replica, place in seen.items():
             before[replica] = max(place, before.get(replica, place))
@@ -198,12 +202,12 @@ async def page(call: JsonCall) -> records.LogPage:
     either case. If a filter finds too few lines among 20,000, the answer says `more`.
     """
     job, _ = await find_job(call.services.reader, call.target)
-    limit = min(call.number("limit") or _DEFAULT, _LARGEST)
+    limit = min(call.number("limit", None) or _DEFAULT, _LARGEST)
     passes = _filter(call)
     replicas = chosen_replicas(job, call.texts("replica"))
     before, after = _place(call, "before"), _place(call, "after")
-    start = call.moment("from")
-    forwards = after is not None or bool(start)
+    start = call.moment("from", None)
+    forwards = after is not None or start is not None
     # The log of a running job is read up to a moment ago, because later lines may still be on their way.
     end = None if job.state.is_final else call.services.now() - _SETTLED
     lines: list[StoredLine] = []
@@ -217,7 +221,7 @@ async def page(call: JsonCall) -> records.LogPage:
         read: LogPage = await call.services.logs.page(
             job.uid,
             replicas=replicas,
-            start=start,
+            start=start or 0,
             end=end if forwards else None,
             after=at,
             limit=wanted,

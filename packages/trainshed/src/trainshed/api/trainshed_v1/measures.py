@@ -59,12 +59,13 @@ async def curves(call: JsonCall) -> records.JobCurves:
     more than a hundred curves). `charts`: only some curves of so many measures, loss first, have points. Of
     event files: with one point a curve, the one that was read last; steps from `begin` to `end`, 0 = all,
     with the points before and after. `replicas`: also what the first other replicas print."""
-    most = call.number("points") or _MOST_POINTS
+    most = call.number("points", None) or _MOST_POINTS
     if most > _MOST_POINTS:
         text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."
         raise InvalidRequest((Violation("points", text),))
     # Steps may be negative.
-    begin, end = call.number("begin") or EVERYTHING.begin, call.number("end") or EVERYTHING.end
+    begin = call.number("begin", None) or EVERYTHING.begin
+    end = call.number("end", None) or EVERYTHING.end
     has_means = call.flag("means")
     services = call.services
     work, _ = await find_work(services.reader, call.target)
@@ -78,7 +79,7 @@ async def curves(call: JsonCall) -> records.JobCurves:
         more = more or len(series) > left
         by_job.append((job, series[:left]))
         left -= min(left, len(series))
-    charts = call.number("charts")
+    charts = call.number("charts", None)
     drawn = {job.uid: await asyncio.to_thread(_telling, series, charts) for job, series in by_job}
     most = min(most, max(2, _MOST_IN_ALL // max(sum(map(len, drawn.values())), 1)))
     views: list[records.JobCurve] = []
@@ -133,9 +134,9 @@ async def outlook(call: JsonCall) -> Outlook:
         raise Unavailable(f"The outlook was not computed: {failure}. Ask again.") from failure
 
 
-def _telling(series: Sequence[CurveSeries], charts: int) -> Sequence[CurveSeries]:
-    """Return the first lines of so many measures; 0 = all curves."""
-    if not charts:
+def _telling(series: Sequence[CurveSeries], charts: int | None) -> Sequence[CurveSeries]:
+    """Return the first lines of so many measures; None = all curves."""
+    if charts is None:
         return series
     lines: dict[str, list[CurveSeries]] = {}
     for curve in series:

@@ -35,7 +35,7 @@ async def usage(call: JsonCall) -> records.Usage:
     most 2,000)."""
     job, _ = await find_job(call.services.reader, call.target)
     attempt = read_attempt(call, job)
-    points = call.number("points") if call.parameter("points") else _POINTS
+    points = call.number("points", _POINTS)
     if points > _MOST_POINTS:
         raise InvalidRequest((Violation("points", f"At most {_MOST_POINTS} are given."),))
     return await usage_of(call, job, attempt, points)
@@ -71,7 +71,7 @@ async def usage_of(
 
 def read_attempt(call: JsonCall, job: Job) -> int:
     """Return the attempt that the call names, by default the newest. Raises InvalidRequest."""
-    attempt = call.number("attempt") or job.attempt
+    attempt = call.number("attempt", None) or job.attempt
     if attempt > job.attempt:
         text = f"The job has had {job.attempt} attempts, not {attempt}."
         raise InvalidRequest((Violation("attempt", text),))

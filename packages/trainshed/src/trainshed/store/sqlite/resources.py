@@ -142,14 +142,14 @@ class Secrets(Port):
         """Whether any project has a secret."""
         return self._snapshots.here(lambda c: bool(c.execute(_SECRETS["any"]).fetchone()[0]))
 
-    async def delete(self, project_id: str, name: str, version: int = 0) -> None:
-        """Delete one version, or all with `version` 0. Raises NotFound."""
-        statement = _SECRETS["delete_version" if version else "delete_secret"]
+    async def delete(self, project_id: str, name: str, version: int | None = None) -> None:
+        """Delete one version, by default all of them. Raises NotFound."""
+        statement = _SECRETS["delete_secret" if version is None else "delete_version"]
         parameters = {"project_id": project_id, "name": name, "version": version}
 
         def work(connection: sqlite3.Connection) -> None:
             if not connection.execute(statement, parameters).rowcount:
-                which = f"version {version} of " if version else ""
+                which = "" if version is None else f"version {version} of "
                 raise NotFound(
                     f"The project {project_id} has no {which}secret {name!r}; nothing was deleted. "
                     "`trainshed secrets list` shows those there are."
