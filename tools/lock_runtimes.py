@@ -79,8 +79,10 @@ def _only_where(marker: str, pin: str) -> str:
     return f"{name} ; {marker} and {own}" if semicolon else f"{name} ; {marker}"
 
 
-def _resolved(sheet: Sheet, release: Release, interpreter: str, only: str = "") -> list[str]:
-    """`only`: a marker of the Pythons for which to resolve; "" = all of the release."""
+def _resolved(
+    sheet: Sheet, release: Release, interpreter: str, only: str | None = None
+) -> list[str]:
+    """`only`: a marker of the Pythons for which to resolve; None = all of the release."""
     low, high = release.pythons
     sources = sheet.built_from(release)
     platforms = f"{only} and {_X86}" if only else _X86

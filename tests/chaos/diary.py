@@ -11,13 +11,13 @@ _BEGUN = re.compile(r"begun-(\d+)-([0-9a-f]{12})")
 
 @dataclass(frozen=True, slots=True)
 class LifeSeen:
-    """`lines`: lines surely written. `end`: its own end, "" if it was ended; `ended_at`: when (ns), just
+    """`lines`: lines surely written. `end`: its own end, None if it was ended; `ended_at`: when (ns), just
     before. `begun`, `last_sign`: the first and the last moment (ns) at which it wrote anything."""
 
     number: int
     token: str
     lines: int
-    end: str
+    end: str | None
     ended_at: int
     begun: int
     last_sign: int
@@ -53,7 +53,7 @@ def _life(home: Path, number: int, token: str) -> LifeSeen:
     if log.exists():
         count, sign = int(log.read_text() or "0"), max(sign, log.stat().st_mtime_ns)
     ended = home / f"ended-{number:03}"
-    end, at = json.loads(ended.read_text()) if ended.exists() else ("", 0)
+    end, at = json.loads(ended.read_text()) if ended.exists() else (None, 0)
     return LifeSeen(number, token, count, end, at, begun, max(sign, at))
 
 

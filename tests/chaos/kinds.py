@@ -24,7 +24,9 @@ class _Making:
         self._chance = chance
         self._pace = pace
 
-    def life(self, end: End, *, waits_for: str = "", term: str = "dies", part: float = 1) -> Life:
+    def life(
+        self, end: End, *, waits_for: str | None = None, term: str = "dies", part: float = 1
+    ) -> Life:
         seconds = self._chance.uniform(self._pace.shortest, self._pace.longest) * part
         burst = self._chance.choice((1, 1, 1, 4, 25))
         pause = self._chance.choice((0.005, 0.02, 0.05, 0.2)) * (4 if burst > 1 else 1)

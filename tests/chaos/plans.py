@@ -42,9 +42,9 @@ class End(enum.StrEnum):
         return self in (End.KILLED, End.SHIM_KILLED, End.SHIM_HANGS)
 
     @property
-    def drill(self) -> str:
-        """The kind of drill that ends it; "" if none does."""
-        return self.value.partition(": ")[2]
+    def drill(self) -> str | None:
+        """The kind of drill that ends it; None if none does."""
+        return self.value.partition(": ")[2] or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Life:
     burst: int
     pause: float
     end: End
-    waits_for: str = ""
+    waits_for: str | None = None
     term: str = "dies"
 
     def document(self) -> dict[str, Any]:

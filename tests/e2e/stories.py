@@ -16,12 +16,12 @@ BEGUN = "begun"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One decision of the failure table. `budget`: "2/3", the second of three; "" where none is counted."""
+    """One decision of the failure table. `budget`: "2/3", the second of three; None where none is counted."""
 
     rule: str
     effect: str
     replica: str = "workerpool0-0"
-    budget: str = ""
+    budget: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,5 +127,5 @@ def until(lines: Iterator[str], wanted: str) -> list[str]:
 
 
 def _verdict(details: dict[str, Any]) -> Verdict:
-    budget = f"{details['count']}/{details['budget']}" if "budget" in details else ""
+    budget = f"{details['count']}/{details['budget']}" if "budget" in details else None
     return Verdict(details["rule"], details["effect"], details.get("replica", ""), budget)

@@ -113,7 +113,7 @@ class Judge:
                 if not self._is_news(attempt, member, incarnation):
                     return []
                 is_asked = (attempt, member, incarnation) in self._asked
-                taker = "" if loss is Cause.LOST else loss.value
+                taker = None if loss is Cause.LOST else loss.value
                 began = any(r.id == replica and r.started for r in before.replicas)
                 never = why == "never started" and not began and not taker
                 return [spec.Vanished(member, by_service, is_asked, taker, never)]

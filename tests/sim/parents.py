@@ -22,8 +22,8 @@ class CountingAdvisor(ProcessAdvisor):
     """Proposes x = number of the trial / 1000 for every parameter, as a pure function of the trials that it
     is shown."""
 
-    def __init__(self, most: int = 0) -> None:
-        #: Points that there are in all, 0 = any number.
+    def __init__(self, most: int | None = None) -> None:
+        #: Points that there are in all; None: any number.
         self.most = most
 
     async def suggest(
@@ -31,7 +31,7 @@ class CountingAdvisor(ProcessAdvisor):
     ) -> Proposals:
         del seed
         last = max((trial.number for trial in trials), default=0)
-        left = count if not self.most else min(count, self.most - last)
+        left = count if self.most is None else min(count, self.most - last)
         points = [
             tuple((parameter.id, (last + 1 + n) / 1000) for parameter in spec.parameters)
             for n in range(left)
@@ -61,14 +61,14 @@ class LearningAdvisor(CountingAdvisor):
     """Proposes points that depend on every trial that it is shown and on what came of it, and stops trials
     that are bad: below `bar` at their second measurement or later."""
 
-    def __init__(self, most: int = 0, bar: float = 0.0) -> None:
+    def __init__(self, most: int | None = None, bar: float = 0.0) -> None:
         super().__init__(most)
         self.bar = bar
 
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
     ) -> Proposals:
-        left = count if not self.most else max(0, min(count, self.most - len(trials)))
+        left = count if self.most is None else max(0, min(count, self.most - len(trials)))
         shown = list(trials)
         points: list[tuple[tuple[str, float], ...]] = []
         for _ in range(left):

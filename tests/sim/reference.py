@@ -61,12 +61,12 @@ class Ended:
 class Vanished:
     """A replica is gone without a record; `by_service`: because the service failed it. `leaving`: it had been
     asked to leave its node. `taker`: who of the cluster took it, as docs/failure-table.md names the cause;
-    "" = nobody knows."""
+    None: nobody knows."""
 
     member: Member
     by_service: bool
     leaving: bool
-    taker: str = ""
+    taker: str | None = None
     #: It had not begun, as whoever was to start it says.
     never: bool = False
 

@@ -122,9 +122,9 @@ class Scenario:
     """`crash_commits`: the service is killed at each of these commits, counted over all its lives, before it
     where the flag is False and after it where it is True. `crash_times`: and at these moments. `downs`: ns
     until the next life begins. `is_crowd`: the
-    bound of `crowds` holds in it. `points`: how many there are to try in each study, 0 = any number. `bar`:
+    bound of `crowds` holds in it. `points`: how many there are to try in each study, None: any number. `bar`:
     what trials are stopped early below. `no_models`: places at which programs leave no model. `disk`: the
-    store's real writer is used, and its disk takes so many ns at most; -1 = each write is done at once.
+    store's real writer is used, and its disk takes so many ns at most; None: each write is done at once.
     `wall_steps`: at these moments the wall clock is set to so many ns from the true time."""
 
     seed: int
@@ -139,10 +139,10 @@ class Scenario:
     downs: tuple[int, ...] = (0,)
     house: House = _OWN
     is_crowd: bool = False
-    points: int = 0
+    points: int | None = None
     bar: float = 0.0
     no_models: tuple[str, ...] = ()
-    disk: int = -1
+    disk: int | None = None
     wall_steps: tuple[tuple[int, int], ...] = ()
 
     def script(self, life: Life) -> Script:

@@ -52,8 +52,8 @@ class Leanings:
     leave: float
     preempt: float
     drill: float
-    #: The pool in which most of it happens; -1: none.
-    favour: int
+    #: The pool in which most of it happens; None: in none.
+    favour: int | None
     #: ns between two events.
     steps: tuple[int, ...]
 
@@ -71,7 +71,7 @@ def leanings(dice: random.Random) -> Leanings:
         leave=dice.choice((0, 0, 0.05, 0.3)),
         preempt=dice.choice((0, 0, 0.05, 0.3)),
         drill=dice.choice((0, 0, 0.05)),
-        favour=dice.choice((-1, -1, 0, 1, 2)),
+        favour=dice.choice((None, None, 0, 1, 2)),
         steps=dice.choice(((0, 1, SECOND, 3 * SECOND, 70 * SECOND), (0, SECOND))),
     )
 

@@ -79,14 +79,16 @@ def tuning(
     )
 
 
-def pipeline(number: int = 8000, *, task: Task = Task.CUSTOM, model: str = "m") -> Pipeline:
-    """A pipeline that is not stored yet. `model`: the id of the model that it leaves, "" = none."""
-    draft = ModelDraft(model, f"model {model}", json.dumps({"displayName": model}))
+def pipeline(number: int = 8000, *, task: Task = Task.CUSTOM, model: str | None = "m") -> Pipeline:
+    """A pipeline that is not stored yet. `model`: the id of the model that it leaves; None: it leaves
+    none."""
+    shown = json.dumps({"displayName": model})
+    draft = None if model is None else ModelDraft(model, f"model {model}", shown)
     return Pipeline(
         uid=JobUid(number),
         name=JobName(Api.VERTEX, PROJECT, REGION, str(number), Collection.PIPELINES),
         display_name=f"pipeline {number}",
-        spec=PipelineSpec(task, OUTPUT, draft if model else None),
+        spec=PipelineSpec(task, OUTPUT, draft),
         public_json="{}",
         created=CREATED,
         updated=CREATED,

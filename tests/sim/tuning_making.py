@@ -53,7 +53,7 @@ def stopping(job: TuningJob) -> TuningJob:
     return replace(job, spec=replace(job.spec, study=spec))
 
 
-def with_custom_job(number: int = 8000, *, model: str = "m") -> tuple[Pipeline, Job]:
+def with_custom_job(number: int = 8000, *, model: str | None = "m") -> tuple[Pipeline, Job]:
     """A pipeline and its custom job, as the API makes them."""
     made = pipeline(number, model=model)
     uid = JobUid(number + 1)
@@ -96,7 +96,7 @@ def joined(world: Scenario) -> Scenario:
         world,
         requests=tuple(sorted((*world.requests, *requests), key=lambda request: request.at)),
         characters=world.characters | characters,
-        points=dice.choice((0, 0, 2, 5)),
+        points=dice.choice((None, None, 2, 5)),
         bar=dice.choice((0, 0, 0.3, 0.6)),
         no_models=dice.choice(((), (), (f"{OUTPUT}/model", f"{OUTPUT}/1/model"))),
     )
@@ -105,7 +105,7 @@ def joined(world: Scenario) -> Scenario:
 def _family(dice: random.Random, number: int) -> tuple[Work, ...]:
     kind = dice.choice(("tuning", "tuning", "custom", "both"))
     if kind == "custom":
-        return with_custom_job(number, model=dice.choice(("", "m", f"m{number}")))
+        return with_custom_job(number, model=dice.choice((None, "m", f"m{number}")))
     if kind == "both":
         return with_tuning_job(number, trials=dice.choice((1, 4)))
     trials = dice.choice((1, 4, 9))

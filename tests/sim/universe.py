@@ -80,7 +80,7 @@ class Universe:
         )
         self.store: Store = open_inline(self._before_commit, self._after_commit)
         self._group: GroupCommits | None = None
-        if scenario.disk >= 0:
+        if scenario.disk is not None:
             self._group = GroupCommits(
                 self.clock,
                 scenario.seed,

@@ -54,7 +54,7 @@ def _within_quotas(world: Scenario) -> Scenario:
 def _on_a_bad_machine(world: Scenario) -> Scenario:
     """Two worlds in five store by way of the real writer; in a third the clock is set back at times."""
     dice = random.Random(f"machine {world.seed}")
-    disk = dice.choice((-1, -1, -1, SECOND // 100, 2 * SECOND))
+    disk = dice.choice((None, None, None, SECOND // 100, 2 * SECOND))
     last = max((request.at for request in world.requests), default=CREATED)
     steps = dice.choice((0, 0, 1, 4))
     moments = sorted(dice.randint(CREATED, last + HOUR) for _ in range(steps))

@@ -21,12 +21,12 @@ _ARCHITECTURE = "amd64"
 
 
 class Registry:
-    """`asked`: each request as "METHOD PATH STATUS". `login`: NAME:PASSWORD that is asked for, "" = none.
+    """`asked`: each request as "METHOD PATH STATUS". `login`: NAME:PASSWORD that is asked for; None: none is.
     A registry that is closed refuses connections; it opens on the same port again."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.login = ""
+        self.login: str | None = None
         self._blobs: dict[str, bytes] = {}
         self._manifests: dict[str, bytes] = {}
         self._server: _Server | None = None

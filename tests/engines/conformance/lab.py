@@ -35,10 +35,10 @@ class Program(Struct, frozen=True):
     eats_memory: bool = False
     on_term: OnTerm = OnTerm.DIE
     term_code: int = 0
-    #: Text that it writes into the file `left` of its working directory; "" = it writes none.
-    leaves: str = ""
-    #: Word in the command line of a child that it leaves running; "" = it has none.
-    child: str = ""
+    #: Text that it writes into the file `left` of its working directory; None: it writes none.
+    leaves: str | None = None
+    #: Word in the command line of a child that it leaves running; None: it has none.
+    child: str | None = None
 
     def argv(self) -> tuple[str, ...]:
         """Return the command line of a real program that does this."""

@@ -123,8 +123,8 @@ class Incarnation(Struct):
     vcpus: float = 0.0
     memory_bytes: int = 0
     accelerators: int = 0
-    #: Nanoseconds without progress after which its watchdog ends it; 0 = it has none.
-    stall_after: int = 0
+    #: Nanoseconds without progress after which its watchdog ends it; None: it has none.
+    stall_after: int | None = None
     #: What it reports is recorded.
     watch_metrics: bool = False
     #: When it was handed over, in nanoseconds of `Clock.now`, as is `over`; its own records use the wall
@@ -170,7 +170,7 @@ class SimSlot(Struct):
             vcpus=(plan.limits.cpu_weight or 0) / 100,
             memory_bytes=plan.limits.memory or 0,
             accelerators=self.accelerators,
-            stall_after=plan.limits.stall_after or 0,
+            stall_after=plan.limits.stall_after,
             watch_metrics=plan.watch_metrics,
         )
         return run

@@ -42,8 +42,8 @@ def binaries() -> Path:
     return cache / "trainshed-tests" / f"kubernetes-{VERSION}-2"
 
 
-def why_not() -> str:
-    """Why the lab cannot be had here; "" = it can."""
+def why_not() -> str | None:
+    """Why the lab cannot be had here; None: it can."""
     if os.geteuid() != 0:
         return "needs root, for nodes of namespaces"
     if not (_CGROUPS / "memory" / "cgroup.procs").exists():
@@ -55,7 +55,7 @@ def why_not() -> str:
         )
     if missing := [name for name in _BINARIES if not (binaries() / name).exists()]:
         return f"needs {', '.join(missing)} in {binaries()}: `./dev test-kubernetes` builds them"
-    return ""
+    return None
 
 
 class KubernetesLab(Machines):

@@ -37,11 +37,11 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done, between these moments (ns). `node`: to that one; "" = to all. `cuts`: programs may have
+    """What was done, between these moments (ns). `node`: to that one; None: to all. `cuts`: programs may have
     been ended by it, or by what followed from it."""
 
     kind: str
-    node: str
+    node: str | None
     began: int
     ended: int
     cuts: bool
@@ -82,7 +82,7 @@ class Mischief:
         began = time.time_ns()
         deed(node)
         if kind in ("service", "controller killed", "controller stopped"):
-            node = ""
+            node = None
         self.done.append(Fault(kind, node, began, time.time_ns(), cuts))
         self._deeds.tell("fault", kind=kind, node=node, began=began)
 
@@ -164,7 +164,7 @@ def by_faults(job: Over, faults: Iterable[Fault]) -> Iterator[str]:
             life.number
             for life, until, node in zip(seen.lives, over, nodes, strict=False)
             for fault in cutting
-            if (not node or fault.node in ("", node))
+            if (not node or fault.node in (None, node))
             and fault.began < until
             and life.begun < _late(fault)
         }
@@ -178,7 +178,7 @@ def _long_absences(timeline: Iterable[Mapping[str, Any]]) -> Iterator[Fault]:
         if entry["kind"] == "service_away":
             since, until = entry["details"]["since"], entry["details"]["until"]
             if until - since > LEASE / 2 * 1e9:
-                yield Fault("service", "", since, until, cuts=True)
+                yield Fault("service", None, since, until, cuts=True)
 
 
 def _late(fault: Fault) -> int:

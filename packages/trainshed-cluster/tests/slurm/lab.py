@@ -27,8 +27,8 @@ MEMORY_MB = 6000
 GPUS = 2
 
 
-def why_not() -> str:
-    """Why the lab cannot be had here; "" = it can."""
+def why_not() -> str | None:
+    """Why the lab cannot be had here; None: it can."""
     missing = [name for name in _NEEDED if not shutil.which(name, path=_search_path())]
     if missing:
         return f"needs the Debian packages slurm-wlm, munge and iproute2: no {', '.join(missing)}"
@@ -44,7 +44,7 @@ def why_not() -> str:
         )
     except subprocess.CalledProcessError as e:
         return f"needs namespaces: {e.stderr.decode().strip()}"
-    return ""
+    return None
 
 
 def other_slurm() -> Path | None:
