@@ -1,6 +1,5 @@
 """Shells in replicas and the requests for them, what is kept of a failed replica, and by which names a job
-offers web pages. Plain values; and `Terminals`, the optional half of the engine port. An engine implements it
-if its capabilities say `terminals`."""
+offers web pages. Plain values; and `Terminals`, the optional half of the engine port."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -59,8 +59,6 @@ class Capabilities(Struct, frozen=True):
     #: How the memory limit is enforced: "kernel" (control groups) or "polling" (use is read several times a
     #: second; the same verdict, a moment later).
     memory_limit: str = "kernel"
-    #: The engine implements `core.terminals`.
-    terminals: bool = False
     #: The files of failed replicas are kept (`core.terminals`).
     autopsies: bool = False
     #: Sandbox level that keeps programs apart, in the engine's own terms.

@@ -109,7 +109,6 @@ class HostProbe:
             if "pids" in host.bases or host.level == protocol.LEVEL_USER
             else None,
             images=host.namespaced,
-            terminals=True,
         )
 
     async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
