@@ -138,9 +138,9 @@ class CapacityTracker:
         self._arriving: dict[JobUid, tuple[str, str]] = {}
         #: Why an attempt that is placed does not start, as its engine reports it: (attempt, delay).
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
-        #: The last job that was put and about which nothing was decided since: most are put several times
+        #: The job as it was put last, if nothing was decided about it since: most are put several times
         #: unchanged.
-        self._told: dict[JobUid, Job] = {}
+        self._put_last: dict[JobUid, Job] = {}
         self._changed = True
         #: Whether the last plan neither decided nor reserved anything.
         self._was_in_vain = False
@@ -158,7 +158,7 @@ class CapacityTracker:
         if job.uid in self._delays and not _is_starting(job, self._delays[job.uid][0]):
             del self._delays[job.uid]
         before = self._state(job.uid)
-        if self._told.get(job.uid) is job:
+        if self._put_last.get(job.uid) is job:
             return
         state = gang_state(job, before, self._policy)
         if state != before:
@@ -169,7 +169,7 @@ class CapacityTracker:
                 self._came.append(job.uid)
             else:
                 self._look_at(job.uid)
-        self._told[job.uid] = job
+        self._put_last[job.uid] = job
 
     def _look_at(self, uid: JobUid) -> None:
         """Take note of a new job: behind jobs that did not fit a moment ago, a further one cannot change the
@@ -179,7 +179,7 @@ class CapacityTracker:
     def gives_back(self, job: Job) -> bool:
         """Whether the job, as it is about to be stored, holds less capacity than in its last known state."""
         before = self._state(job.uid)
-        if before is None or self._told.get(job.uid) is job:
+        if before is None or self._put_last.get(job.uid) is job:
             return False
         now = gang_state(job, before, self._policy)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
@@ -198,7 +198,7 @@ class CapacityTracker:
     def forget(self, uid: JobUid) -> None:
         self.arrived(uid)
         self._delays.pop(uid, None)
-        self._told.pop(uid, None)
+        self._put_last.pop(uid, None)
         if uid in self._snapshot.entries:
             self._snapshot.remove(uid)
             self._changed = True
@@ -214,7 +214,7 @@ class CapacityTracker:
         """Set the state that the engine reports of a node."""
         self._engine_says[node] = (state, cause)
         if node in self._nodes:
-            self._snapshot.set_node(self._node_room(self._nodes[node]))
+            self._snapshot.set_node(self._capacity_of(self._nodes[node]))
             self._changed = True
 
     def set_drains(self, drains: Iterable[NodeDrain]) -> None:
@@ -287,7 +287,7 @@ class CapacityTracker:
                 continue
             before = self._snapshot.entries[decision.uid].state
             self._snapshot.put(state_after(before, decision))
-            self._told.pop(decision.uid, None)
+            self._put_last.pop(decision.uid, None)
             taken.append(decision)
         self._snapshot.reservations = made.reservations
         held = self.budgets.month[1] if self._snapshot.exhausted else 0
@@ -431,10 +431,10 @@ class CapacityTracker:
         return entry.state if entry else None
 
     def _refresh_nodes(self) -> None:
-        self._snapshot.set_nodes([self._node_room(node) for node in self._nodes.values()])
+        self._snapshot.set_nodes([self._capacity_of(node) for node in self._nodes.values()])
         self._changed = True
 
-    def _node_room(self, node: Node) -> NodeCapacity:
+    def _capacity_of(self, node: Node) -> NodeCapacity:
         news = self.unfit(node.name)
         condition = news.condition if news else NodeCondition.READY
         return NodeCapacity(**asdict(node), condition=condition)
@@ -454,7 +454,8 @@ def _is_starting(job: Job, attempt: int) -> bool:
 
 
 class Decisions:
-    """The decisions about the jobs of one controller, on its event loop."""
+    """Asks the tracker for decisions at the right moments, and reports them as events of their jobs; reads
+    from the store what it is to know. One per controller, on its event loop."""
 
     def __init__(
         self,
