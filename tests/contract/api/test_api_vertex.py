@@ -201,6 +201,9 @@ async def test_lists_filter_page_and_mask(house: House) -> None:
         token = page.get("nextPageToken", "")
         if not token:
             break
+        # It says where the next page of this list begins, which another list would take for its own.
+        other = await house.call("GET", f"{LOCATION}/trainingPipelines?pageToken={token}")
+        assert fields(other) == {"page_token"}
     assert seen == names[::-1]
 
 

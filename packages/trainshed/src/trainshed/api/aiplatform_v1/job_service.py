@@ -95,7 +95,7 @@ def handlers(kind: JobKind[W], create: Handler) -> Handlers:
             JobQuery(*place, limit=size, collection=collection),
             wanted,
             token=request.page_token,
-            question=(str(parent), request.filter),
+            question=(collection, str(parent), request.filter),
         )
         works = [with_link(call.services, of_kind(work, kind.record)) for work, _ in page.jobs]
         shown = [await kind.view(call, work, True) for work in works]
