@@ -294,7 +294,7 @@ class Listener(Protocol[Item_contra]):
 
 
 class Followed(Generic[Item]):
-    """The local copy. `path`: of the collection. `told`: called for each change, after `objects` has it."""
+    """The local copy. `path`: of the collection. `tell`: called for each change, after `objects` has it."""
 
     def __init__(
         self, client: ApiClient, path: str, kind: type[Item], tell: Listener[Item]

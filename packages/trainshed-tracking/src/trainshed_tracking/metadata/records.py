@@ -119,7 +119,7 @@ class Node(Struct, frozen=True):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     #: What the service itself adds to `metadata` when it is shown.
     added: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: Runs of experiments: the last change of each key of `metadata`, or of a map in it (`merging`).
+    #: Runs of experiments: the last change of each key of `metadata`, or of a map in it (`merged`).
     changes: dict[str, Change] = field(default_factory=dict[str, Change])
     #: Contexts: the contexts that have this one as a child, in the order of their names. They follow from
     #: edges alone.

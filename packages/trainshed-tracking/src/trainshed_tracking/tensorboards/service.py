@@ -1,7 +1,7 @@
 """`aiplatform` v1 TensorboardService: tensorboards, experiments, runs and time series
 (facts/experiments#tensorboards).
 
-The four levels differ in a few fields only. `tensorboard_points` has the points of series.
+The four levels differ in a few fields only. `points` has the points of series.
 """
 
 import re

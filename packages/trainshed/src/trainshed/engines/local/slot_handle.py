@@ -1,7 +1,8 @@
 """The engine's view of one slot: its incarnation, how that stands, and what was reported of it.
 
 A slot is in one of three states: its end is known, or its shim is connected, or it has to be looked into
-(`reconciler`), which every loss of a connection begins. An end is final until the next incarnation begins.
+(`engine.Reconciler`), which every loss of a connection begins. An end is final until the next incarnation
+begins.
 
 What a slot that was copied with its data directory says of processes is of the original's, which may live on:
 its incarnation counts as lost (`journal`).
