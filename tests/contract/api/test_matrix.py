@@ -58,7 +58,7 @@ def served(house: House) -> Iterator[tuple[str, str, str]]:
     for route in (route for api in pool.APIS for route in routes.routes(api)):
         method = route.rpc.full_name
         path = "/".join(("", *route.template.segments)).replace("**", "*")
-        path += f":{route.template.custom}" * bool(route.template.custom)
+        path += f":{route.template.custom}" if route.template.custom else ""
         # Some address datasets without their project, which nobody in one project may.
         if method in house.registry.handlers and not path.startswith("/v1/datasets"):
             paths.setdefault(method if by_grpc else (route.verb, path), (method, route.verb, path))

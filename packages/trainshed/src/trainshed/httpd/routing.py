@@ -26,15 +26,15 @@ class Template(Struct, frozen=True):
     text: str
     #: The segments of the path, with `*` and `**` for variable ones.
     segments: tuple[str, ...]
-    #: The verb after the last colon; "" if there is none.
-    custom: str
+    #: The verb after the last colon; None = there is none.
+    custom: str | None
     #: Dotted field path, and the half-open range of path segments that it takes. Negative bounds count from
     #: the end of the path, and an end of 0 is the end.
     variables: tuple[tuple[str, int, int], ...]
 
     @classmethod
     def parse(cls, text: str) -> "Template":
-        path, custom = text.lstrip("/"), ""
+        path, custom = text.lstrip("/"), None
         head, colon, tail = path.rpartition(":")
         if colon and "}" not in tail:
             path, custom = head, tail
@@ -76,7 +76,7 @@ class _Node(Generic[T]):
         #: The number of segments of the longest template below this node.
         self.depth = 0
         #: The templates that end here, by HTTP method and verb.
-        self.ends: dict[tuple[str, str], tuple[Template, T]] = {}
+        self.ends: dict[tuple[str, str | None], tuple[Template, T]] = {}
 
 
 class Router(Generic[T]):
@@ -97,7 +97,7 @@ class Router(Generic[T]):
     def add(self, method: str, template: Template, target: T) -> bool:
         """Add a route. Returns False if an earlier one has its method and shape, so that this one is never
         reached."""
-        if template.custom:
+        if template.custom is not None:
             self._customs.add(template.custom)
         node, below = self._root, len(template.segments)
         for segment in template.segments:
@@ -126,7 +126,7 @@ class Router(Generic[T]):
             if match is None:
                 parts[-1] = last
         if match is None:
-            match = self._find(self._root, parts, 0, (method, ""))
+            match = self._find(self._root, parts, 0, (method, None))
         if match is None:
             return self._match_encoded_verb(method, path)
         template, target = match
@@ -144,7 +144,7 @@ class Router(Generic[T]):
         return None
 
     def _find(
-        self, node: _Node[T], parts: Sequence[str], at: int, key: tuple[str, str]
+        self, node: _Node[T], parts: Sequence[str], at: int, key: tuple[str, str | None]
     ) -> tuple[Template, T] | None:
         if at == len(parts):
             return node.ends.get(key) or node.ends.get((ANY, key[1]))

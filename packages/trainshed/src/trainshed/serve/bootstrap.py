@@ -101,7 +101,7 @@ class Bootstrap:
         cleanup.callback(listeners.close)
         self.buckets = BucketKeeper(setup, listeners)
         self.bucket_rules = setup.rules
-        #: The bucket process's own TCP ports, without and with TLS; 0 = none.
+        #: The bucket process's own TCP ports, without and with TLS.
         self.storage_port, self.storage_tls_port = listeners.ports()
         #: The bucket process's Unix sockets: for replicas, and for the service's gateway alone.
         self.bucket_socket, self.gateway_socket = Path(setup.replicas), Path(setup.gateway)

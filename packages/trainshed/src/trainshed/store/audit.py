@@ -41,7 +41,7 @@ class AuditRecord(Struct, omit_defaults=True):
     source: str | None = None
     #: What was changed and how; no secrets.
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
-    #: The number of the answer's google.rpc code; 0 = it was done.
+    #: The number of the answer's google.rpc code; 0 is OK: it was done.
     status: int = 0
 
 

@@ -203,7 +203,7 @@ def _parts(body: bytes) -> "list[Part]":
 
 def _part(element: ElementTree.Element) -> "Part":
     fields = {_bare(child.tag): (child.text or "").strip() for child in element}
-    return Part(int(fields.get("PartNumber", "")), fields.get("ETag", ""))
+    return Part(int(fields.get("PartNumber", "")), fields.get("ETag"))
 
 
 def _bare(tag: str) -> str:
@@ -253,8 +253,8 @@ class Part(Struct, frozen=True):
     """One part, as a client names it when it completes an upload."""
 
     number: int
-    #: The part's ETag; "" where the client does not say.
-    etag: str = ""
+    #: The part's ETag; None = the client does not say.
+    etag: str | None = None
 
 
 def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
@@ -313,7 +313,7 @@ def complete(
 
 
 def _found(directory: Path, part: Part) -> Path:
-    etag = part.etag.strip().strip('"')
+    etag = (part.etag or "").strip().strip('"')
     for path in _files(directory, part.number):
         if not etag or path.name == f"{_stem(part.number)}{etag}":
             return path

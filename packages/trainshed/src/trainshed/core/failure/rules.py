@@ -135,8 +135,8 @@ class Verdict(Struct, frozen=True):
 
     rule: Rule
     effect: Effect
-    #: Which restart or retry this one is; 0 = it is neither.
-    count: int = 0
+    #: Which restart or retry this one is; None = it is neither.
+    count: int | None = None
     #: How many there may be of these; None = there is no limit.
     budget: int | None = None
     #: Nanoseconds before the restart or the next attempt.

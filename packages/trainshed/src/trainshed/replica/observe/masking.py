@@ -26,7 +26,7 @@ class Mask:
         for text in texts:
             forms.update(_forms(text))
         self._forms = sorted(forms, key=len, reverse=True)
-        #: Length in bytes of the longest form that is searched for; 0 = there is none.
+        #: Length in bytes of the longest form that is searched for.
         self.longest = len(self._forms[0]) if self._forms else 0
 
     def apply(self, data: bytes) -> bytes:
