@@ -89,7 +89,7 @@ class Sessions:
         return principal.shown
 
     def link_code(self, shown: Shown) -> str:
-        """Returns a code that signs in once, with the rights of who has shown this."""
+        """Return a code that signs in once, with the rights of who has shown this."""
         code = secrets.token_urlsafe(24)
         self._links[digest_of(code)] = _Row(digest_of(code), shown, self._now() + LINK_LIFETIME)
         self._shorten(self._links)

@@ -56,7 +56,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         keep=settings.keep,
         anywhere=settings.queue == "slurm",
     )
-
     return RemoteEngine(
         AwaitedCluster(SlurmCluster(settings, identity), "slurm"),
         FileStreams(context.data / "logs"),
@@ -105,8 +104,8 @@ def _document(
 
 
 def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
-    """Return how agents are started: where nodes see this package, from it;
-    otherwise the code is sent along, which is read when the first agent is started."""
+    """Return how agents are started: from this package, where nodes see it; otherwise the code is sent along,
+    which is read when the first agent is started."""
 
     def command(node: str) -> AgentCommand:
         if settings.shared:

@@ -34,6 +34,7 @@ _LAST_LINES: Final = 12
 """Last lines of the log that are shown."""
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
 """States of jobs that are over."""
+_UNSUCCESSFUL: Final = FINAL - {"SUCCEEDED"}
 _CREATING: Final = {
     "vertex": "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
     "ml": "google.cloud.ml.v1.JobService.CreateJob",
@@ -66,7 +67,7 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "is_over": job.state in FINAL,
             "project": project,
             "creating": _CREATING[job.api],
-            "may_retry": job.state in FINAL - {"SUCCEEDED"},
+            "may_retry": job.state in _UNSUCCESSFUL,
             "has_replicas": job.replicas is not UNSET,
             "is_tuning": job.tuning is not UNSET,
             "began": epoch(job.create_time),
@@ -369,7 +370,7 @@ async def retry(visit: Visit) -> Response:
 async def _again(visit: Visit, target: str) -> str:
     """Submit a copy of a job that did not succeed, and return the path of its page. Raises Refused."""
     job = await describe(visit, target)
-    if job.state not in FINAL or job.state == "SUCCEEDED":
+    if job.state not in _UNSUCCESSFUL:
         raise Refused(
             StatusCode.FAILED_PRECONDITION,
             f"{job.name} is {job.state}, and only a job that failed or was cancelled is tried again. "
@@ -479,9 +480,9 @@ async def order_drill(visit: Visit) -> Response:
     target, form = visit.variables["job"], visit.form
     body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
     if form.get("when") == "line":
-        text = "Say at which line."
         body["atLine"] = form.get("line", "")
         if not body["atLine"]:
+            text = "Say at which line."
             raise Refused(StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),))
     await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
     return redirect(job_path(target, "drills"))

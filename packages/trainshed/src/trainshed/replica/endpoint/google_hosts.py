@@ -18,7 +18,6 @@ from trainshed.replica.system import roots
 
 Address = tuple[str, int]
 
-
 _PATIENCE = 5.0
 """Seconds for finding and reaching a host."""
 _AWAY = 30.0
