@@ -141,6 +141,7 @@ def sample() -> Job:
         (f'create_time<"{CREATED}"', False),
         ('create_time!="2020-01-01T00:00:00Z"', True),
         ('end_time<"2030-01-01T00:00:00Z"', False),
+        ("create_time:* AND NOT endTime:*", True),
         ("labels.team=vision", True),
         ("labels.team=sound", False),
         ("labels.team:*", True),

@@ -163,8 +163,10 @@ def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
 
 
 def moment_test(comparison: Comparison) -> Callable[[int], bool]:
-    """Return the test of a time, in nanoseconds since the epoch; a time that has not come (0) matches
-    nothing. Raises FilterError."""
+    """Return the test of a time, in nanoseconds since the epoch: `end_time:*` is true of any that has come;
+    one that has not (0) matches nothing. Raises FilterError."""
+    if _is_any(comparison):
+        return bool
     test = ordered_test(comparison, moment(comparison.value))
     return lambda at: at != 0 and test(at)
 
@@ -172,6 +174,8 @@ def moment_test(comparison: Comparison) -> Callable[[int], bool]:
 def span_of(comparison: Comparison) -> tuple[int, int] | None:
     """Return the time from which on, and before which, what passes the test of a time has happened; None if
     that may be any. Raises FilterError."""
+    if _is_any(comparison):
+        return None
     at = moment(comparison.value)
     behind = min(at + 1, LAST_MOMENT)
     match comparison.operator:
@@ -189,6 +193,10 @@ def span_of(comparison: Comparison) -> tuple[int, int] | None:
             return None
         case _:
             assert_never(comparison.operator)
+
+
+def _is_any(comparison: Comparison) -> bool:
+    return comparison.operator is Operator.HAS and comparison.value == "*"
 
 
 def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[int], bool]:
