@@ -69,8 +69,8 @@ def upload(service: Service, name: str, content: bytes) -> str:
     return f"gs://trainshed/{name}"
 
 
-def package_job(*uris: str, module: str = "trainer.task") -> dict[str, Any]:
-    spec = {"executorImageUri": SKLEARN, "packageUris": list(uris), "pythonModule": module}
+def package_job(*uris: str) -> dict[str, Any]:
+    spec = {"executorImageUri": SKLEARN, "packageUris": list(uris), "pythonModule": "trainer.task"}
     return custom_job(worker_pool(pythonPackageSpec=spec), name="package")
 
 

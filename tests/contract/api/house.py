@@ -214,10 +214,10 @@ class House:
             registry=self.registry,
         )
 
-    def addition_context(self, directory: Path, address: str = ADDRESS) -> AdditionContext:
+    def addition_context(self, directory: Path) -> AdditionContext:
         """What an addition of this service is built with."""
         return AdditionContext(
-            settings=ApiSettings("0.0.1", "p1", "us-central1", address),
+            settings=ApiSettings("0.0.1", "p1", "us-central1", ADDRESS),
             data=directory,
             now=self.now,
             closing=self.services.closing,
@@ -378,11 +378,9 @@ class House:
         )
         self.notices.publish(uid)
 
-    def write_log(
-        self, uid: int, replica: str, *lines: tuple[int, str], stream: str = "o", attempt: int = 1
-    ) -> None:
+    def write_log(self, uid: int, replica: str, *lines: tuple[int, str], stream: str = "o") -> None:
         """Append lines (moment, text) to a replica's segment, as its shim does."""
-        directory = self.log_root / str(uid) / str(attempt) / replica
+        directory = self.log_root / str(uid) / "1" / replica
         directory.mkdir(parents=True, exist_ok=True)
         segment = directory / "000000000000.jsonl"
         first = len(segment.read_text().splitlines()) if segment.exists() else 0

@@ -25,9 +25,9 @@ from trainshed_tracking.tensorboards.records import BoardName, BoardResource
 STORE = StoreName("p", "us-central1", "default")
 
 
-def tracked(store: Store, points: Path = Path("nowhere")) -> Stores:
-    """The parts of tracking in a store, with points in a directory."""
-    return stores_in(store, PointFiles(points), lambda: JobUid(9), lambda: T0)
+def tracked(store: Store) -> Stores:
+    """The parts of tracking in a store, without points."""
+    return stores_in(store, PointFiles(Path("nowhere")), lambda: JobUid(9), lambda: T0)
 
 
 def make_metadata_store(name: StoreName = STORE) -> MetadataStore:

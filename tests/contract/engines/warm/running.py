@@ -48,20 +48,13 @@ async def how_it_began(house: House, uid: JobUid) -> str:
     return " ".join(event.text for event in house.seen(uid) if isinstance(event, ReplicaNoted))
 
 
-async def preloaded(
-    house: House,
-    runtime: Runtime,
-    *modules: str,
-    project: str = "one",
-    environ: Mapping[str, str] | None = None,
-    pause: float = 0.05,
-) -> str:
+async def preloaded(house: House, runtime: Runtime, *modules: str, pause: float = 0.05) -> str:
     """Have a preloader made, by a program that begins cold; returns how the first one after it began.
     `pause`: seconds between two that look."""
     text = ""
     for _ in range(400):
         warm = runtime.warm(*modules)
-        uid = await start(house, runtime, "none", warm=warm, project=project, environ=environ)
+        uid = await start(house, runtime, "none", warm=warm)
         text = await how_it_began(house, uid)
         if "being imported" not in text:
             return text
