@@ -39,9 +39,9 @@ class Size(Struct, frozen=True):
 CEILINGS: Final = {
     "modules": 613,
     "modules that one machine needs": 471,
-    "lines": 110_780,
-    "lines that one machine needs": 84_920,
-    "lines of code": 77_520,
+    "lines": 110_680,
+    "lines that one machine needs": 84_830,
+    "lines of code": 77_440,
     "lines of code on the way of a start": 8_720,
     "lines of tests": 93_680,
     "settings of the service": 48,
@@ -52,7 +52,7 @@ CEILINGS: Final = {
     "ideas with a cluster": 42,
     "decision records": 50,
     "words of decision records": 13_690,
-    "words of documents": 80_810,
+    "words of documents": 80_800,
 }
 
 
