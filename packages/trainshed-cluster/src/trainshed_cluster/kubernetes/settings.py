@@ -91,7 +91,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     #: Where the environments that Pods are sent are kept: /PATH = in that directory of the nodes, for all
     #: Pods there; claim:NAME = in a volume of that claim; None = in each Pod, as long as it lives.
     cache: (
-        Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})$")] | None
+        Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] | None
     ) = None
     #: How many of a machine type's vCPUs one CPU of the cluster stands for.
     overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0

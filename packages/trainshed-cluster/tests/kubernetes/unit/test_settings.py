@@ -16,7 +16,7 @@ IMAGE = {"image": "registry.example/trainshed-base:1"}
 def test_an_image_is_all_that_has_to_be_set() -> None:
     settings = parse(IMAGE)
     assert settings.run_as == 1000 and settings.lease == 300
-    assert settings == parse({**IMAGE, "kubeconfig": "", "scheduler": ""})
+    assert settings == parse({**IMAGE, "kubeconfig": "", "scheduler": "", "cache": ""})
     with pytest.raises(ValueError, match=r"\[engines.kubernetes\] image: it is missing"):
         parse({})
 
