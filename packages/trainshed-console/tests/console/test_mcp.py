@@ -152,7 +152,7 @@ async def test_every_tool_is_let_by_the_one_table(house: House) -> None:
 async def test_an_agent_has_the_rights_of_its_token_and_is_in_the_audit(house: House) -> None:
     ana = (await token_of(house))["token"]
     arguments: dict[str, Any] = {"job": custom_job(), "location": "us-central1"}
-    assert "refused" in await tool(house, "quotas", ana, project="-")
+    assert "refused" in await tool(house, "quotas", ana, project="p2")
     made = await tool(house, "submit_job", ana, **arguments, project="p1")
     await tool(house, "cancel_job", ana, job=made["name"])
     methods = [entry["method"].rpartition(".")[2] for entry in await audit(house, "?project=p1")]
