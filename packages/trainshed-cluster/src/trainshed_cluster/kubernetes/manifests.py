@@ -41,7 +41,6 @@ PYTHON: Final = "python3"
 CARRIES: Final = "carry-python"
 """The init container that brings it there."""
 _SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
-"""How a `cache` begins that is a volume."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 

@@ -186,7 +186,7 @@ def compile_look(
             delays=MappingProxyType(_delays(first, pending, now)),
             idle=frozenset(first.keys() - held.keys()),
             old=frozenset(
-                name for name, job in held.items() if now - (job.starts or now) > OLD_SECONDS
+                name for name, job in held.items() if now - (job.starts or 0) > OLD_SECONDS
             ),
         ),
     )
