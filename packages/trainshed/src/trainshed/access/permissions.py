@@ -8,9 +8,10 @@ permission if one of its patterns matches: `aiplatform.*` is everything of that 
 the projects are known that the request names.
 """
 
+import fnmatch
+import functools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,13 +72,13 @@ def _patterns(holder: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _permissions(holder: Mapping[str, Any]) -> frozenset[str]:
-    patterns, refused = tuple(_patterns(holder)), holder.get("but", ())
-    return frozenset(
-        permission
-        for permission in _ALL
-        if any(fnmatchcase(permission, pattern) for pattern in patterns)
-        and not any(fnmatchcase(permission, pattern) for pattern in refused)
-    )
+    held = frozenset[str]().union(*map(_matching, _patterns(holder)))
+    return held.difference(*map(_matching, holder.get("but", ())))
+
+
+@functools.cache
+def _matching(pattern: str) -> frozenset[str]:
+    return frozenset(fnmatch.filter(_ALL, pattern))
 
 
 _GROUPS: Final = _TABLES["groups"]

@@ -121,21 +121,29 @@ class LocalEngine:
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
         raise_open_files()
-        await self._probe.explore(self._spawner, self._layout.probe)
-        for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
-            if not slots:
-                # No slot was given out, so nothing ever ran there.
-                self._layout.discard(*key)
-                continue
-            for slot_handle in self._gangs.add(*key, slots).values():
-                latest = await asyncio.to_thread(probe_latest, slot_handle.directory)
-                if latest is not None:
-                    slot_handle.begin(latest[0])
-                    slot_handle.settle(*latest)
+        exploring = joined(self._probe.explore(self._spawner, self._layout.probe))
+        await self._adopt()
+        await exploring
         self._reconciler.watch()
         await self._spawner.keep_pool(self._probe.host.level)
         await self._autopsies.start()
         self._sweeper.later()
+
+    async def _adopt(self) -> None:
+        """Make slot handles for the slots of earlier services, and find out how each stands."""
+        for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
+            if slots:
+                self._gangs.add(*key, slots)
+            else:
+                self._layout.discard(*key)  # No slot was given out, so nothing ever ran there.
+        async for some in in_turns(tuple(self._gangs.slot_handles()), _IN_A_TURN):
+            # In one go: the way to a thread and back takes longer than to look into a slot.
+            directories = [slot_handle.directory for slot_handle in some]
+            latest = await asyncio.to_thread(list, map(probe_latest, directories))
+            for slot_handle, standing in zip(some, latest, strict=True):
+                if standing is not None:
+                    slot_handle.begin(standing[0])
+                    slot_handle.settle(*standing)
 
     async def close(self) -> None:
         await self._tasks.close()

@@ -82,12 +82,13 @@ Finding = Over | socket.socket | Unclear
 
 def probe_latest(slot: Path) -> tuple[int, Finding] | None:
     """Find out how the latest incarnation stands that was started in a slot; None = none was."""
-    if not (latest := journal.Entries(str(slot)).latest):
+    entries = journal.Entries(str(slot))
+    if not entries.latest:
         return None
     try:
-        return latest, probe_slot(slot, latest)
+        return entries.latest, _standing(str(slot), entries, entries.latest)
     except OSError:
-        return latest, Unclear.CHANGING  # It is looked into again.
+        return entries.latest, Unclear.CHANGING  # It is looked into again.
 
 
 def probe_slot(slot: Path, incarnation: int) -> Finding:
@@ -95,7 +96,10 @@ def probe_slot(slot: Path, incarnation: int) -> Finding:
     killed, the remaining processes are killed and the loss recorded, so that the answer stays the same for
     ever. Raises OSError if this cannot be found out now."""
     place = str(slot)
-    entries = journal.Entries(place)
+    return _standing(place, journal.Entries(place), incarnation)
+
+
+def _standing(place: str, entries: journal.Entries, incarnation: int) -> Finding:
     if (record := entries.record(incarnation)) is not None:
         return Over(record, tuple(entries.notes(incarnation)))
     lock = journal.try_lock(place)
