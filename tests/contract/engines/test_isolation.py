@@ -16,11 +16,12 @@ from tests.contract.ordinary_user import NOBODY
 from tests.contract.runtimes.rootfs import image_root
 from tests.e2e.hostile.yard import common_ground
 from tests.ports import free_port
-from trainshed.core.launch import Software
+from trainshed.core.launch import Limits, Software
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import LevelUnavailable
 from trainshed.replica.protocol import LEVEL_OWN, LEVEL_ROOT, LEVEL_SESSION, LEVEL_USER
+from trainshed.replica.supervisor import journal
 
 WORKER = ReplicaId(1, 0)
 HAS_IPV6 = Path("/proc/net/if_inet6").exists()
@@ -36,6 +37,23 @@ def serve():
 """
 _IN_MAIN_THREAD = "serve()\n"
 _IN_ANOTHER = "thread = threading.Thread(target=serve); thread.start(); thread.join()\n"
+
+
+async def test_programs_share_by_vcpus_what_the_rest_of_the_machine_leaves(house: House) -> None:
+    shares: list[int] = []
+    for vcpus in (1, 4):
+        limits = Limits(cpu_weight=vcpus * 100)
+        uid = await house.run("sleep", "60", limits=limits)
+        await house.started(uid)
+        for group in map(Path, journal.Entries(str(house.slot(uid))).groups):
+            for name, usual in (("cpu.shares", 1024), ("cpu.weight", 100)):
+                if (group / name).exists():
+                    share = int((group / name).read_text())
+                    assert share * 8 < usual
+                    shares.append(share)
+    if not shares:
+        pytest.skip("this machine's control groups are not ours to make")
+    assert shares[1] == 4 * shares[0]
 
 
 @pytest.mark.parametrize(

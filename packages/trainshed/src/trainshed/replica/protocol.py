@@ -125,7 +125,7 @@ class Limits(NamedTuple):
 
     #: Bytes of memory; None = no limit.
     memory_limit: "int | None" = None
-    #: Its share of the processors, 100 for each; None = as any other process.
+    #: Its share of the processors beside other programs, 100 for each; None = as any other process.
     cpu_weight: "int | None" = None
     #: Number of processes and threads; None = no limit.
     pids_limit: "int | None" = None

@@ -149,7 +149,8 @@ class Zygote:
         """In a child: close all handles but `kept`. An idle shim would not end with the zygote if another
         process had the zygote's end of its socket."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.setsid()
+        # Not a session, each of which the kernel gives as much of the processors as the service (autogroup).
+        os.setpgid(0, 0)
         os.closerange(3, kept)
         os.closerange(kept + 1, _MOST_HANDLES)
         kernel.name_process("ts-shim")

@@ -143,9 +143,10 @@ class ControlGroups:
         if memory and limits.memory_limit:
             _limit_memory(memory, limits.memory_limit)
         if cpu and limits.cpu_weight:
-            name, share = "cpu.shares", min(262144, max(2, limits.cpu_weight * 1024 // 100))
+            # Programs share by their vCPUs what the rest of the machine, above all the service, leaves.
+            name, share = "cpu.shares", max(2, limits.cpu_weight // 10)
             if _is_v2(cpu):
-                name, share = "cpu.weight", min(10000, max(1, limits.cpu_weight))
+                name, share = "cpu.weight", max(1, limits.cpu_weight // 100)
             kernel.write(os.path.join(cpu, name), str(share))
         if pids and limits.pids_limit:
             kernel.write(os.path.join(pids, "pids.max"), str(limits.pids_limit))
