@@ -86,9 +86,7 @@ async def test_a_zygote_that_hangs_is_replaced_when_a_shim_does_not_come_up(hous
     assert house.texts(uid) == ["ran"] and house.zygote() != hung
 
 
-async def test_what_is_taken_up_by_a_zygote_that_was_taken_for_hung_starts_once(
-    house: House,
-) -> None:
+async def test_what_a_zygote_takes_up_that_was_taken_for_hung_starts_once(house: House) -> None:
     """It is stopped, and goes on in the moment in which it is replaced."""
     hung = house.zygote()
     os.kill(hung, signal.SIGSTOP)

@@ -240,9 +240,7 @@ class Conformance:
         assert not stage.starts(uid) and not stage.lines(uid)
 
     @staged
-    async def test_a_stop_reports_the_latest_incarnation_of_each_replica(
-        self, stage: Stage
-    ) -> None:
+    async def test_stop_reports_the_latest_incarnation_of_each_replica(self, stage: Stage) -> None:
         uid, again = stage.job(), SECOND_REPLICA
         await stage.allocate(uid, PRIMARY, again)
         for incarnation in (1, 2):
@@ -457,6 +455,7 @@ class Conformance:
     async def test_programs_outlive_the_service(self, stage: Stage) -> None:
         runs, ends = await stage.run(FOREVER), await stage.run(Program(runs=0.2, code=6))
         await stage.started(runs)
+        await stage.started(ends)
         slots = await stage.allocate(runs)
         await stage.restart()
         await stage.started(runs)

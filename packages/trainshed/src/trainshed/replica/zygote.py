@@ -41,6 +41,7 @@ def run(handle: int) -> NoReturn:
     # Away from the standard handles, which become /dev/null.
     connection = socket.fromfd(handle, socket.AF_UNIX, socket.SOCK_STREAM)
     kernel.close_inherited(connection.fileno())
+    # One for all shims: the kernel gives each session as much of the processors as the service's (autogroup).
     os.setsid()
     os.chdir("/")
     kernel.name_process("ts-zygote")
@@ -149,8 +150,6 @@ class Zygote:
         """In a child: close all handles but `kept`. An idle shim would not end with the zygote if another
         process had the zygote's end of its socket."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Not a session, each of which the kernel gives as much of the processors as the service (autogroup).
-        os.setpgid(0, 0)
         os.closerange(3, kept)
         os.closerange(kept + 1, _MOST_HANDLES)
         kernel.name_process("ts-shim")

@@ -138,8 +138,7 @@ class LocalEngine:
                 self._layout.discard(*key)  # No slot was given out, so nothing ever ran there.
         async for some in in_turns(tuple(self._gangs.slot_handles()), _IN_A_TURN):
             # In one go: the way to a thread and back takes longer than to look into a slot.
-            directories = [slot_handle.directory for slot_handle in some]
-            latest = await asyncio.to_thread(list, map(probe_latest, directories))
+            latest = await asyncio.to_thread(list, map(probe_latest, some))
             for slot_handle, standing in zip(some, latest, strict=True):
                 if standing is not None:
                     slot_handle.begin(standing[0])

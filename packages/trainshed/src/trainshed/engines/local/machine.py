@@ -17,7 +17,6 @@ from trainshed.engines.local.layout import MachineHosts
 from trainshed.engines.local.options import Declared, Options
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import Capabilities, EngineUnavailable, LevelUnavailable
-from trainshed.eventloop.background import joined
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
@@ -72,13 +71,10 @@ class HostProbe:
         """Find everything out, by trying the sandbox levels. `scratch`: an empty directory on the file system
         of the slots. Raises LevelUnavailable."""
         options = self._options
-        finding = joined(asyncio.to_thread(find_devices, os.environ))
-        try:
-            level = await self._find_level(spawner, scratch)
-            bases = await asyncio.to_thread(cgroups.find_bases)
-            devices = await finding
-        finally:
-            finding.cancel()
+        level, devices = await asyncio.gather(
+            self._find_level(spawner, scratch), asyncio.to_thread(find_devices, os.environ)
+        )
+        bases = await asyncio.to_thread(cgroups.find_bases)
         if level == protocol.LEVEL_SESSION and options.hosts_file is not None:
             hosts = MachineHosts(options.hosts_file)
             self.machine_hosts = hosts if hosts.is_ours else None

@@ -47,8 +47,6 @@ _PATIENCE = 10.0
 """Seconds that a shim may take to write lines of others into its log."""
 _MOST_WRITTEN = 32 << 10
 """Characters of one order, unless a single line has more: the shim does nothing else meanwhile."""
-
-
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Why a shim cannot be called that says nothing about the shim."""
 
@@ -80,13 +78,14 @@ Finding = Over | socket.socket | Unclear
 """A socket: a shim serves the incarnation, and took this connection."""
 
 
-def probe_latest(slot: Path) -> tuple[int, Finding] | None:
-    """Find out how the latest incarnation stands that was started in a slot; None = none was."""
-    entries = journal.Entries(str(slot))
+def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
+    """Find out how the latest incarnation stands that was started in its slot; None = none was."""
+    slot = str(slot_handle.directory)
+    entries = journal.Entries(slot)
     if not entries.latest:
         return None
     try:
-        return entries.latest, _standing(str(slot), entries, entries.latest)
+        return entries.latest, _standing(slot, entries, entries.latest)
     except OSError:
         return entries.latest, Unclear.CHANGING  # It is looked into again.
 

@@ -3,6 +3,7 @@
 Runs on Python 3.6.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -209,10 +210,8 @@ def leave_keyring() -> None:
     """Join a new session keyring, without the keys of the process that started this one."""
     number = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
     if number:
-        try:
+        with contextlib.suppress(OSError):  # The kernel has no keys, or a policy forbids them.
             syscall(number, "keyctl", _KEYCTL_JOIN_SESSION_KEYRING, None)
-        except OSError:
-            return  # The kernel has no keys, or a policy forbids them.
 
 
 def forbid_new_privileges() -> None:
@@ -300,10 +299,8 @@ def open_handles() -> "list[int]":
 def close_all(handles: "Iterable[int]") -> None:
     """Close handles; those that are closed already are ignored."""
     for handle in handles:
-        try:
+        with contextlib.suppress(OSError):
             os.close(handle)
-        except OSError:
-            continue
 
 
 def close_inherited(keep: int) -> None:
