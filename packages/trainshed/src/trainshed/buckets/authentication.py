@@ -117,7 +117,8 @@ class Renewal:
     service: clients take new ones between requests."""
 
     def __init__(self, ask: Callable[[], Awaitable[None]], authorization: str | None) -> None:
-        """`ask`: raises BucketsError if it may not. `authorization`: the header, which was verified."""
+        """`ask`: raises BucketsError if it may not. `authorization`: the header, if the caller is known by it
+        alone."""
         self._ask = ask
         self._authorization = authorization or ""
         self._due = time.monotonic() + _AGAIN

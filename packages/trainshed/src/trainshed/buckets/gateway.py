@@ -99,7 +99,7 @@ class BucketsGateway:
                 line = _Line(*await asyncio.open_unix_connection(short))
         except OSError as error:
             raise _restarting() from error
-        line.renew = Renewal(ask, header)
+        line.renew = Renewal(ask, None if key else header)
         try:
             return await forward(line, request, rules, self._never)
         except NoAnswer as error:

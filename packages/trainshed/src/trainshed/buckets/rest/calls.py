@@ -80,7 +80,11 @@ class Call:
         self.store = store
         self.sessions = sessions
         self._pool = pool
-        self.renew = Renewal(partial(admitted, self), request.headers.get("authorization"))
+        # The header says who asks where nothing else does.
+        header = (
+            None if key or listener is not Listener.PORT else request.headers.get("authorization")
+        )
+        self.renew = Renewal(partial(admitted, self), header)
         self.query = request.query
         self.listener = listener
         self.key = key
