@@ -85,6 +85,9 @@ def test_a_job_that_a_hard_budget_stops_waits_for_it_and_nothing_is_counted() ->
     assert 0 < limit.at - life.now < 100 * SECOND
     life.exits(PRIMARY, 139).up()
     assert life.job.retries == (("budget_used_up", MAX_ATTEMPTS + 2), ("transient_exit", 1))
+    life.see(Preempted(spent, Cause.BUDGET)).exits(PRIMARY, signal=15, stopped=True)
+    life.now += 1000 * SECOND
+    assert life.cancel().job.ended == life.now, "it has waited since its last program ended"
 
 
 @pytest.mark.parametrize(("has_begun", "state"), [(False, "PREPARING"), (True, "FAILED")])
