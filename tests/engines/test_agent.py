@@ -144,9 +144,7 @@ def test_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(
-    tmp_path: Path,
-) -> None:
+async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for(tmp_path: Path) -> None:
     """What takes long, an environment that is written to a slow disk say, must not cost the lease when the
     network fails meanwhile."""
     dialled, is_asked, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -95,9 +95,7 @@ class TestRemote(Conformance):
         assert not stage.ends(uid)
 
     @staged
-    async def test_a_node_that_is_cut_off_from_the_service_is_left_alone(
-        self, stage: Stage
-    ) -> None:
+    async def test_a_node_cut_off_from_the_service_is_left_alone(self, stage: Stage) -> None:
         """The cluster says that it is up: what is lost there would be started there again. Told first, so
         that who hears of the loss knows."""
         lab = lab_of(stage)

@@ -25,9 +25,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrier, "RETRY_DELAYS", (0.001, 0.001, 0.001, 0.01))
 
 
-async def test_what_an_engine_waits_for_is_why_the_job_waits_until_it_starts(
-    tmp_path: Path,
-) -> None:
+async def test_what_an_engine_waits_for_is_why_a_job_waits_until_it_starts(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.engine.always["allocate"] = StillWaiting("it was told")
         uid = await w.create(job(1))

@@ -148,9 +148,7 @@ async def test_a_study_has_so_many_trials_and_no_more(house: House) -> None:
     assert [trial["id"] for trial in await suggested(house, path, "b")] == ["3"]
 
 
-async def test_a_study_that_is_over_gives_back_what_is_pending_and_nothing_new(
-    house: House,
-) -> None:
+async def test_a_study_that_is_over_gives_what_is_pending_and_nothing_new(house: House) -> None:
     path = await study(house)
     await suggested(house, path, "a")
     name = StudyName.parse(path.removeprefix("/v1/"))

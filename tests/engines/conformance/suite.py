@@ -79,9 +79,7 @@ class Conformance:
             assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
 
     @staged
-    async def test_a_node_that_is_not_there_is_refused_to_the_whole_gang(
-        self, stage: Stage
-    ) -> None:
+    async def test_a_node_that_is_missing_is_refused_to_the_whole_gang(self, stage: Stage) -> None:
         uid = stage.job()
         with pytest.raises(LaunchRejected):
             await stage.allocate(uid, node="no-such-node")

@@ -117,8 +117,7 @@ class Renewal:
     service: clients take new ones between requests."""
 
     def __init__(self, ask: Callable[[], Awaitable[None]], authorization: str | None) -> None:
-        """`ask`: raises BucketsError if it may not. `authorization`: the header, if the caller is known by it
-        alone."""
+        """`ask`: raises BucketsError if it may not. `authorization`: the header, if it says who asks."""
         self._ask = ask
         self._authorization = authorization or ""
         self._due = time.monotonic() + _AGAIN

@@ -151,8 +151,7 @@ def settle(transition: Transition) -> None:
 
 def _last_end(transition: Transition) -> Nanos:
     """Return when the last of the attempt's replicas ended, of which a service that was away hears later; now
-    if that is not known of all, or the attempt holds no places (its replicas are of the one before). Even if
-    the clock was set back, a job does not end before it began."""
+    if that is not known of all, or they are of an attempt before. Never before the job began."""
     job, replicas = transition.job, transition.job.replicas if transition.job.placed else ()
     ends = [replica.exit.ended if replica.exit else transition.now for replica in replicas]
     return max(min(max(ends, default=transition.now), transition.now), job.started, job.created)

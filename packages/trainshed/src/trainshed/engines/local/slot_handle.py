@@ -80,25 +80,21 @@ Finding = Over | socket.socket | Unclear
 
 def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
     """Find out how the latest incarnation stands that was started in its slot; None = none was."""
-    slot = str(slot_handle.directory)
-    entries = journal.Entries(slot)
+    entries = journal.Entries(str(slot_handle.directory))
     if not entries.latest:
         return None
     try:
-        return entries.latest, _standing(slot, entries, entries.latest)
+        return entries.latest, probe_slot(slot_handle.directory, entries.latest, entries)
     except OSError:
         return entries.latest, Unclear.CHANGING  # It is looked into again.
 
 
-def probe_slot(slot: Path, incarnation: int) -> Finding:
+def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = None) -> Finding:
     """Find out how an incarnation stands, and connect to the shim of one that is held. If its shim was
     killed, the remaining processes are killed and the loss recorded, so that the answer stays the same for
-    ever. Raises OSError if this cannot be found out now."""
+    ever. Raises OSError if this cannot be found out now. `entries`: of its journal, if just read."""
     place = str(slot)
-    return _standing(place, journal.Entries(place), incarnation)
-
-
-def _standing(place: str, entries: journal.Entries, incarnation: int) -> Finding:
+    entries = entries or journal.Entries(place)
     if (record := entries.record(incarnation)) is not None:
         return Over(record, tuple(entries.notes(incarnation)))
     lock = journal.try_lock(place)
