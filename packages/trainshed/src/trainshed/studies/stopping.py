@@ -2,7 +2,7 @@
 the others had measured on average by then. Pure, and without numpy."""
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from statistics import mean, median
 
 from msgspec import Struct
 
@@ -37,7 +37,7 @@ class _Axes(Struct, frozen=True):
         seen = (
             [y for x, y in self.points(curve) if x <= until] for curve in curves if curve.is_over
         )
-        return [fmean(values) for values in seen if values]
+        return [mean(values) for values in seen if values]
 
     def where(self, x: float) -> str:
         return f"after {x / _NS:.4g} s" if self.use_elapsed else f"at step {x:.0f}"
