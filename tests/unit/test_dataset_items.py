@@ -84,18 +84,18 @@ def test_boxes_of_one_image_are_one_item() -> None:
 
 
 def test_json_lines_pass_as_they_are_and_get_the_labels_of_their_import() -> None:
-    line = '{"imageGcsUri": "gs://b/1.jpg",  "classificationAnnotation": {"displayName": "ä"}}'
-    form = "image_classification_single_label"
+    line = r'{"textContent": "half: \ud83d",  "classificationAnnotation": {"displayName": "ä"}}'
+    form = "text_classification_single_label"
     buckets = Memory({"gs://b/in.jsonl": f"{line}\n\n".encode()})
-    plain = item_plan(DatasetKind.IMAGE, DataFiles(("gs://b/in.jsonl",), uri_of(form)), rule=ALL)
+    plain = item_plan(DatasetKind.TEXT, DataFiles(("gs://b/in.jsonl",), uri_of(form)), rule=ALL)
     written(plain, buckets)
     assert shards(buckets, "training") == [f"{line}\n".encode()]
     assert shards(buckets, "test") == [b""]
     labelled = DataFiles(("gs://b/in.jsonl",), uri_of(form), (("batch", "1"),))
     other = Memory({"gs://b/in.jsonl": line.encode()})
-    written(item_plan(DatasetKind.IMAGE, labelled, rule=ALL), other)
+    written(item_plan(DatasetKind.TEXT, labelled, rule=ALL), other)
     (item,) = split_of(other, "training")
-    assert item["dataItemResourceLabels"] == {"batch": "1"}
+    assert item == {**json.loads(line), "dataItemResourceLabels": {"batch": "1"}}
 
 
 def test_an_items_ml_use_goes_before_the_fractions() -> None:

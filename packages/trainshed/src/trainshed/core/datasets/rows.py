@@ -96,7 +96,7 @@ _WHOLE: Final = 1 << 64
 def word(dataset: str, content: str, row: int = 0) -> int:
     """Return a whole number below 2**64 for a row of a file, or for an item: evenly spread, and the same at
     each reading."""
-    place = f"{dataset}\0{content}\0{row}".encode("utf-8", "surrogateescape")
+    place = f"{dataset}\0{content}\0{row}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(place, digest_size=8).digest())
 
 
@@ -136,7 +136,7 @@ def names(columns: Iterable[str]) -> str:
 ML_USE: Final = "aiplatform.googleapis.com/ml_use"
 _LABELS: Final = "dataItemResourceLabels"
 _BOXES: Final = "boundingBoxAnnotations"
-_USES: Final = ("TRAINING", "TRAIN", "VALIDATION", "VALIDATE", "TEST", "UNASSIGNED")
+_USES: Final = ("", "TRAINING", "TRAIN", "VALIDATION", "VALIDATE", "TEST", "UNASSIGNED")
 _CONTENT: Final = {
     DatasetKind.IMAGE: ("imageGcsUri",),
     DatasetKind.TEXT: ("textContent", "textGcsUri"),
@@ -180,8 +180,9 @@ def items(file: ItemFile) -> Iterator[Item]:
             line = raw
         else:
             whole = {**public, _LABELS: labels} if own else public
-            # Bytes of a CSV file that are no UTF-8 are passed on unchanged.
-            line = json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogateescape")
+            # Bytes of a CSV file that are no UTF-8 pass unchanged, half a surrogate pair of JSON escaped.
+            text = json.dumps(whole, ensure_ascii=not file.is_csv)
+            line = text.encode("utf-8", "surrogateescape")
         content = next(
             (str(public[name]) for name in _CONTENT[file.format.kind] if public.get(name)), ""
         )
@@ -246,8 +247,6 @@ def _parts(file: ItemFile, record: Record, place: str) -> tuple[str, str, Sequen
     use = ""
     if fields[0].upper() in _USES and len(fields) > 1:
         use, fields = fields[0].upper(), fields[1:]
-    elif not fields[0] and len(fields) > 1:
-        fields = fields[1:]
     content = fields[0]
     if file.format.kind is DatasetKind.TEXT:
         if not content:
