@@ -11,6 +11,8 @@ from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind
 from trainshed.datasets.port import DataRefused
 
 ML_USE = "aiplatform.googleapis.com/ml_use"
+IMAGE = "image_classification_single_label"
+TEXT = "text_classification_single_label"
 ALL = SplitRule(fractions=(1.0, 0.0, 0.0))
 
 
@@ -35,11 +37,11 @@ def imported(
     ("form", "line", "expected"),
     [
         (
-            "image_classification_single_label",
+            IMAGE,
             "gs://b/1.jpg,daisy",
             {"imageGcsUri": "gs://b/1.jpg", "classificationAnnotation": {"displayName": "daisy"}},
         ),
-        ("image_classification_single_label", "gs://b/1.jpg", {"imageGcsUri": "gs://b/1.jpg"}),
+        (IMAGE, "gs://b/1.jpg", {"imageGcsUri": "gs://b/1.jpg"}),
         (
             "image_classification_multi_label",
             "test,gs://b/1.jpg,a,b",
@@ -60,7 +62,7 @@ def imported(
             },
         ),
         (
-            "text_classification_single_label",
+            TEXT,
             'UNASSIGNED,"a text,\nof two lines",spam',
             {
                 "textContent": "a text,\nof two lines",
@@ -85,13 +87,12 @@ def test_boxes_of_one_image_are_one_item() -> None:
 
 def test_json_lines_pass_as_they_are_and_get_the_labels_of_their_import() -> None:
     line = r'{"textContent": "half: \ud83d",  "classificationAnnotation": {"displayName": "ä"}}'
-    form = "text_classification_single_label"
     buckets = Memory({"gs://b/in.jsonl": f"{line}\n\n".encode()})
-    plain = item_plan(DatasetKind.TEXT, DataFiles(("gs://b/in.jsonl",), uri_of(form)), rule=ALL)
+    plain = item_plan(DatasetKind.TEXT, DataFiles(("gs://b/in.jsonl",), uri_of(TEXT)), rule=ALL)
     written(plain, buckets)
     assert shards(buckets, "training") == [f"{line}\n".encode()]
     assert shards(buckets, "test") == [b""]
-    labelled = DataFiles(("gs://b/in.jsonl",), uri_of(form), (("batch", "1"),))
+    labelled = DataFiles(("gs://b/in.jsonl",), uri_of(TEXT), (("batch", "1"),))
     other = Memory({"gs://b/in.jsonl": line.encode()})
     written(item_plan(DatasetKind.TEXT, labelled, rule=ALL), other)
     (item,) = split_of(other, "training")
@@ -103,7 +104,7 @@ def test_an_items_ml_use_goes_before_the_fractions() -> None:
         f"{use},gs://b/{n}.jpg,a\n"
         for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
     )
-    items = imported("image_classification_single_label", lines)
+    items = imported(IMAGE, lines)
     assert {split: len(rows) for split, rows in items.items()} == {
         "training": 2,
         "validation": 1,
@@ -114,30 +115,15 @@ def test_an_items_ml_use_goes_before_the_fractions() -> None:
 @pytest.mark.parametrize(
     ("form", "name", "content", "words"),
     [
-        (
-            "image_classification_single_label",
-            "a.csv",
-            "1.jpg,a",
-            "a.csv, row 1 (line 1): '1.jpg' is no",
-        ),
-        (
-            "image_classification_single_label",
-            "a.csv",
-            "gs://b/1,a\ngs://b/1,a,b",
-            "a.csv, row 2 (line 2): it has 2 labels",
-        ),
+        (IMAGE, "a.csv", "1.jpg,a", "a.csv, row 1 (line 1): '1.jpg' is no"),
+        (IMAGE, "a.csv", "gs://b/1,a\ngs://b/1,a,b", "a.csv, row 2 (line 2): it has 2 labels"),
         ("image_bounding_box", "a.csv", "gs://b/1,a,0,0", "a box is LABEL"),
         ("image_bounding_box", "a.csv", "gs://b/1,a,x,0,,,1,1,,", "numbers from 0 to 1"),
+        (TEXT, "a.jsonl", '{"textContent": "a"}\n{', "a.jsonl, line 2: it is no JSON"),
+        (TEXT, "a.jsonl", "[1]", "textContent or textGcsUri"),
+        (TEXT, "a.jsonl", "[" * 100_000, "it is no JSON"),
         (
-            "text_classification_single_label",
-            "a.jsonl",
-            '{"textContent": "a"}\n{',
-            "a.jsonl, line 2: it is no JSON",
-        ),
-        ("text_classification_single_label", "a.jsonl", "[1]", "textContent or textGcsUri"),
-        ("text_classification_single_label", "a.jsonl", "[" * 100_000, "it is no JSON"),
-        (
-            "text_classification_single_label",
+            TEXT,
             "a.jsonl",
             '{"textContent": "a", "dataItemResourceLabels": {"a": 1}}',
             "values are texts",

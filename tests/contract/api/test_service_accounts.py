@@ -105,8 +105,14 @@ async def test_accounts_and_keys_are_listed_changed_deleted_and_in_the_audit(hou
     [key] = (await house.result("GET", f"{ACCOUNT}/keys"))["keys"]
     assert key["name"].endswith(f"/keys/{file['private_key_id']}")
     assert "privateKeyData" not in key
-    changed = await house.call("PATCH", ACCOUNT, {"serviceAccount": {"description": "nightly"}})
-    assert changed.json == {**account, "description": "nightly"}
+    both = {"displayName": "B", "description": "C"}
+    for mask, sent, texts in (
+        (None, {"description": "nightly"}, {"description": "nightly"}),
+        ("displayName", both, {"displayName": "B", "description": "nightly"}),
+        ("description", {}, {"displayName": "B"}),
+    ):
+        body = {"serviceAccount": sent, "updateMask": mask}
+        assert await house.result("PATCH", ACCOUNT, body) == {**account, **texts}
     assert await house.result("DELETE", ACCOUNT) == {}
     assert await house.result("GET", ACCOUNTS) == {"accounts": []}
     assert (await house.call("GET", ACCOUNT)).status == 404
@@ -120,6 +126,7 @@ async def test_wrong_input_is_named(house: House) -> None:
     assert list(faults) == ["accountId", "serviceAccount"]
     assert (await house.call("POST", ACCOUNTS, {"accountId": "trainer"})).status == 409
     assert (await house.call("POST", ACCOUNTS, b"[]")).status == 400
+    assert (await house.call("PATCH", ACCOUNT, {"updateMask": "disabled"})).status == 400
     assert (await house.call("POST", f"{ACCOUNT}/keys", {"privateKeyType": "P12"})).status == 400
     for _ in range(10):
         await key_file(house)

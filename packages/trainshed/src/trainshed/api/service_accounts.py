@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
@@ -23,7 +23,7 @@ from trainshed.access.account_tokens import GRANT, LIFETIME
 from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Bearer
-from trainshed.api.calls.call import HandCall, HandHandler, HandMethods
+from trainshed.api.calls.call import HandCall, HandHandler, HandMethods, read_update_mask
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.timestamps import whole_second
@@ -95,7 +95,9 @@ async def get(call: HandCall) -> dict[str, Any]:
 
 async def update(call: HandCall) -> dict[str, Any]:
     """Change an account's display name and description. Raises InvalidRequest, NotFound."""
-    await _change(call, lambda book, now: book.with_account(_described(call, now, Faults())))
+    paths = str(call.body.get("updateMask") or "").split(",")
+    mask = read_update_mask(filter(None, paths), _Described.__struct_fields__)
+    await _change(call, lambda book, now: book.with_account(_described(call, now, Faults(), mask)))
     return _view(_account(call))
 
 
@@ -320,19 +322,19 @@ def _key(call: HandCall) -> AccountKey:
     return key
 
 
-def _described(call: HandCall, account: ServiceAccount, faults: Faults) -> ServiceAccount:
-    """Return the account with the texts that a request sets. Raises InvalidRequest, for `faults` as well."""
+def _described(
+    call: HandCall, account: ServiceAccount, faults: Faults, mask: Sequence[str] = ()
+) -> ServiceAccount:
+    """Return the account with the texts that a request sets, or those of its mask, of which it clears what it
+    leaves out. Raises InvalidRequest, for `faults` as well."""
     sent = _Described()
     try:
         sent = msgspec.convert(call.body.get("serviceAccount") or {}, _Described)
     except msgspec.ValidationError as error:
         faults.add("serviceAccount", f"{error}.")
     faults.refuse()
-    return replace(
-        account,
-        display_name=account.display_name if sent.display_name is None else sent.display_name,
-        description=account.description if sent.description is None else sent.description,
-    )
+    fields = mask or [name for name in sent.__struct_fields__ if getattr(sent, name) is not None]
+    return replace(account, **{name: getattr(sent, name) or "" for name in fields})
 
 
 def _view(account: ServiceAccount) -> dict[str, Any]:
