@@ -11,7 +11,7 @@ from tests.unit.jobs import exited
 from tests.unit.specs_requests import ml_job
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.replica_events import ReplicaExited
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import Api, JobName, ReplicaId
 
 JOBS = "/v1/projects/p1/jobs"
 PRIMARY = ReplicaId(0, 0)
@@ -125,6 +125,10 @@ async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
     assert (stale.status, stale.error["status"]) == (409, "ABORTED")
     blind = await house.call("PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {}})
     assert "labels" not in blind.json
+    name, gone = JobName(Api.ML, "p1", "", "job_1"), {"trainshed-notify": "gone"}
+    await house.store.intake.replace_labels(name, tuple(gone.items()), "", house.clock)
+    kept = {"labels": {**gone, "b": "2"}}
+    assert (await house.call("PATCH", f"{JOBS}/job_1?updateMask=labels", kept)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,7 @@ async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
         ("", {"labels": {"a": "b"}}, "update_mask"),
         ("?updateMask=labels,trainingInput.region", {"labels": {}}, "update_mask"),
         ("?updateMask=labels", {"labels": {"A": "b"}}, "labels.A"),
+        ("?updateMask=labels", {"labels": {"trainshed-notify": "x"}}, "labels.trainshed-notify"),
     ],
 )
 async def test_what_cannot_be_patched(

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.api.calls.call import Call, Checks, Handlers, sent
+from trainshed.api.calls.call import Call, Checks, Handlers, read_update_mask, sent
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.timestamps import set_micros
@@ -27,7 +27,13 @@ from trainshed.api.resources.jobs import (
     read_job_name,
     with_link,
 )
-from trainshed.api.resources.submission import BucketUse, checked, new_job, store_works
+from trainshed.api.resources.submission import (
+    BucketUse,
+    check_labels,
+    checked,
+    new_job,
+    store_works,
+)
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.lifecycle.records import Job
@@ -124,23 +130,19 @@ async def cancel(call: Call, request: Any) -> Message:
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Replace the labels, which are all that can change. `job.etag` guards against a lost update."""
+    """Replace the labels, which are all that can change. `job.etag` guards against a lost update. What is
+    stored already is not checked again: a notification target may be there no longer."""
     name = _job_name(request.name)
-    others = [path for path in request.update_mask.paths if path != "labels"]
-    if others or not request.update_mask.paths:
-        fields = ", ".join(others) or "nothing"
-        raise InvalidRequest(
-            (
-                Violation(
-                    "update_mask", f"Only labels can be updated (updateMask=labels), not {fields}."
-                ),
-            )
-        )
+    if not read_update_mask(request.update_mask.paths, ("labels",)):
+        text = "Only labels can be updated: give updateMask=labels."
+        raise InvalidRequest((Violation("update_mask", text),))
     faults = Faults()
     labels = read_labels(Section({"labels": dict(request.job.labels)}, "", faults))
     faults.refuse()
-    etag = base64.b64encode(request.job.etag).decode()
     services = call.services
+    work, _ = await services.reader.job(name)
+    check_labels(services, set(labels) - set(work.labels))
+    etag = base64.b64encode(request.job.etag).decode()
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)
     # The controller has a running job's labels in memory, and goes by them: who is notified, for instance.

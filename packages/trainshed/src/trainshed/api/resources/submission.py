@@ -6,7 +6,7 @@ controller is woken.
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, assert_never
 
 from msgspec.structs import replace
@@ -147,7 +147,7 @@ async def store_works(services: Services, principal: Principal, *works: Work) ->
     made: list[NewWork] = []
     creator = await actor_of(services.reader, principal)
     for work in works:
-        check_labels(services, work)
+        check_labels(services, work.labels)
         new = replace(await pinned(services, work), creator=creator)
         made.append(NewWork(new, _first_entries(new, creator)))
     for project in {work.name.project_id for work in works}:
@@ -166,32 +166,27 @@ async def require_default_bucket(services: Services, project: str) -> None:
         await asyncio.to_thread(services.buckets.ensure, name, settings.region, project)
 
 
-def check_labels(services: Services, work: Work) -> None:
+def check_labels(services: Services, labels: Iterable[tuple[str, str]]) -> None:
     """Raise InvalidRequest if a label that controls a function of the service has an invalid value: what
-    somebody believes to be on, or encrypted, must be."""
-    labels = dict(work.labels)
+    somebody believes to be on, or encrypted, must be, and there are the targets of notifications."""
+    values = dict(labels)
     wrong = [
-        Violation(f"labels.{label}", f"{labels[label]!r} {fault}")
+        Violation(f"labels.{label}", f"{values[label]!r} {fault}")
         for label, (is_right, fault) in _LABELS.items()
-        if label in labels and not is_right(labels[label])
+        if label in values and not is_right(values[label])
     ]
-    if wrong:
-        raise InvalidRequest(tuple(wrong))
-    if NOTIFY_LABEL in labels:
-        _check_targets(targets_of(work.labels), services.settings.notify)
-
-
-def _check_targets(wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Raise InvalidRequest for an unknown notification target, or if there is none."""
+    wanted, known = targets_of(values.items()), services.settings.notify
     unknown = [name for name in wanted if name not in known]
-    if unknown or not wanted:
+    if NOTIFY_LABEL in values and (unknown or not wanted):
         there = (
             f"there are {', '.join(sorted(known))}, with one _ between several"
             if known
             else "the service has none; its operator adds one as [[notify]] in its configuration"
         )
-        wrong = f"There is no target {', '.join(map(repr, unknown)) or repr('')}; {there}."
-        raise InvalidRequest((Violation(f"labels.{NOTIFY_LABEL}", wrong),))
+        text = f"There is no target {', '.join(map(repr, unknown)) or repr('')}; {there}."
+        wrong.append(Violation(f"labels.{NOTIFY_LABEL}", text))
+    if wrong:
+        raise InvalidRequest(tuple(wrong))
 
 
 def _here(

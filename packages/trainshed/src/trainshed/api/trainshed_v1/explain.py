@@ -50,7 +50,7 @@ async def explain(call: JsonCall) -> records.Explanation:
     faults.refuse()
     job, notices = await _read(call, Api(api), project, location, body)
     job = replace(job, creator=await actor_of(call.services.reader, call.principal))
-    check_labels(call.services, job)
+    check_labels(call.services, job.labels)
     await _require_new(call, job)
     preflight = await call.services.capacity.preflight(job)
     if preflight.admitted:
