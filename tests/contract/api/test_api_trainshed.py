@@ -222,6 +222,7 @@ async def test_a_launch_says_what_ran(house: House) -> None:
     ("query", "messages"),
     [
         ("tail=3", ["b1", "a2", "b2"]),
+        ("tail=0", []),
         ("tail=100", ["a0", "b0", "a1", "b1", "a2", "b2"]),
         ("replica=workerpool1-0", ["b0", "b1", "b2"]),
         ("replica=workerpool1-0&tail=1", ["b2"]),

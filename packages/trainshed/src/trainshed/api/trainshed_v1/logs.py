@@ -65,7 +65,7 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
         call.moment("since", Nanos(0)),
         seen_places(call.texts("after")),
     )
-    if tail := call.number("tail", None):
+    if (tail := call.number("tail", None)) is not None:
         before = await _before_last(reader, job, replicas, min(tail, _LONGEST_TAIL))
         for replica, place in seen.items():
             before[replica] = max(place, before.get(replica, place))
