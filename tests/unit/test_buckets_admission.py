@@ -107,9 +107,8 @@ def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> N
     # An account of its owner is none of the job's.
     theirs = "serviceAccount:any@q.iam.gserviceaccount.com"
     assert not readable("p", granted("roles/storage.objectViewer", theirs))
-    assert readable(
-        "p", granted("roles/storage.objectViewer", "serviceAccount:any@p.iam.gserviceaccount.com")
-    )
+    mine = "serviceAccount:any@p.iam.gserviceaccount.com"
+    assert readable("p", granted("roles/storage.objectViewer", mine))
 
 
 @pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "trainshed"])

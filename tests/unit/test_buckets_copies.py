@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.unit.stored import BUCKET
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.records import FILE
-from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
+from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, ObjectRef, Query
 
 CONTENTS = {
     "plain.txt": b"hello",
@@ -82,18 +83,12 @@ def everything(store: ObjectStore) -> dict[str, ObjectRecord]:
     return dict(store.list(BUCKET, Query()).objects)
 
 
-def properties(record: ObjectRecord) -> tuple[object, ...]:
-    return (
-        record.generation,
-        record.metageneration,
-        record.created_ns,
-        record.updated_ns,
-        record.md5,
-        record.crc32c,
-        record.fields,
-        record.metadata,
-        record.size,
-    )
+def unbound(records: dict[str, ObjectRecord]) -> dict[str, ObjectRecord]:
+    """The records without the identities of their files."""
+    return {
+        name: replace(record, file=FileIdentity(0, record.size, 0))
+        for name, record in records.items()
+    }
 
 
 @every_way
@@ -104,9 +99,7 @@ def test_a_copy_keeps_every_record(tmp_path: Path, attributes: bool, way: Way) -
         store = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
         after = everything(store)
         store.close()
-        assert {name: properties(record) for name, record in after.items()} == {
-            name: properties(record) for name, record in before.items()
-        }
+        assert unbound(after) == unbound(before)
 
 
 @every_way
@@ -124,8 +117,7 @@ def test_what_was_rewritten_in_a_copy_is_noticed(
     # And once the record is bound, a write of the same size is a new generation as well.
     bound = store.read_record(ObjectRef(BUCKET, "dir//double"))
     assert bound.generation == before["dir//double"].generation
-    inner = next((tmp_path / "copy" / "buckets" / BUCKET / "dir").rglob("double"))
-    inner.write_bytes(b"ESCAPED")
+    next((path.parent / "dir").rglob("double")).write_bytes(b"ESCAPED")
     assert store.read_record(ObjectRef(BUCKET, "dir//double")).generation != bound.generation
 
 

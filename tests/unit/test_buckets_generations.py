@@ -136,8 +136,7 @@ def test_a_bucket_with_noncurrent_generations_is_not_empty(store: ObjectStore) -
 
 def test_a_file_of_a_program_is_kept_too(store: ObjectStore) -> None:
     """Of another user's file there is no second name, but a copy."""
-    path = store.catalog.directory(BUCKET) / "x"
-    path.write_bytes(b"by a program")
+    (store.catalog.directory(BUCKET) / "x").write_bytes(b"by a program")
     written = store.read_record(ObjectRef(BUCKET, "x"))
     put(store, "x", b"by a client")
     assert get(store, "x", written.generation) == b"by a program"
@@ -197,7 +196,7 @@ def _act_until(step: int, root: Path, action: str) -> None:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left, has_begun
         # Before this nothing is changed that anybody sees.
-        has_begun = has_begun or frame.f_code.co_name == "_keep"
+        has_begun = has_begun or frame.f_code.co_name == "keep"
         if not frame.f_code.co_filename.endswith(_WATCHED):
             return None
         if event == "line" and has_begun:

@@ -19,8 +19,8 @@ from msgspec import structs
 
 from tests.unit.stored import BUCKET, get, put
 from trainshed.buckets import listing
-from trainshed.buckets.content import Checksums, Digest
-from trainshed.buckets.disk import tree
+from trainshed.buckets.content import Checksums, Digest, digest_file
+from trainshed.buckets.disk import objects, records, tree
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.records import direct_record
@@ -50,10 +50,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 def names(store: ObjectStore, query: Query | None = None) -> list[str]:
     return [name for name, _ in store.list(BUCKET, query or Query()).objects]
-
-
-def in_a(store: ObjectStore) -> list[str]:
-    return [get(store, "a").decode()]
 
 
 def visible(store: ObjectStore, name: str = "") -> Path:
@@ -132,6 +128,27 @@ class TestThroughTheDirectory:
         with pytest.raises(PreconditionFailed):
             put(store, "d/f", b"mine", ABSENT)
         assert names(store) == ["d/f"]
+
+    @pytest.mark.parametrize("is_copy", [False, True])
+    def test_a_change_while_it_is_hashed_stays(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, is_copy: bool
+    ) -> None:
+        """A read saves what it has hashed: the sums of a program's file, or which object it is a copy of."""
+        if is_copy:
+            put(store, "f", b"hello")
+            visible(store, "f").unlink()
+        visible(store, "f").write_bytes(b"hello")
+        os.utime(visible(store, "f"), (1, 1))
+
+        def hashed(fd: int) -> Digest:
+            monkeypatch.undo()
+            store.patch(ObjectRef(BUCKET, "f"), lambda old: replace(old, metadata={"k": "v"}))
+            return digest_file(fd)
+
+        monkeypatch.setattr(records if is_copy else objects, "digest_file", hashed)
+        store.read_record(ObjectRef(BUCKET, "f"))
+        record = store.read_record(ObjectRef(BUCKET, "f"))
+        assert (record.metadata, record.crc32c) == ({"k": "v"}, "mnG7TA==")
 
     @pytest.mark.parametrize("how", ["in place", "replaced", "removed and made"])
     def test_a_rewrite_has_a_fresh_generation(self, store: ObjectStore, how: str) -> None:
@@ -327,20 +344,17 @@ class TestSessions:
         writer = self.writer(UploadSessions(store), upload_id)
         writer.write(b"hello")
 
-        class Crash(BaseException):
-            pass
-
         def crashing(real: Callable[..., None]) -> Callable[..., None]:
             def call(*args: object, **kwargs: object) -> None:
                 if point == "renamed":
                     real(*args, **kwargs)
-                raise Crash
+                raise KeyboardInterrupt
 
             return call
 
         monkeypatch.setattr(os, "rename", crashing(os.rename))
         monkeypatch.setattr(os, "link", crashing(os.link))
-        with pytest.raises(Crash):
+        with pytest.raises(KeyboardInterrupt):
             writer.commit(Checksums("", ""))
         monkeypatch.undo()
         after = UploadSessions(store).resume(BUCKET, upload_id)
@@ -466,12 +480,9 @@ def test_a_closed_file_leaves_the_bucket_listable_and_says_why_it_cannot_be_read
     (directory / "b").chmod(0)
     (directory / "c").chmod(0)
     try:
-        page = store.list(BUCKET, Query())
-        assert [(name, record.size) for name, record in page.objects] == [
-            ("a", 7),
-            ("b", 7),
-            ("e", 7),
-        ]
+        listed = store.list(BUCKET, Query()).objects
+        sizes = [(name, record.size) for name, record in listed]
+        assert sizes == [("a", 7), ("b", 7), ("e", 7)]
         assert store.list(BUCKET, Query(delimiter="/")).prefixes == []
         assert store.last_written(BUCKET, "") > 0
         with pytest.raises(Forbidden, match="took the permission away"):

@@ -123,8 +123,7 @@ def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:
     first = there.holding("mine-1")
     here.set_policy("mine-1", [{"role": "r", "members": ["m"]}])
     second = there.holding("mine-1")
-    assert first is not None
-    assert second is not None
+    assert first and second
     assert (list(first.bindings), list(second.bindings)) == ([], [{"role": "r", "members": ["m"]}])
     here.delete("mine-1")
     assert there.holding("mine-1") is None

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from trainshed.buckets.content import UNKNOWN, Checksums
 from trainshed.buckets.errors import InvalidRequest, NotModified, condition_failed
+from trainshed.buckets.settings import HEADERS
 from trainshed.core.units import Bytes
 
 _MOST_DIGITS = 19
@@ -96,10 +97,7 @@ class FileIdentity(Struct, frozen=True):
         return FileIdentity(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
-EDITABLE: Final = (
-    *("contentType", "contentEncoding", "contentDisposition", "contentLanguage"),
-    *("cacheControl", "storageClass", "customTime"),
-)
+EDITABLE: Final = (*HEADERS, "storageClass", "customTime")
 """The text properties of an object that a client may set."""
 LAST_NS: Final = 2**63 - 1
 """The last moment (ns since the epoch) that an object can have been written at, in the year 2262."""

@@ -33,7 +33,7 @@ from trainshed.buckets.listing import floor_of, list_page
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import ALWAYS, Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
 from trainshed.buckets.remote_access import all_of, level_of, translated
-from trainshed.buckets.settings import refuse
+from trainshed.buckets.settings import HEADERS, refuse
 from trainshed.buckets.setup import BucketTable
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class RemoteBucket:
         if ref.generation not in (None, record.generation):
             raise no_such_object(self._table.name, f"{ref.name}#{ref.generation}")
         ref.conditions.check(record.generation, record.metageneration, reading=True)
-        return OpenRemote(self._table, self._store, ref.name, version)
+        return OpenRemote(self._table, self._store, ref.name, version.etag, record)
 
     def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
         return self.open_object(ref).record
@@ -169,25 +169,24 @@ class RemoteBucket:
             obstore.put(self._store, name, file, attributes=attributes, **way)
 
 
-class OpenRemote:
+class OpenRemote(Struct, frozen=True):
     """Does as `OpenObject` for the version that existed when it was opened."""
 
-    def __init__(self, table: BucketTable, store: ObjectStore, name: str, version: Version) -> None:
-        self._table = table
-        self._store = store
-        self._name = name
-        self._etag = version.etag
-        self.record = version.record
+    table: BucketTable
+    store: ObjectStore
+    name: str
+    etag: str
+    record: ObjectRecord
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
         while start < end:
             stop = min(end, start + _SPAN)
             options: Any = {"range": (start, stop)}
-            if self._etag:
-                options["if_match"] = self._etag
+            if self.etag:
+                options["if_match"] = self.etag
             try:
-                with translated(self._table, self._name):
-                    result = obstore.get(self._store, self._name, options=options)
+                with translated(self.table, self.name):
+                    result = obstore.get(self.store, self.name, options=options)
                     for chunk in result.stream(min_chunk_size=BLOCK):
                         start += len(chunk)
                         yield bytes(chunk)
@@ -234,13 +233,6 @@ _OWN = "trainshed-"
 _MD5, _CRC32C, _COMPONENTS, _UPLOAD = (
     f"{_OWN}{key}" for key in ("md5", "crc32c", "components", "upload")
 )
-_FIELDS = {
-    "contentType": "Content-Type",
-    "contentEncoding": "Content-Encoding",
-    "contentDisposition": "Content-Disposition",
-    "contentLanguage": "Content-Language",
-    "cacheControl": "Cache-Control",
-}
 _METADATA_BYTES = 1800
 
 
@@ -267,11 +259,11 @@ def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
         updated_ns=moment,
         md5=texts.get(_MD5, ""),
         crc32c=texts.get(_CRC32C, ""),
-        fields={ours: texts[theirs] for ours, theirs in _FIELDS.items() if texts.get(theirs)},
+        fields={ours: texts[theirs] for ours, theirs in HEADERS.items() if texts.get(theirs)},
         metadata={
             key: value
             for key, value in texts.items()
-            if key not in _FIELDS.values() and not key.startswith(_OWN)
+            if key not in HEADERS.values() and not key.startswith(_OWN)
         },
         components=int(texts.get(_COMPONENTS, "0")),
     )
@@ -306,8 +298,8 @@ def checked_name(name: str) -> str:
 def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
     """Returns the metadata to keep with an object at the store; `token`: of the upload that writes it.
     Raises `InvalidRequest`."""
-    kept = {theirs: draft.fields[ours] for ours, theirs in _FIELDS.items() if ours in draft.fields}
-    unknown = [key for key in draft.fields if key not in _FIELDS and key != "storageClass"]
+    kept = {theirs: draft.fields[ours] for ours, theirs in HEADERS.items() if ours in draft.fields}
+    unknown = [key for key in draft.fields if key not in HEADERS and key != "storageClass"]
     for key, value in draft.metadata.items():
         plain = f"{key}{value}"
         if not plain.isascii() or not plain.isprintable() or key != key.lower():

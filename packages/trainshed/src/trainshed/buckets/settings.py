@@ -21,6 +21,14 @@ _KEPT: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
 """Access is uniform in every bucket, so that asking for it, or not, changes nothing."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
+HEADERS: Final = {
+    "contentType": "Content-Type",
+    "contentEncoding": "Content-Encoding",
+    "contentDisposition": "Content-Disposition",
+    "contentLanguage": "Content-Language",
+    "cacheControl": "Cache-Control",
+}
+"""The header that an object's content is sent with, for each property that has one."""
 _UNDONE_OF_OBJECTS: Final = ("retention", "customerEncryption", "kmsKeyName", "acl", "contexts")
 _UNDONE_IN_QUERIES: Final = (
     *("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention"),

@@ -8,10 +8,8 @@ import os
 import stat as stat_module
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 
-from trainshed.buckets.content import Staged, digest_file
+from trainshed.buckets.content import Staged
 from trainshed.buckets.disk.records import RecordStore
 from trainshed.buckets.disk.tree import (
     SHADOW_DIR,
@@ -35,13 +33,9 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import FileIdentity, ObjectRecord, ObjectRef
-from trainshed.core.units import Nanos
 
 _LOCKS = 256
 _ATTEMPTS = 50
-_SETTLED_NS = 2_000_000_000
-"""Age below which a file's identity is not trusted with a computed checksum: the kernel's clock may
-be coarse, and the next write of the same size could then leave the identity as it is."""
 
 
 def key_of(bucket: str, name: str) -> str:
@@ -53,9 +47,9 @@ class ObjectFiles:
 
     def __init__(self, records: RecordStore) -> None:
         self.records = records
-        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._locks = [threading.RLock() for _ in range(_LOCKS)]
 
-    def lock(self, place: Place) -> threading.Lock:
+    def lock(self, place: Place) -> threading.RLock:
         """The lock of one object's place; never hold two of them (they are shared by hash)."""
         return self._locks[hash((place.dirs, place.leaf)) % _LOCKS]
 
@@ -78,6 +72,11 @@ class ObjectFiles:
         except OSError as error:
             raise no_such_object(bucket, name) from error
 
+    def load(self, file: Found, bucket: str, name: str) -> ObjectRecord:
+        """Returns the record of an object's open file."""
+        key, lock = key_of(bucket, name), self.lock(place_of(name))
+        return self.records.load(file.fd, file.stat, key, lock)
+
     def check(self, base: int, ref: ObjectRef) -> None:
         """Raise `PreconditionFailed` unless the conditions hold for what lies at the object's place, and
         `Held` if it may not be replaced."""
@@ -87,7 +86,7 @@ class ObjectFiles:
             ref.conditions.check(0, 0)
             return
         try:
-            record = self.records.load(file.fd, file.stat, key_of(ref.bucket, ref.name))
+            record = self.load(file, ref.bucket, ref.name)
         finally:
             os.close(file.fd)
         ref.conditions.check(record.generation, record.metageneration)
@@ -141,19 +140,6 @@ class ObjectFiles:
         """Save the changed record of an open file; the caller syncs the file."""
         self.records.attach(fd, record)
         self.records.note(key, record)
-
-    def hash(self, fd: int, key: str, record: ObjectRecord, now: Nanos) -> ObjectRecord:
-        """Returns the record with the checksums of a file that was written through the directory."""
-        sums = digest_file(fd).sums()
-        hashed = replace(record, md5=sums.md5, crc32c=sums.crc32c)
-        after = os.fstat(fd)
-        if FileIdentity.of(after) != record.file:
-            return record  # It is being written at this moment: no checksum is better than a wrong one.
-        if now - record.file.mtime_ns > _SETTLED_NS:
-            # Saved only to spare the work next time: a read-only tree is no reason to fail.
-            with suppress(OSError):
-                self.save(fd, key, hashed)
-        return hashed
 
     def _put(
         self,

@@ -21,7 +21,6 @@ import msgspec
 
 from trainshed.buckets.content import BLOCK
 from trainshed.buckets.disk.records import connect
-from trainshed.buckets.disk.tree import Found
 from trainshed.buckets.errors import Unavailable, no_such_object
 from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.core.units import Nanos
@@ -54,8 +53,9 @@ class Generations:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 
-    def keep(self, bucket: str, name: str, live: Found, record: ObjectRecord, now: Nanos) -> None:
-        """Keep the generation that is live, durably, before it is replaced or removed. It may be repeated."""
+    def keep(self, bucket: str, name: str, live: int, record: ObjectRecord, now: Nanos) -> None:
+        """Keep the generation that is live, an open file, durably, before it is replaced or removed. It may
+        be repeated."""
         self.note(bucket, name, replace(record, deleted_ns=now))
         directory = self._directory(bucket)
         directory.mkdir(parents=True, exist_ok=True)
@@ -157,18 +157,18 @@ class Generations:
             ) from error
 
 
-def _preserve(live: Found, path: Path) -> None:
+def _preserve(live: int, path: Path) -> None:
     """Give an open file a second name, or a copy where that is not possible."""
     path.unlink(missing_ok=True)  # A crash may have left it, and the live file is still there.
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # By its descriptor, since a program may have put another file at its place. It fails for a file that
         # is another user's, and where there is no /proc.
-        os.link(f"/proc/self/fd/{live.fd}", path.name, dst_dir_fd=directory, follow_symlinks=True)
+        os.link(f"/proc/self/fd/{live}", path.name, dst_dir_fd=directory, follow_symlinks=True)
     except OSError:
         half, done = path.with_name(f"{path.name}.half"), 0
         with half.open("wb") as target:
-            while block := os.pread(live.fd, BLOCK, done):
+            while block := os.pread(live, BLOCK, done):
                 done += target.write(block)
             target.flush()
             os.fsync(target.fileno())

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from msgspec import Struct, structs
 
-from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
+from trainshed.buckets.content import BLOCK, Checksums, Staged, digest_file, verify
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.disk.files import ObjectFiles, key_of
 from trainshed.buckets.disk.records import RecordStore
@@ -42,6 +42,7 @@ from trainshed.buckets.disk.tree import (
     prune,
 )
 from trainshed.buckets.errors import (
+    BucketsError,
     Forbidden,
     InvalidRequest,
     NotFound,
@@ -70,6 +71,9 @@ BucketStore: TypeAlias = "ObjectStore | RemoteBucket"
 """The objects of buckets, with preconditions: what `ObjectStore.at` finds for a bucket."""
 _HASH_LIMIT = 4 << 20
 """A listing computes missing checksums only of files up to this size (bytes)."""
+_SETTLED_NS = 2_000_000_000
+"""Age below which a file's identity is not trusted with a computed checksum: the kernel's clock may
+be coarse, and the next write of the same size could then leave the identity as it is."""
 
 
 class OpenObject(Struct, frozen=True):
@@ -208,8 +212,7 @@ class ObjectStore:
             ref.conditions.check(record.generation, record.metageneration, reading=True)
             wanted = hash_limit is None or record.size <= hash_limit
             if not record.crc32c and not record.deleted_ns and wanted:
-                key = key_of(ref.bucket, ref.name)
-                record = self._files.hash(opened.fd, key, record, self.now())
+                record = self._hashed(ref.bucket, ref.name, opened)
         except BaseException:
             opened.close()
             raise
@@ -226,15 +229,34 @@ class ObjectStore:
                     raise
                 return OpenObject(*self.generations.open(bucket, name, generation))
         try:
-            record = self._files.records.load(live.fd, live.stat, key_of(bucket, name))
+            record = self._files.load(live, bucket, name)
             if generation in (None, record.generation):
                 return OpenObject(live.fd, record)
-            noncurrent = OpenObject(*self.generations.open(bucket, name, generation))
         except BaseException:
             os.close(live.fd)
             raise
         os.close(live.fd)
-        return noncurrent
+        return OpenObject(*self.generations.open(bucket, name, generation))
+
+    def _hashed(self, bucket: str, name: str, opened: OpenObject) -> ObjectRecord:
+        """Returns the record with the checksums of a file that was written through the directory."""
+        record, sums = opened.record, digest_file(opened.fd).sums()
+        if FileIdentity.of(os.fstat(opened.fd)) != record.file:
+            return record  # It is being written at this moment: no checksum is better than a wrong one.
+        with_sums = partial(replace, md5=sums.md5, crc32c=sums.crc32c)
+        if self.now() - record.file.mtime_ns > _SETTLED_NS:
+            # Only to spare the work next time: neither a read-only tree nor a later write is a fault.
+            with suppress(OSError, BucketsError), self._locked(ObjectRef(bucket, name)) as now:
+                if now.record.file == record.file:
+                    self._files.save(now.fd, key_of(bucket, name), with_sums(now.record))
+        return with_sums(record)
+
+    @contextmanager
+    def _locked(self, ref: ObjectRef) -> Generator[OpenObject]:
+        """Open an object that no other request changes meanwhile."""
+        place = place_of(validate_object_name(ref.name))
+        with self._files.lock(place), closing(self._open(ref)) as opened:
+            yield opened
 
     def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
         opened = self.open_object(ref, hash_limit=hash_limit)
@@ -243,54 +265,42 @@ class ObjectStore:
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
         """Change an object's editable properties; its metageneration rises by one."""
-        place = place_of(validate_object_name(ref.name))
-        with self._files.lock(place):
-            opened = self._open(ref)
-            try:
-                record = opened.record
-                ref.conditions.check(record.generation, record.metageneration)
-                changed = replace(
-                    change(record), metageneration=record.metageneration + 1, updated_ns=self.now()
-                )
-                if record.deleted_ns:
-                    self.generations.note(ref.bucket, ref.name, changed)
-                else:
-                    self._files.save(opened.fd, key_of(ref.bucket, ref.name), changed)
-                    os.fsync(opened.fd)
-            finally:
-                opened.close()
+        with self._locked(ref) as opened:
+            record = opened.record
+            ref.conditions.check(record.generation, record.metageneration)
+            changed = replace(
+                change(record), metageneration=record.metageneration + 1, updated_ns=self.now()
+            )
+            if record.deleted_ns:
+                self.generations.note(ref.bucket, ref.name, changed)
+            else:
+                self._files.save(opened.fd, key_of(ref.bucket, ref.name), changed)
+                os.fsync(opened.fd)
         return changed
 
     def delete(self, ref: ObjectRef) -> None:
         """Remove an object, durably, and directories that it leaves empty. A generation that is named is
         removed for good."""
         bucket, name = ref.bucket, ref.name
-        place = place_of(validate_object_name(name))
         keeps = ref.generation is None and keeps_generations(self.catalog.get(bucket).settings)
         with self.catalog.opened(bucket) as base:
-            with self._files.lock(place):
-                opened = self._open(ref)
-                opened.close()
+            with self._locked(ref) as opened:
                 record = opened.record
                 ref.conditions.check(record.generation, record.metageneration)
                 if record.holds:
                     raise held(bucket, name, record.holds)
                 if keeps:
-                    live = self._files.find(base, bucket, name)
-                    try:
-                        self._keep(bucket, name, live)
-                    finally:
-                        os.close(live.fd)
+                    self.generations.keep(bucket, name, opened.fd, record, self.now())
                 if not record.deleted_ns:
                     self._files.remove(base, bucket, name)
                 if not keeps:
                     # Also of what was live: an overwrite that a crash broke off may have kept it already.
                     self.generations.remove(bucket, name, record.generation)
-            prune(base, (*place.dirs, SHADOW_DIR))
+            prune(base, (*place_of(name).dirs, SHADOW_DIR))
 
     def _keep(self, bucket: str, name: str, live: Found) -> None:
-        record = self._files.records.load(live.fd, live.stat, key_of(bucket, name))
-        self.generations.keep(bucket, name, live, record, self.now())
+        record = self._files.load(live, bucket, name)
+        self.generations.keep(bucket, name, live.fd, record, self.now())
 
     def list(self, bucket: str, query: Query) -> Page:
         """One page of a bucket's objects; raises `NotFound`, `InvalidRequest` (token, glob)."""

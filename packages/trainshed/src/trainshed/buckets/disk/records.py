@@ -68,14 +68,15 @@ class RecordStore:
         self._attributes = attributes
         self._table = RecordTable(state / FILE)
 
-    def load(self, fd: int, stat: os.stat_result, key: str) -> ObjectRecord:
-        """Returns the record of an open file, or the one derived from its identity if none is valid."""
+    def load(self, fd: int, stat: os.stat_result, key: str, lock: threading.RLock) -> ObjectRecord:
+        """Returns the record of an open file, or the one derived from its identity if none is valid. `lock`:
+        that of the object's writers, which is taken to bind a copy's record."""
         identity = FileIdentity.of(stat)
-        attached = self._from_attribute(fd)
-        if attached is not None and attached.file == identity and not attached.deleted_ns:
-            return attached
-        beside = self._from_sidecar(identity)
-        return beside or self._from_table(fd, identity, key) or direct_record(identity)
+        return (
+            self._attached(fd, identity)
+            or self._from_table(fd, identity, key, lock)
+            or direct_record(identity)
+        )
 
     def of_closed(self, stat: os.stat_result) -> ObjectRecord:
         """Returns the record of a file that cannot be opened, as far as it is known without: always its size
@@ -109,7 +110,15 @@ class RecordStore:
     def close(self) -> None:
         self._table.close()
 
-    def _from_table(self, fd: int, identity: FileIdentity, key: str) -> ObjectRecord | None:
+    def _attached(self, fd: int, identity: FileIdentity) -> ObjectRecord | None:
+        attached = self._from_attribute(fd)
+        if attached is not None and attached.file == identity and not attached.deleted_ns:
+            return attached
+        return self._from_sidecar(identity)
+
+    def _from_table(
+        self, fd: int, identity: FileIdentity, key: str, lock: threading.RLock
+    ) -> ObjectRecord | None:
         """Returns the record of the object that the file is a copy of, bound to the file."""
         encoded = self._table.get(key)
         kept = None if encoded is None else _decode(encoded)
@@ -119,12 +128,15 @@ class RecordStore:
             self._table.drop(key, encoded)  # The file was written to since; it is not hashed again.
             return None
         bound = replace(kept, file=identity)
-        # If it fails, the next reader binds it: a read-only tree is no reason to fail.
-        with suppress(OSError):
-            self.attach(fd, bound)
-            if kept.file != identity:
-                self.forget(kept.file)
-        self._table.put(key, msgspec.json.encode(bound), encoded)
+        with lock:
+            if newer := self._attached(fd, identity):
+                return newer  # It was bound, and perhaps changed, while its content was compared.
+            # If it fails, the next reader binds it: a read-only tree is no reason to fail.
+            with suppress(OSError):
+                self.attach(fd, bound)
+                if kept.file != identity:
+                    self.forget(kept.file)
+            self._table.put(key, msgspec.json.encode(bound), encoded)
         return bound
 
     def _sidecar(self, identity: FileIdentity) -> Path:

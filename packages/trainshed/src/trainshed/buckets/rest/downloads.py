@@ -11,6 +11,7 @@ from trainshed.buckets.errors import BucketsError, RangeNotSatisfiable
 from trainshed.buckets.port import ObjectRecord, read_digits
 from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import record_headers
+from trainshed.buckets.settings import HEADERS
 from trainshed.httpd.messages import Receive, Response, Send
 
 _SHOWN = frozenset({"", "empty", "image", "audio", "video", "font", "track"})
@@ -107,20 +108,14 @@ def _headers(record: ObjectRecord) -> dict[str, str]:
     fields = record.fields
     headers = {
         **record_headers(record),
-        "Content-Type": header_text(fields.get("contentType", "application/octet-stream")),
-        "Cache-Control": header_text(
-            fields.get("cacheControl", "no-cache, no-store, max-age=0, must-revalidate")
-        ),
+        "Content-Type": "application/octet-stream",
+        "Cache-Control": "no-cache, no-store, max-age=0, must-revalidate",
         "Last-Modified": formatdate(record.updated_ns // 1_000_000_000, usegmt=True),
         "Accept-Ranges": "bytes",
         "X-Goog-Stored-Content-Encoding": header_text(fields.get("contentEncoding", "identity")),
         "X-Goog-Storage-Class": header_text(fields.get("storageClass", "STANDARD")),
     }
-    for key, name in (
-        ("contentEncoding", "Content-Encoding"),
-        ("contentDisposition", "Content-Disposition"),
-        ("contentLanguage", "Content-Language"),
-    ):
+    for key, name in HEADERS.items():
         if fields.get(key):
             headers[name] = header_text(fields[key])
     return headers

@@ -163,7 +163,6 @@ def _source(bucket: str, entry: Any) -> ObjectRef:
 def _redraft(body: Mapping[str, Any]) -> Callable[[ObjectRecord], Draft]:
     """Returns a function that makes a copy's draft: the source's properties, unless the request has a
     resource."""
-
     holds = holds_of(body)
 
     def redraft(source: ObjectRecord) -> Draft:
