@@ -12,15 +12,8 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from trainshed.buckets.content import Checksums
-from trainshed.buckets.disk.objects import ObjectStore, Opened
-from trainshed.buckets.errors import (
-    InvalidRequest,
-    NotModified,
-    PreconditionFailed,
-    Unavailable,
-    condition_failed,
-    held,
-)
+from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.buckets.errors import InvalidRequest, PreconditionFailed, Unavailable, held
 from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef
 
 MAX_COMPONENTS = 32
@@ -41,7 +34,7 @@ def compose(
     staged = store.stage()
     try:
         for source in sources:
-            with closing(_open_source(store, source)) as opened:
+            with closing(store.at(source.bucket).open_object(source, hash_limit=0)) as opened:
                 yield from opened.copy_into(staged, None)
             components += max(1, opened.record.components)
         yield store.at(target.bucket).commit(target, staged, draft, components=components)
@@ -56,7 +49,7 @@ def copy(
     redraft: Callable[[ObjectRecord], Draft],
 ) -> Steps:
     """Copy an object; `redraft` makes the copy's properties from the source's."""
-    with closing(_open_source(store, source)) as opened:
+    with closing(store.at(source.bucket).open_object(source, hash_limit=0)) as opened:
         record, staged = opened.record, store.stage()
         try:
             known = Checksums(record.md5, record.crc32c) if record.crc32c else None
@@ -100,10 +93,3 @@ def move(
     except PreconditionFailed as error:
         raise Unavailable("The source changed while it was moved. Try again.") from error
     yield copied
-
-
-def _open_source(store: ObjectStore, source: ObjectRef) -> Opened:
-    try:
-        return store.at(source.bucket).open_object(source, hash_limit=0)
-    except NotModified as error:  # A source's "not match" is an ordinary precondition.
-        raise condition_failed() from error

@@ -24,10 +24,12 @@ from trainshed.buckets.errors import (
     Forbidden,
     InvalidRequest,
     NotFound,
+    NotModified,
     NotSupported,
     RangeNotSatisfiable,
     Unauthenticated,
     Unavailable,
+    condition_failed,
 )
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.names import Endpoint, copied, parse_target
@@ -256,6 +258,8 @@ def _fault(call: Call, error: Exception) -> BucketsError:
     """Returns what a caller is told of an error. One that no handler announces is logged."""
     what = (call.request.method, call.path)
     match error:
+        case NotModified() if call.request.method not in {"GET", "HEAD"}:
+            return condition_failed()  # A source's "not match" is an ordinary precondition.
         case BucketsError():
             return error
         case PermissionError():
