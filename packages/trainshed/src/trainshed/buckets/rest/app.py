@@ -149,9 +149,7 @@ class BucketsApp:
         async def is_known(token: str) -> bool:
             try:
                 return await self._authenticator.caller(f"Bearer {token}", "") != UNKNOWN
-            except Unavailable:
-                raise
-            except BucketsError:
+            except Unauthenticated:
                 return False
 
         status, content = await exchanged(body, is_known)

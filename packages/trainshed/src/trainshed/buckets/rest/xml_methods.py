@@ -48,38 +48,52 @@ _PROPERTIES: Final = {
     "x-goog-custom-time": "customTime",
 }
 _CUSTOM: Final = "x-goog-meta-"
+_OF_LISTS: Final = {
+    *("list-type", "prefix", "delimiter", "max-keys", "marker", "start-after"),
+    *("continuation-token", "encoding-type", "fetch-owner"),
+}
+_IGNORED: Final = {"alt", "key", "prettyPrint", "quotaUser", "userIp", "userProject"}
+"""Parameters that clients may add to any request; those of signatures begin with `x-goog-`."""
 
 
 async def answer_xml(call: Call) -> Response:
-    method, query = call.request.method, call.query
+    method, *names = _operation(call)
     if not call.target.object:
         if method == "HEAD":
             await call.run(call.store.catalog.get, call.target.bucket)
             return answer()
-        if method == "GET" and not query.keys() & {"uploads", "acl", "location", "versioning"}:
+        if method == "GET" and _OF_LISTS.issuperset(names):
             return await _list(call)
         raise _unsupported(call)
-    if call.target.to_bucket:
-        return await _copy(call)
-    match method:
-        case "GET" | "HEAD" if "uploadId" not in query:
+    # All names are matched: another one is a sub-resource, such as `acl`, and not the object's content.
+    match method, *names:
+        case ["GET" | "HEAD"] | ["GET" | "HEAD", "generation"]:
             return await download(call)
-        case "PUT" if "uploadId" in query:
-            return await _put_part(call)
-        case "PUT":
+        case ["COPY"]:
+            return await _copy(call)
+        case ["PUT"]:
             return await _put(call)
-        case "POST" if "uploads" in query:
+        case ["PUT", "partNumber", "uploadId"]:
+            return await _put_part(call)
+        case ["POST", "uploads"]:
             return await _initiate(call)
-        case "POST" if "uploadId" in query:
+        case ["POST", "uploadId"]:
             return await _complete(call)
-        case "DELETE" if "uploadId" in query:
-            await call.run(call.sessions.cancel, call.target.bucket, query["uploadId"])
+        case ["DELETE", "uploadId"]:
+            await call.run(call.sessions.cancel, call.target.bucket, call.query["uploadId"])
             return Response(status=204)
-        case "DELETE":
+        case ["DELETE"] | ["DELETE", "generation"]:
             await call.run(call.store.at(call.target.bucket).delete, call.ref())
             return Response(status=204)
         case _:
             raise _unsupported(call)
+
+
+def _operation(call: Call) -> list[str]:
+    """Returns the method, COPY for a PUT that copies, and the names of parameters that count, sorted."""
+    method = "COPY" if call.target.to_bucket else call.request.method
+    names = (name for name in call.query if not name.lower().startswith("x-goog-"))
+    return [method, *sorted(name for name in names if name not in _IGNORED)]
 
 
 async def _list(call: Call) -> Response:
@@ -240,8 +254,8 @@ def _xml(name: str, namespace: str, inner: str, record: ObjectRecord | None = No
 
 def _unsupported(call: Call) -> NotSupported:
     return NotSupported(
-        f"{call.request.method} at {call.path} is not supported: the XML API is served for the content of "
-        "objects, their lists and multipart uploads. Use the JSON API."
+        f"{' '.join(_operation(call))} at {call.path} is not supported: the XML API is served for the "
+        "content of objects, their lists and multipart uploads. Use the JSON API."
     )
 
 
