@@ -113,7 +113,7 @@ def _start_of(query: Query) -> _Start:
     if not query.page_token:
         return _Start(query.start_offset.encode())
     # No name of an object has a line feed in it.
-    name, _, generation = _decode_token(query.page_token).partition(b"\n")
+    name, _, generation = decode_token(query.page_token).partition(b"\n")
     return _Start(
         name, read_digits(generation.decode(), "pageToken") if generation.isdigit() else 0
     )
@@ -134,7 +134,8 @@ def encode_token(floor: bytes, generation: int = 0) -> str:
     return base64.urlsafe_b64encode(start).decode()
 
 
-def _decode_token(token: str) -> bytes:
+def decode_token(token: str) -> bytes:
+    """Returns what a page token was made of. Raises `InvalidRequest` for a foreign one."""
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:

@@ -1,7 +1,5 @@
 """The methods of the storage API on buckets: each takes a request and returns a resource."""
 
-import base64
-import binascii
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +12,7 @@ from msgspec import Struct
 from trainshed.buckets.admission import admit_name, admit_policy, admit_project, held, nobody
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotFound, NotSupported
+from trainshed.buckets.listing import decode_token, encode_token
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view
 from trainshed.httpd.messages import Response
@@ -115,11 +114,7 @@ async def _insert(call: Call) -> Response:
 
 async def _list(call: Call) -> Response:
     limit = max(1, min(call.number("maxResults") or _MAX_RESULTS, _MAX_RESULTS))
-    token = call.query.get("pageToken", "")
-    try:
-        after = base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest(f"Invalid page token '{token}'. List again without it.") from error
+    after = decode_token(call.query.get("pageToken", ""))
     admit_project(call.caller, "storage.buckets.list", call.project)
     everything = call.caller.may_do_everything and not call.query.get("project")
     project = None if everything else call.project
@@ -129,18 +124,17 @@ async def _list(call: Call) -> Response:
     if records:
         answer["items"] = [_view(call, record) for record in records[:limit]]
     if len(records) > limit:
-        last = records[limit - 1].name.encode()
-        answer["nextPageToken"] = base64.urlsafe_b64encode(last).decode()
+        answer["nextPageToken"] = encode_token(records[limit - 1].name.encode())
     return json_answer(answer)
 
 
 def _buckets(
-    catalog: BucketCatalog, project: str | None, prefix: str, after: str
+    catalog: BucketCatalog, project: str | None, prefix: str, after: bytes
 ) -> Iterator[BucketRecord]:
     """Yields the buckets of a project and the shared ones, by name, behind the name `after`; those of all
     projects if it is None."""
     for name in catalog.names(prefix):
-        holding = catalog.holding(name) if name > after else None
+        holding = catalog.holding(name) if name.encode() > after else None
         if holding and (project is None or holding.shared or holding.project == project):
             with suppress(NotFound):  # It may be deleted at any moment.
                 yield catalog.get(name)
