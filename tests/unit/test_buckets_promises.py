@@ -102,16 +102,7 @@ def test_a_property_of_an_object_without_an_effect_is_refused(
     assert ask("GET", f"{ITEM}y").status == 404
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "x-goog-encryption-algorithm",
-        "x-goog-encryption-key",
-        "x-goog-encryption-key-sha256",
-        "x-goog-copy-source-encryption-key",
-        "x-goog-encryption-kms-key-name",
-    ],
-)
+@pytest.mark.parametrize("header", ["x-goog-encryption-key", "x-goog-copy-source-encryption-key"])
 def test_a_key_of_the_caller_is_never_ignored(ask: Ask, header: str) -> None:
     """Else the content would lie readable where its owner believes it encrypted."""
     put(ask, "x", b"content")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import partial
 from xml.etree import ElementTree
 
 import pytest
@@ -174,10 +174,7 @@ def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectS
     store.catalog.create("theirs", project="q")
     put(ask, "a", b"secret")
     upload = _begin(ask)
-
-    def asked(method: str, target: str, **more: Any) -> int:
-        return ask(method, target, listener=Listener.REPLICA, caller=_STRANGER, **more).status
-
+    ask = partial(ask, listener=Listener.REPLICA, caller=_STRANGER)
     for method, target in (
         ("GET", "/bucket?list-type=2"),
         ("GET", "/bucket/a"),
@@ -188,13 +185,13 @@ def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectS
         ("POST", f"/bucket/big?uploadId={upload}"),
         ("DELETE", f"/bucket/big?uploadId={upload}"),
     ):
-        assert asked(method, target) == 403, target
-    assert asked("PUT", "/theirs/a", x_goog_copy_source="bucket/a") == 403
-    assert asked("PUT", "/bucket/a", x_goog_copy_source="theirs/a") == 403
+        assert ask(method, target).status == 403, target
+    assert ask("PUT", "/theirs/a", x_goog_copy_source="bucket/a").status == 403
+    assert ask("PUT", "/bucket/a", x_goog_copy_source="theirs/a").status == 403
     # An upload that another bucket has is none of this one's.
-    assert asked("POST", f"/theirs/big?uploadId={upload}") in {400, 404}
-    assert asked("DELETE", f"/theirs/big?uploadId={upload}") == 404
-    assert asked("PUT", "/theirs/a") == 200
+    assert ask("POST", f"/theirs/big?uploadId={upload}").status in {400, 404}
+    assert ask("DELETE", f"/theirs/big?uploadId={upload}").status == 404
+    assert ask("PUT", "/theirs/a").status == 200
 
 
 def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:
