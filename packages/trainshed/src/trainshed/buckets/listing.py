@@ -66,9 +66,7 @@ def list_page(
             prefixes.append(common)
             if skip_to is not None:
                 # The object named like the prefix itself comes first; all others below it are skipped.
-                # UTF-8 never has 0xff.
-                encoded = common.encode()
-                skip_to(encoded[:-1] + bytes([encoded[-1] + 1]))
+                skip_to(behind(common))
     return Page(objects, prefixes, "")
 
 
@@ -126,6 +124,12 @@ def common_prefix(name: str, query: Query) -> str | None:
         return None
     at = name.find(query.delimiter, len(query.prefix))
     return None if at < 0 else name[: at + len(query.delimiter)]
+
+
+def behind(prefix: str) -> bytes:
+    """Returns the least name after all that begin with a prefix. UTF-8 never has 0xff."""
+    encoded = prefix.encode()
+    return encoded[:-1] + bytes([encoded[-1] + 1])
 
 
 def encode_token(floor: bytes, generation: int = 0) -> str:

@@ -97,15 +97,10 @@ def parse_gs_uri(uri: str) -> tuple[str, str]:
     Raises `InvalidRequest` if the scheme is missing, the bucket name is illegal or the object
     name is illegal.
     """
-    if not uri.startswith(SCHEME):
+    bucket, _, name = uri.removeprefix(SCHEME).partition("/")
+    if not uri.startswith(SCHEME) or not bucket:
         raise InvalidRequest(
-            f"Invalid Cloud Storage URI: '{uri}': it does not begin with '{SCHEME}'. "
-            f"Write it as {SCHEME}BUCKET/OBJECT."
-        )
-    bucket, _, name = uri[len(SCHEME) :].partition("/")
-    if not bucket:
-        raise InvalidRequest(
-            f"Invalid Cloud Storage URI: '{uri}': the bucket is missing. "
+            f"Invalid Cloud Storage URI: '{uri}': it does not begin with '{SCHEME}' and a bucket. "
             f"Write it as {SCHEME}BUCKET/OBJECT."
         )
     validate_bucket_name(bucket)

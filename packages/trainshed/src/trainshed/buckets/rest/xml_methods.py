@@ -17,9 +17,11 @@ from typing import Final
 from xml.etree import ElementTree
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, parse_goog_hash, verify
 from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported
+from trainshed.buckets.listing import behind, common_prefix, encode_token, list_page
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query, parse_number
 from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
@@ -98,29 +100,33 @@ def _operation(call: Call) -> list[str]:
 
 async def _list(call: Call) -> Response:
     bucket, parameters = call.target.bucket, call.query
-    after = parameters.get("start-after", parameters.get("marker", ""))
-    wanted = call.number("max-keys")
+    limit = call.number("max-keys")
     query = Query(
         prefix=parameters.get("prefix", ""),
         delimiter=parameters.get("delimiter", ""),
         page_token=parameters.get("continuation-token", ""),
-        max_results=MAX_RESULTS if wanted is None else wanted,
-        start_offset=after,
+        max_results=MAX_RESULTS if limit is None else limit,
     )
+    if not query.page_token:
+        marker, start_after = parameters.get("marker", ""), parameters.get("start-after", "")
+        # A marker that is a prefix stands for all below it. No name has a NUL in it.
+        is_prefix = common_prefix(marker, query) == marker
+        floor = behind(marker) if is_prefix else (start_after or marker).encode() + b"\0"
+        query = replace(query, page_token=encode_token(floor))
     page = await call.run(call.store.at(bucket).list, bucket, query)
-    # The JSON API's offset is the first name that may be listed; here the name itself may not be.
-    objects = [(name, record) for name, record in page.objects if name != after]
+    if limit == 0:
+        page = list_page(query, entries=())
     fields = {
         "Name": bucket,
         "Prefix": query.prefix,
-        "KeyCount": str(len(objects) + len(page.prefixes)),
+        "KeyCount": str(len(page.objects) + len(page.prefixes)),
         "IsTruncated": "true" if page.next_page_token else "false",
     }
     if page.next_page_token:
         fields["NextContinuationToken"] = page.next_page_token
-        if objects and "list-type" not in parameters:
-            fields["NextMarker"] = objects[-1][0]
-    inner = [_elements(**fields), *(_listed(name, record) for name, record in objects)]
+        if "list-type" not in parameters:
+            fields["NextMarker"] = max([*dict(page.objects), *page.prefixes])
+    inner = [_elements(**fields), *(_listed(name, record) for name, record in page.objects)]
     inner += [f"<CommonPrefixes>{_elements(Prefix=p)}</CommonPrefixes>" for p in page.prefixes]
     return _xml("ListBucketResult", _LISTED, "".join(inner))
 
