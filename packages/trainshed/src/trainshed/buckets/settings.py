@@ -89,7 +89,7 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
 def _check(settings: Settings) -> None:
     enabled = require_object(settings.get(_VERSIONING), _VERSIONING).get("enabled")
     for name, value in (("versioning.enabled", enabled), (_HOLD, settings.get(_HOLD))):
-        if value not in (None, True, False):
+        if not isinstance(value, bool | None):
             raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
     if wrong := [name for name, text in settings.get(_LABELS, {}).items() if type(text) is not str]:
         raise InvalidRequest(f"Not a text: the labels {', '.join(wrong)}. Send JSON strings.")
@@ -154,7 +154,7 @@ def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple
     held: list[str] = []
     for name in _HOLDS:
         value = resource.get(name, name in before)
-        if value not in (None, True, False):
+        if not isinstance(value, bool | None):
             raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
         if value:
             held.append(name)

@@ -57,14 +57,13 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
         "timeFinalized": timestamp(record.created_ns),
     }
     view.update(record.fields)
-    if record.md5:
-        view["md5Hash"] = record.md5
-    if record.crc32c:
-        view["crc32c"] = record.crc32c
-    if record.components:
-        view["componentCount"] = record.components
-    if record.metadata:
-        view["metadata"] = record.metadata
+    known = {
+        "md5Hash": record.md5,
+        "crc32c": record.crc32c,
+        "componentCount": record.components,
+        "metadata": record.metadata,
+    }
+    view.update({key: value for key, value in known.items() if value})
     view.update(dict.fromkeys(record.holds, True))
     if record.deleted_ns:
         view["timeDeleted"] = timestamp(record.deleted_ns)
@@ -155,10 +154,7 @@ def record_headers(record: ObjectRecord) -> dict[str, str]:
 
 def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
     """Returns the editable text properties that a client's object resource sets. Raises InvalidRequest."""
-    fields = {key: resource[key] for key in EDITABLE if resource.get(key) is not None}
-    if wrong := [key for key, value in fields.items() if not isinstance(value, str)]:
-        raise InvalidRequest(f"Not a text: {', '.join(wrong)} of the object. Send JSON strings.")
-    _require_short(fields, "properties")
+    fields = _texts({key: resource.get(key) for key in EDITABLE}, "object's properties")
     # Clients of other languages read these as what they are, in every list that has the object.
     if _CLASS in fields:
         fields[_CLASS] = known_class(fields[_CLASS])
@@ -177,14 +173,16 @@ def _in_utc(text: str) -> str:
         ) from None
 
 
-def _require_short(texts: Mapping[str, str], what: str) -> None:
+def _texts(values: Mapping[str, Any], what: str) -> dict[str, str]:
+    """Returns those that are set. Raises InvalidRequest unless they are texts, and short in all."""
+    texts = {key: value for key, value in values.items() if value is not None}
+    if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
+        raise InvalidRequest(f"Not a text: {', '.join(wrong)} of the {what}. Send JSON strings.")
     if sum(len(text.encode()) for text in (*texts, *texts.values())) > _MOST_BYTES:
-        raise InvalidRequest(f"The object's {what} have over {_MOST_BYTES} bytes. Shorten them.")
+        raise InvalidRequest(f"The {what} have over {_MOST_BYTES} bytes. Shorten them.")
+    return texts
 
 
 def custom_metadata(resource: Mapping[str, Any]) -> dict[str, str]:
     """Returns the user's own metadata in a client's object resource. Raises InvalidRequest."""
-    metadata = require_object(resource.get("metadata"), "metadata")
-    texts = {str(key): str(value) for key, value in metadata.items() if value is not None}
-    _require_short(texts, "own metadata")
-    return texts
+    return _texts(require_object(resource.get("metadata"), "metadata"), "object's own metadata")
