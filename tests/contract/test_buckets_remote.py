@@ -67,8 +67,10 @@ def _make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def table(s3: str, request: pytest.FixtureRequest) -> BucketTable:
+def table(s3: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> BucketTable:
     """A bucket `far-1` below a prefix of the test's own."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
     return BucketTable(
         "far-1",
         "s3",
@@ -82,11 +84,7 @@ def table(s3: str, request: pytest.FixtureRequest) -> BucketTable:
 
 
 @pytest.fixture
-def service(
-    table: BucketTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Service]:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+def service(table: BucketTable, tmp_path: Path) -> Iterator[Service]:
     with Service(tmp_path, BucketRules("own", tables=(table,))) as made:
         yield made
 
@@ -269,13 +267,8 @@ def test_other_parts_of_the_service(bucket: Any, door: ObjectStore) -> None:
 
 
 def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
-    tmp_path: Path,
-    table: BucketTable,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, table: BucketTable, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
         gone = replace(table, endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}")

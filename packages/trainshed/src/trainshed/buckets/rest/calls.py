@@ -134,17 +134,19 @@ class Call:
         return parse_json(b"".join([block async for block in self.blocks(limit=_MAX_JSON)]))
 
     def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        """Yields the body in blocks of about `BLOCK` bytes. Content, which has no `limit`, is unpacked if it
-        was packed for the way; in the XML API that header is a property of the object."""
+        """Yields the body in blocks of about `BLOCK` bytes, unpacked if it was packed for the way; in the XML
+        API that header is a property of the object, and a part of a batch has it from the batch."""
         encoding = self.request.headers.get("content-encoding")
-        if encoding != "gzip" or limit is not None or self.target.endpoint is Endpoint.XML:
+        if encoding != "gzip" or self.is_part or self.target.endpoint is Endpoint.XML:
             return self._sent(limit)
-        return self.unpacked(self._sent(limit))
+        return self.unpacked(self._sent(limit), limit)
 
-    async def unpacked(self, packed: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def unpacked(
+        self, packed: AsyncIterator[bytes], limit: int | None = None
+    ) -> AsyncIterator[bytes]:
         """Yields what gzip packed, also if it is several packed ones, one behind another. Raises
-        `InvalidRequest` if it is no gzip, or was cut."""
-        unpacker, is_whole = zlib.decompressobj(_GZIP), True
+        `InvalidRequest` if it is no gzip, was cut, or has more than `limit` bytes."""
+        unpacker, is_whole, total = zlib.decompressobj(_GZIP), True, 0
         async for block in packed:
             # Bounded steps: a small file can unpack to gigabytes.
             pending = block
@@ -159,6 +161,9 @@ class Call:
                     raise InvalidRequest(f"The content is no gzip, as it says: {error}.") from error
                 pending = unpacker.unused_data or unpacker.unconsumed_tail
                 if content:
+                    total += len(content)
+                    if limit is not None and total > limit:
+                        raise InvalidRequest(f"The request's body unpacks to over {limit} bytes.")
                     yield content
             is_whole = unpacker.eof
         if rest := unpacker.flush():

@@ -196,17 +196,14 @@ def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:
 
 
 def _request(payload: bytes, content_id: str) -> InnerRequest:
-    head, _, body = payload.replace(b"\r\n", b"\n").partition(b"\n\n")
-    lines = head.split(b"\n")
-    words = lines[0].split(b" ")
+    headers, content = _headers(bytearray(payload + b"\n\n"), 0) or ({}, len(payload))
+    words = payload.partition(b"\n")[0].split()
     if len(words) < 2:
         raise InvalidRequest("A part of the batch has no request line. Send e.g. 'DELETE /path'.")
     target = words[1]
     if b"://" in target:
         target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
     path, _, query = target.partition(b"?")
-    headers: list[tuple[bytes, bytes]] = []
-    for line in lines[1:]:
-        name, _, value = line.partition(b":")
-        headers.append((name.strip().lower(), value.strip()))
-    return InnerRequest(words[0].decode("latin-1"), path, query, headers, body, content_id)
+    pairs = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
+    method = words[0].decode("latin-1")
+    return InnerRequest(method, path, query, pairs, payload[content:], content_id)
