@@ -189,12 +189,12 @@ async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
     monkeypatch.setattr("trainshed.api.grpc._source", peer)
     async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
         await give(house, f"user:{ANA}")
-        request = {"parent": LOCATION[4:]}
-        await house.ask(f"{JOB_SERVICE}.ListCustomJobs", request, token=issuer.access_token(NOW))
+        first, second = issuer.access_token(NOW), issuer.access_token(NOW)
+        await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=first)
         server = uvicorn.Server(uvicorn.Config(house.app, lifespan="off", log_level="warning"))
         serving = asyncio.create_task(server.serve([listen_unix(tmp_path / "programs")]))
         SOURCE.set("192.0.2.2")
-        caller = await Liveness(tmp_path / "programs").holder(f"Bearer {issuer.access_token(NOW)}")
+        caller = await Liveness(tmp_path / "programs").holder(f"Bearer {second}\u2003")
         server.should_exit = True
         await serving
     assert (caller.email, sources) == (ANA, ["192.0.2.1", "192.0.2.2"])

@@ -286,7 +286,7 @@ class Liveness:
         refuses; Unavailable if it does not answer."""
         question = (
             f"GET /trainshed/v1/whoami HTTP/1.1\r\nHost: localhost\r\n"
-            f"Authorization: {authorization}\r\n{SOURCE_HEADER}: {SOURCE.get()}\r\n"
+            f"Authorization: Bearer {token_in(authorization)}\r\n{SOURCE_HEADER}: {SOURCE.get()}\r\n"
             "Connection: close\r\n\r\n"
         )
         try:
