@@ -11,11 +11,11 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -25,8 +25,6 @@ from trainshed.buckets.errors import Unavailable, no_such_object
 from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
-
-T = TypeVar("T")
 
 TABLE = "generations.db"
 CONTENTS = "generations"
@@ -64,11 +62,7 @@ class Generations:
 
     def note(self, bucket: str, name: str, record: ObjectRecord) -> None:
         values = (bucket, name.encode(), record.generation, msgspec.json.encode(record))
-        self._do(
-            lambda table: table.execute(
-                "INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", values
-            )
-        )
+        self._do("INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", values)
 
     def open(self, bucket: str, name: str, generation: int) -> tuple[int, ObjectRecord]:
         """Open the content of a generation; the caller closes it. Raises NotFound."""
@@ -110,18 +104,12 @@ class Generations:
         with suppress(FileNotFoundError):
             self.content(bucket, name, generation).unlink()
             durable.sync_directory(str(self._directory(bucket)))
-        values = (bucket, name.encode(), generation)
-        self._do(
-            lambda table: table.execute(
-                "DELETE FROM generations WHERE bucket = ? AND name = ? AND generation = ?", values
-            )
-        )
+        query = "DELETE FROM generations WHERE bucket = ? AND name = ? AND generation = ?"
+        self._do(query, (bucket, name.encode(), generation))
 
     def forget(self, bucket: str) -> None:
         if self._table.exists():
-            self._do(
-                lambda table: table.execute("DELETE FROM generations WHERE bucket = ?", (bucket,))
-            )
+            self._do("DELETE FROM generations WHERE bucket = ?", (bucket,))
             shutil.rmtree(self._directory(bucket), ignore_errors=True)
 
     def close(self) -> None:
@@ -142,14 +130,14 @@ class Generations:
         # Most services have no bucket with versioning, and no such file.
         if not self._table.exists():
             return []
-        return self._do(lambda table: table.execute(query, values).fetchall())
+        return self._do(query, values)
 
-    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _do(self, query: str, values: tuple[Any, ...]) -> list[Any]:
         try:
             with self._lock:
                 if self._connection is None:
                     self._connection = connect(self._table, _SCHEMA)
-                return work(self._connection)
+                return self._connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(
                 f"The table of noncurrent generations cannot be used: {error}. Make room, and look at "

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from trainshed.buckets.errors import InvalidRequest
-from trainshed.buckets.rest.calls import Call, answer
+from trainshed.buckets.names import Endpoint
+from trainshed.buckets.rest.calls import Call, answer, error_answer
 from trainshed.httpd.messages import Response
 
 _BOUNDARY = re.compile(r"""boundary=("[^"]*"|'[^']*'|[^;\s]+)""", re.IGNORECASE)
@@ -131,6 +132,8 @@ _MAX_CALLS = 1000
 """Requests that a batch may have."""
 _MAX_BYTES = 10 << 20
 """Bytes that a batch's body may have."""
+_MAX_ANSWER = 32 << 20
+"""Bytes of a batch's answer, which is held in memory, behind which no more calls are made."""
 
 
 class InnerRequest(Struct, frozen=True):
@@ -150,13 +153,19 @@ async def answer_batch(
     call: Call, answer_part: Callable[[InnerRequest], Awaitable[Response]]
 ) -> Response:
     """Answer each request of a batch in turn. Raises `InvalidRequest` if the batch cannot be parsed."""
-    body = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
+    sent = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
     kind = call.request.headers.get("content-type", "")
-    requests = await call.run(parse_batch, kind, body)
+    requests = await call.run(parse_batch, kind, sent)
     boundary = f"batch_{os.urandom(12).hex()}"
-    parts: list[bytes] = []
+    body = bytearray()
     for inner in requests:
-        response = await answer_part(inner)
+        if len(body) > _MAX_ANSWER:
+            says = (
+                "The batch's answer is too large: this call was not made. Make it in another batch."
+            )
+            response = error_answer(InvalidRequest(says), Endpoint.METADATA)
+        else:
+            response = await answer_part(inner)
         lines = [
             f"--{boundary}",
             "Content-Type: application/http",
@@ -170,9 +179,9 @@ async def answer_batch(
             "",
             "",
         ]
-        parts += ["\r\n".join(lines).encode("latin-1"), response.body, b"\r\n"]
-    parts.append(f"--{boundary}--\r\n".encode())
-    return answer(b"".join(parts), kind=f'multipart/mixed; boundary="{boundary}"')
+        body += "\r\n".join(lines).encode("latin-1") + response.body + b"\r\n"
+    body += f"--{boundary}--\r\n".encode()
+    return answer(bytes(body), kind=f'multipart/mixed; boundary="{boundary}"')
 
 
 def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:
