@@ -29,7 +29,7 @@ def test_records_and_notes_stay_with_their_incarnations(slot: Path) -> None:
         claim.note({"n": 2, "text": "more"})
         claim.sync()
         claim.finish(journal.lost_record(f"end {incarnation}"))
-        claim.release()
+        journal.release(claim.lock)
     entries = journal.Entries(".")
     assert (entries.latest, entries.shim) == (2, (SHIM.process, SHIM.since))
     for incarnation in (1, 2):
@@ -42,7 +42,7 @@ def test_records_and_notes_stay_with_their_incarnations(slot: Path) -> None:
 
 
 def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:
-    journal.claim(2, SHIM).release()
+    journal.release(journal.claim(2, SHIM).lock)
     for incarnation in (1, 2):
         with pytest.raises(journal.Refused) as refused:
             journal.claim(incarnation, SHIM)
@@ -55,7 +55,7 @@ def test_a_start_and_its_end_are_synced(slot: Path, monkeypatch: pytest.MonkeyPa
     claim = journal.claim(1, SHIM)
     claim.sync()
     claim.finish(journal.lost_record("its end"))
-    claim.release()
+    journal.release(claim.lock)
     assert len(synced) == 2
     assert journal.Entries(".").record(1)
 
@@ -65,7 +65,7 @@ def test_a_held_slot_and_a_stopped_attempt_are_refused(slot: Path) -> None:
     with pytest.raises(journal.Refused) as refused:
         journal.claim(1, SHIM)
     assert refused.value.cause == protocol.REFUSED_HELD
-    claim.release()
+    journal.release(claim.lock)
     (slot.parent / protocol.STOPPED).touch()
     with pytest.raises(journal.Refused) as refused:
         journal.claim(2, SHIM)
@@ -86,7 +86,7 @@ def test_a_claim_waits_for_a_predecessor_that_ends(slot: Path) -> None:
     held = journal.try_lock(".")
     ends = threading.Timer(0.02, journal.release, (held,))
     ends.start()
-    journal.claim(1, SHIM).release()
+    journal.release(journal.claim(1, SHIM).lock)
     ends.join()
 
 
@@ -100,6 +100,6 @@ def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: 
     claim = journal.claim(3, SHIM)
     assert journal.expel(str(slot), 2, "late")
     claim.finish(journal.lost_record("by itself"))
-    claim.release()
+    journal.release(claim.lock)
     assert journal.expel(str(slot), 3, "late")
     assert journal.Entries(str(slot)).record(3) == journal.lost_record("by itself")

@@ -73,9 +73,7 @@ async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(house
     assert await house.result("GET", f"/v1/{trial['name']}") == trial
 
 
-async def test_a_client_gets_its_pending_trial_back_and_another_client_another(
-    house: House,
-) -> None:
+async def test_a_client_gets_its_pending_trial_back_and_another_its_own(house: House) -> None:
     """The public text: the identical trial while it is pending."""
     path = await study(house)
     (first,) = await suggested(house, path, "a")

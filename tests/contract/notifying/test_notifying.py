@@ -337,9 +337,7 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
     assert len(box.mails) == 1
 
 
-async def test_a_target_that_hangs_holds_up_neither_others_nor_jobs(
-    house: House, ops: Hook
-) -> None:
+async def test_a_target_that_hangs_holds_up_no_others_and_no_jobs(house: House, ops: Hook) -> None:
     held: list[asyncio.StreamWriter] = []
     listener = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]

@@ -281,6 +281,16 @@ tell(wildcard=reached("0.0.0.0"), loopback=reached("127.0.0.1"))
 """
     endpoint = {"certificate": str(files.certificate), "storage_port": 23471}
     assert told(place, asks, **endpoint) == {"wildcard": OWN, "loopback": OWN}
+    while_others_wait = """
+server = socket.create_server(("0.0.0.0", 23470), backlog=0)
+for _ in range(4):
+    threading.Thread(target=socket.create_connection, args=(("localhost", 23470),)).start()
+while ":5BAE 02 " not in open("/proc/net/tcp").read(): pass  # a connection to the port that waits
+bound = bind(("0.0.0.0", 0))
+for _ in range(4): server.accept()
+tell(bound=bound)
+"""
+    assert told(place, while_others_wait, **endpoint) == {"bound": "0.0.0.0"}
 
 
 def test_nobody_gets_a_port_by_the_shims_rights(place: Place) -> None:

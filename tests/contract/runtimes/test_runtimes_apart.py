@@ -143,9 +143,7 @@ def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
     assert (done.code, done.output) == (0, "ran\n"), done
 
 
-def test_what_is_lent_is_read_and_links_on_the_way_are_not_followed(
-    place: Path, level: str
-) -> None:
+def test_what_is_lent_is_read_and_links_on_the_way_not_followed(place: Path, level: str) -> None:
     """docs/tensorboard.md: what programs wrote, lent to a viewer."""
     if level == "session":
         pytest.skip("nothing can be lent at level session")

@@ -9,7 +9,6 @@ only from the first connection on, so that the shim's log loop carries no bulk d
 
 import contextlib
 import errno
-import os
 import select
 import socket
 import time
@@ -89,21 +88,10 @@ class Endpoint:
 
     def _start(self) -> None:
         self._ignore()
-        parent = os.getpid()
         try:
-            child = os.fork()
+            self.process = kernel.helper(self._relay.run, [at.fileno() for at in self._listeners])
         except OSError:
             self._loop.after(_NO_ROOM_PAUSE, self._listen)
-            return
-        if child == 0:
-            try:
-                kernel.help_parent(parent)
-                keep = {0, 1, 2, *(listener.fileno() for listener in self._listeners)}
-                kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
-                self._relay.run()
-            finally:
-                os._exit(0)
-        self.process = child
 
     def reaped(self, child: int) -> None:
         """Listen again if that was the relay, which has died."""

@@ -260,16 +260,7 @@ class GpuWatcher:
 
         self._count = len(uuids)
         self._cells = mmap.mmap(-1, max(1, self._count * _CELL.size))
-        parent = os.getpid()
-        self._helper = os.fork()
-        if self._helper == 0:
-            try:
-                kernel.help_parent(parent)
-                kernel.name_process("ts-gpus")
-                kernel.close_all(handle for handle in kernel.open_handles() if handle > 2)
-                _observe(uuids, self._cells)
-            finally:
-                os._exit(0)
+        self._helper = kernel.helper(lambda: _observe(uuids, self._cells), ())
 
     def read(self) -> list[list[float | None]]:
         """Return the last results, as a line has them; [] if there are none yet."""
@@ -289,6 +280,7 @@ def _number(value: float) -> float | None:
 
 def _observe(uuids: Sequence[str], cells: Any) -> None:
     """Measure these GPUs, or parts of GPUs, repeatedly, until killed. Ends where there is no driver."""
+    kernel.name_process("ts-gpus")
     calls: Any = None
     for name in LIBRARIES:
         with contextlib.suppress(OSError):

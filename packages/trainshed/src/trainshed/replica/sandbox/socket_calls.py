@@ -12,6 +12,7 @@ by the program have no effect. The kernel makes a connect unless it is redirecte
 no barrier.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -25,7 +26,6 @@ from trainshed.replica.sandbox import call_filter
 from trainshed.replica.system import kernel, processes, unix_sockets
 
 Address = tuple[str, int]
-
 
 GOOGLE = "127.63.0.1"
 """Where the names of Google's hosts that are intercepted, and of its metadata server, lead in a replica's
@@ -42,9 +42,10 @@ PORTS = 3
 _PIDFD_GETFD = 438
 _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 _CONTINUE = 1
+_BY_A_FORK = -1
+"""A fork of the shim makes the call, and answers."""
 _REQUEST = struct.Struct("QIIiIQQQQQQQ")
 _ANSWER = struct.Struct("QqiI")
-
 
 _LONGEST_ADDRESS = 128
 """Bytes of one, as the kernel takes them."""
@@ -129,17 +130,15 @@ class SocketCalls:
         question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(
             self._buffer
         )
-        made = self._make(_Call(self._handle, question, number, process, handle), pointer, length)
-        answer = (question, 0, 0, _CONTINUE) if made is None else (question, 0, -made, 0)
-        try:
-            fcntl.ioctl(self._handle, _SEND, _ANSWER.pack(*answer))
-        except OSError:
-            pass  # It is gone.
+        call = _Call(self._handle, question, number, process, handle)
+        made = self._make(call, pointer, length)
+        if made != _BY_A_FORK:
+            call.answer(made)
         return True
 
     def _make(self, call: "_Call", pointer: int, length: int) -> int | None:
         """Make the call in the process's place. Returns the error number, 0 = none; None = the kernel is to
-        make the call unchanged."""
+        make the call unchanged; `_BY_A_FORK`."""
         # The kernel reads the length as a C int.
         length = (length & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
         if not 0 <= length <= _LONGEST_ADDRESS:
@@ -150,7 +149,10 @@ class SocketCalls:
         there = self._redirected.get(_address(address)) if address is not None else None
         if address is None or there is None:
             return None
-        return call.do(call_filter.CONNECT, _as_given(address, there))
+        address = _as_given(address, there)
+        if there[1] == self._port and call.is_left_to_a_fork(address):
+            return _BY_A_FORK
+        return call.do(call_filter.CONNECT, address)
 
     def _bind_for(self, call: "_Call", address: bytes | None, length: int) -> int | None:
         # A process whose memory we cannot read may not bind, if we can read that of others.
@@ -192,6 +194,23 @@ class _Call:
         self.number = number
         self.process = process
         self.handle = handle
+
+    def answer(self, made: int | None) -> None:
+        """Answer with the error number of a call that was made; None = the kernel is to make it."""
+        answer = (
+            (self._question, 0, 0, _CONTINUE) if made is None else (self._question, 0, -made, 0)
+        )
+        with contextlib.suppress(OSError):  # It is gone.
+            fcntl.ioctl(self._listener, _SEND, _ANSWER.pack(*answer))
+
+    def is_left_to_a_fork(self, address: bytes) -> bool:
+        """Have a fork connect and answer, since the program may let itself wait, which the shim has no time
+        for. False: there can be none."""
+        try:
+            kernel.helper(lambda: self.answer(self.do(call_filter.CONNECT, address)))
+        except OSError:
+            return False
+        return True
 
     def do(self, call: str, address: bytes) -> int | None:
         """Make the call with these bytes on the process's socket. Returns the error number, 0 = none; None =

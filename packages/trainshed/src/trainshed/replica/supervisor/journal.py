@@ -156,10 +156,6 @@ class Claim:
         append(self.lock, {"over": self._incarnation, "record": record})
         self.sync()
 
-    def release(self) -> None:
-        """Release the slot's lock, for all processes that inherited it."""
-        release(self.lock)
-
 
 class Shim(NamedTuple):
     """A shim as the service knows it: process id and start (`protocol.process_start`) in `proc`, the

@@ -46,18 +46,15 @@ class MainProcess:
         self.errors, errors = os.pipe()
         #: The shim's end of the socket pair.
         self.control, control = socket.socketpair()
-        shim = os.getpid()
+
+        def begin() -> None:
+            kernel.name_process("ts-program")
+            self.control.close()
+            kernel.close_all([self.output, self.errors])
+            _Beginning(control, (output, errors), level, namespace).run(become)
+
         #: Its process id.
-        self.process = os.fork()
-        if self.process == 0:
-            try:
-                kernel.help_parent(shim)
-                kernel.name_process("ts-program")
-                self.control.close()
-                kernel.close_all([self.output, self.errors])
-                _Beginning(control, (output, errors), level, namespace).run(become)
-            finally:
-                os._exit(1)
+        self.process = kernel.helper(begin)
         for theirs in (control.detach(), output, errors):
             os.close(theirs)
 

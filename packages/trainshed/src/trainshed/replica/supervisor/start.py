@@ -147,7 +147,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
         record = journal.lost_record(_cause(error), by_service=True)
     _write_down(claim, record, finished)
-    claim.release()
+    journal.release(claim.lock)
     listeners.send(
         {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
         if "lost" in record

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import struct
-from typing import Any, Iterable
+from typing import Any, Callable, Container, Iterable
 
 _CLONE_VM = 0x00000100
 CLONE_NEWNS = 0x00020000
@@ -204,6 +204,22 @@ def help_parent(parent: int) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() not in (0, parent):
         os._exit(0)
+
+
+def helper(work: "Callable[[], object]", kept: "Container[int] | None" = None) -> int:
+    """Fork a process that does `work` and ends with this one, and return its id. `kept`: the handles that it
+    keeps besides the standard ones; None = all. Raises OSError."""
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            help_parent(parent)
+            if kept is not None:
+                close_all(h for h in open_handles() if h > 2 and h not in kept)
+            work()
+        finally:
+            os._exit(1)
+    return child
 
 
 def leave_keyring() -> None:
