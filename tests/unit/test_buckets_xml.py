@@ -211,6 +211,7 @@ def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:
         ("PUT", "/bucket/a?partNumber=0&uploadId=none"): (400, "InvalidArgument"),
         ("GET", "/bucket?cors"): (400, "NotImplemented"),
         ("GET", "/bucket/a?acl"): (400, "NotImplemented"),
+        ("GET", "/bucket/a?uploadId=U"): (400, "NotImplemented"),
         ("PUT", "/bucket/a?compose"): (400, "NotImplemented"),
         ("PUT", "/bucket/a?partNumber=1"): (400, "NotImplemented"),
         ("DELETE", "/bucket/a?tagging"): (400, "NotImplemented"),

@@ -69,9 +69,7 @@ async def test_a_node_is_drained_and_comes_back(house: House) -> None:
 
 
 @pytest.mark.parametrize("verb", ["drain", "undrain"])
-async def test_an_unknown_node_is_refused_with_those_that_there_are(
-    house: House, verb: str
-) -> None:
+async def test_an_unknown_node_is_refused_with_those_there_are(house: House, verb: str) -> None:
     answer = await house.call("POST", f"{NODES}/node-3:{verb}")
     assert answer.status == 404
     assert "the nodes are: node-1, node-2." in answer.error["message"]

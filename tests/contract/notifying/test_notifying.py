@@ -217,9 +217,7 @@ async def until_forgotten(house: House, but: int = 0) -> None:
     await until_found(forgotten)
 
 
-async def test_a_webhook_is_told_with_a_signature_that_can_be_checked(
-    house: House, ops: Hook
-) -> None:
+async def test_a_webhook_is_told_with_a_signature_to_check(house: House, ops: Hook) -> None:
     outbox = worker(house, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
     async with at_work(outbox):
         uid = await failed(house, outbox, **{"trainshed-notify": "ops"})

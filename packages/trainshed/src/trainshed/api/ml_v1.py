@@ -183,7 +183,6 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.UpdateJob": update,
 }
 
-
 CHECKS: Final[Checks] = {f"{_SERVICE}.CreateJob": check_create}
 
 

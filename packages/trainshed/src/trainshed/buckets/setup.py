@@ -21,7 +21,6 @@ LOCAL: Final = "local"
 S3: Final = "s3"
 GCS: Final = "gcs"
 
-
 _S3_ONLY = ("access_key_env", "secret_key_env", "session_token_env")
 _REMOTE_ONLY = ("bucket", "prefix", "endpoint", "region", *_S3_ONLY, "service_account_env")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

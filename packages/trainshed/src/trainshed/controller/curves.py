@@ -43,7 +43,6 @@ _AT_ONCE: Final = 2
 _END: Final = 5.0
 """Seconds that the end of a job waits for the last of its curves; the rest is read after it."""
 
-
 _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
 
 

@@ -45,7 +45,6 @@ _OF_ONE_CONNECTION: Final = frozenset(
 )
 """Headers that are never passed on: they are about one connection."""
 
-
 _SIZED: Final = (b"content-length", b"transfer-encoding")
 
 

@@ -20,7 +20,6 @@ exit "$status"
 """Runs a command, and kills it and everything that it started when its standard input ends: if the service is
 killed, nothing may go on building or keep an image tool's lock."""
 
-
 _PATIENCE = 5.0
 """Seconds for a process to end everything that it started after it was asked to."""
 

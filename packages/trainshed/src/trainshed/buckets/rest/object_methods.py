@@ -29,7 +29,6 @@ _HASH_LIMIT = 1 << 30
 """Bytes up to which a get computes missing checksums (some seconds of work). A larger file that was written
 through the directory has none, so that clients do not give up waiting."""
 
-
 _SEARCHERS: Final = ThreadPoolExecutor(2, thread_name_prefix="globs")
 """Threads for searches by glob, so that they never fill the threads that all requests share."""
 

@@ -56,6 +56,7 @@ _OF_LISTS: Final = {
 }
 _IGNORED: Final = {"alt", "key", "prettyPrint", "quotaUser", "userIp", "userProject"}
 """Parameters that clients may add to any request; those of signatures begin with `x-goog-`."""
+_COUNTED: Final = {"generation", "uploadId", "partNumber"}
 
 
 async def answer_xml(call: Call) -> Response:
@@ -94,8 +95,11 @@ async def answer_xml(call: Call) -> Response:
 def _operation(call: Call) -> list[str]:
     """Returns the method, COPY for a PUT that copies, and the names of parameters that count, sorted."""
     method = "COPY" if call.target.to_bucket else call.request.method
+    ignored = _IGNORED
+    if method in ("GET", "HEAD"):  # Readers add others as well, which have a value.
+        ignored = ignored | ({n for n, value in call.query.items() if value} - _COUNTED)
     names = (name for name in call.query if not name.lower().startswith("x-goog-"))
-    return [method, *sorted(name for name in names if name not in _IGNORED)]
+    return [method, *sorted(name for name in names if name not in ignored)]
 
 
 async def _list(call: Call) -> Response:

@@ -189,7 +189,6 @@ _MISSING_BUCKET: Final = (
     re.compile(rf"404 Client Error: .*https?://storage\.googleapis\.com/{_BUCKET}/"),
 )
 
-
 _MAKE_BUCKET: Final = (
     "Inside a job, gs:// and storage.googleapis.com are this service's own buckets, and Google's public ones "
     "are not among them: there is no bucket {} here, or not that object in it. Make the bucket (gcloud "

@@ -35,7 +35,6 @@ LOG_GOES_ON_TEXT = (
     "the disk takes its log again: all that it has said is written down, and it goes on."
 )
 
-
 _FIRST = 1.0
 """Seconds from the start to the first measurement, early enough for short programs to be measured."""
 _MOMENT = 0.002

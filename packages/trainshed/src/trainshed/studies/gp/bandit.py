@@ -48,7 +48,6 @@ _LISTED = 100
 _ALL_BUT_THE_SAME = 1e-5
 """Distance, in units of the cube, within which a further trial teaches nothing."""
 
-
 _COEFFICIENT = 1.8
 """Of the upper confidence bound, as in the paper."""
 
