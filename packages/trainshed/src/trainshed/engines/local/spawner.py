@@ -29,10 +29,8 @@ from trainshed.replica.system import trees, unix_sockets
 log = logging.getLogger(__name__)
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
-
 _ENVIRONMENT: Final = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "LD_BIND_NOW": "1"}
 """A zygote's. Functions of libraries are looked up in it at once, not again in each fork that calls them."""
-
 PATIENCE: Final = 10.0
 """Seconds after which a zygote that does not read what it is given counts as hung. Well below a lease."""
 _FULL_PAUSE: Final = 0.002

@@ -20,6 +20,7 @@ import select
 import socket
 import struct
 from collections.abc import Container, Mapping
+from typing import NamedTuple
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter
@@ -44,6 +45,8 @@ _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 _CONTINUE = 1
 _BY_A_FORK = -1
 """A fork of the shim makes the call, and answers."""
+_MOST_FORKS = 64
+"""They count as none of the program's processes, nor does their memory."""
 _REQUEST = struct.Struct("QIIiIQQQQQQQ")
 _ANSWER = struct.Struct("QqiI")
 
@@ -103,6 +106,8 @@ class SocketCalls:
         self._redirected = redirected
         #: Ports that can be bound on the replica's own address alone.
         self._kept = kept
+        #: Forks that connect.
+        self._forks: set[int] = set()
         self._buffer = bytearray(_REQUEST.size)
         self._bind = call_filter.number_of(call_filter.BIND) or 0
         self._takes_part = call_filter.can_take_part()
@@ -150,9 +155,21 @@ class SocketCalls:
         if address is None or there is None:
             return None
         address = _as_given(address, there)
-        if there[1] == self._port and call.is_left_to_a_fork(address):
-            return _BY_A_FORK
-        return call.do(call_filter.CONNECT, address)
+        if there[1] != self._port:
+            return call.do(call_filter.CONNECT, address)
+        # The program may let itself wait, which the shim has no time for.
+        if len(self._forks) == _MOST_FORKS:
+            return errno.EAGAIN
+        try:
+            fork = kernel.helper(lambda: call.answer(call.do(call_filter.CONNECT, address)))
+        except OSError:
+            return errno.EAGAIN
+        self._forks.add(fork)
+        return _BY_A_FORK
+
+    def reaped(self, child: int) -> None:
+        """Take note that a child of the shim has ended, which may be one of the forks."""
+        self._forks.discard(child)
 
     def _bind_for(self, call: "_Call", address: bytes | None, length: int) -> int | None:
         # A process whose memory we cannot read may not bind, if we can read that of others.
@@ -167,9 +184,8 @@ class SocketCalls:
         host, port = _address(address)
         parts = host.split(".")
         if parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != self._own:
-            return (
-                errno.EADDRNOTAVAIL
-            )  # Another replica has it, or may have: it is in 127.64.0.0/10.
+            # Another replica has it, or may have: it is in 127.64.0.0/10.
+            return errno.EADDRNOTAVAIL
         if port in self._kept and host != self._own:
             return errno.EADDRINUSE
         is_shared = _is_wildcard(address) or (host, port) in self._redirected
@@ -183,34 +199,20 @@ class SocketCalls:
         return hidden if made is None else made
 
 
-class _Call:
+class _Call(NamedTuple):
     """A question of the kernel: `process`, or a thread of it, calls `number` on its `handle`."""
 
-    def __init__(
-        self, listener: int, question: int, number: int, process: int, handle: int
-    ) -> None:
-        self._listener = listener
-        self._question = question
-        self.number = number
-        self.process = process
-        self.handle = handle
+    listener: int
+    question: int
+    number: int
+    process: int
+    handle: int
 
     def answer(self, made: int | None) -> None:
         """Answer with the error number of a call that was made; None = the kernel is to make it."""
-        answer = (
-            (self._question, 0, 0, _CONTINUE) if made is None else (self._question, 0, -made, 0)
-        )
+        error, flags = (0, _CONTINUE) if made is None else (-made, 0)
         with contextlib.suppress(OSError):  # It is gone.
-            fcntl.ioctl(self._listener, _SEND, _ANSWER.pack(*answer))
-
-    def is_left_to_a_fork(self, address: bytes) -> bool:
-        """Have a fork connect and answer, since the program may let itself wait, which the shim has no time
-        for. False: there can be none."""
-        try:
-            kernel.helper(lambda: self.answer(self.do(call_filter.CONNECT, address)))
-        except OSError:
-            return False
-        return True
+            fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(self.question, 0, error, flags))
 
     def do(self, call: str, address: bytes) -> int | None:
         """Make the call with these bytes on the process's socket. Returns the error number, 0 = none; None =
@@ -222,7 +224,7 @@ class _Call:
             try:
                 # The process may have died and its id been reused meanwhile: then the address and the socket
                 # are wrong.
-                fcntl.ioctl(self._listener, _IS_VALID, struct.pack("Q", self._question))
+                fcntl.ioctl(self.listener, _IS_VALID, struct.pack("Q", self.question))
                 copy = kernel.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, self.handle, 0)
             finally:
                 os.close(lent)

@@ -148,6 +148,8 @@ class Sidecars:
 
     def reaped(self, child: int) -> None:
         """Take note that a child has ended, which may be one of the helpers."""
+        for calls in self._calls:
+            calls.reaped(child)
         if self._storage is not None:
             self._storage.reaped(child)
 
