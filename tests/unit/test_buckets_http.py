@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import gzip
 import json
 import os
@@ -388,6 +389,7 @@ def test_a_copy_for_which_there_is_no_room_leaves_its_source_closed(
 ) -> None:
     put(ask, "x", b"1")
     monkeypatch.setattr(store, "stage", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    gc.collect()  # What other tests have left open may be closed at any time.
     before = list(Path("/proc/self/fd").iterdir())
     assert ask("POST", ITEM + "x/copyTo/b/bucket/o/c").status == 503
     assert len(list(Path("/proc/self/fd").iterdir())) == len(before)

@@ -93,9 +93,7 @@ def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
     assert not bucket.sent
 
 
-def test_no_object_leaves_the_directory_that_was_named(
-    service: FakeService, tmp_path: Path
-) -> None:
+def test_no_object_leaves_the_directory_named(service: FakeService, tmp_path: Path) -> None:
     service.on("GET", OBJECTS, {"items": [stored("d/../../evil")]})
     service.on("GET", f"{OBJECTS}/d/../../evil", b"x")
     result = service.cli("buckets", "cp", "-r", "gs://b/d", str(tmp_path / "here"))
