@@ -33,6 +33,7 @@ from trainshed.buckets.rest.views import (
     timestamp,
     xml_element,
 )
+from trainshed.buckets.settings import HEADERS
 from trainshed.buckets.transfers import copy
 from trainshed.httpd.messages import Response
 
@@ -41,11 +42,7 @@ _MAX_XML = 4 << 20
 _LISTED: Final = "http://doc.s3.amazonaws.com/2006-03-01"
 _UPLOADED: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 _PROPERTIES: Final = {
-    "content-type": "contentType",
-    "content-encoding": "contentEncoding",
-    "content-disposition": "contentDisposition",
-    "content-language": "contentLanguage",
-    "cache-control": "cacheControl",
+    **{header.lower(): field for field, header in HEADERS.items()},
     "x-goog-storage-class": "storageClass",
     "x-goog-custom-time": "customTime",
 }
