@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tests.chaos.victim import Span
+
 _NEW_NAMESPACE: Final = 0x00020000
 """CLONE_NEWNS"""
 _GIB: Final = 1 << 30
@@ -31,8 +33,8 @@ class SmallDisk:
     NotHere."""
 
     def __init__(self, data: Path, witness: Path) -> None:
-        #: Between which moments (ns) it was full.
-        self.full: list[tuple[int, int]] = []
+        #: When it was full.
+        self.full: list[Span] = []
         self._data, self._witness = data, witness
         self._image = data.parent / "disk.img"
         self._filler = data / "filler"
@@ -78,7 +80,7 @@ class SmallDisk:
         """Give it back, if it was taken."""
         if self._filler.exists():
             self._filler.unlink()
-            self.full.append((self._began, time.time_ns()))
+            self.full.append(Span(self._began, time.time_ns()))
 
     def keep(self, directory: Path) -> None:
         """What lies on it goes when the run ends: copy it for whoever looks for what was wrong."""

@@ -15,8 +15,8 @@ from typing import Any, Final
 from tests.chaos import logs
 from tests.chaos.diary import LifeSeen, ReplicaSeen
 from tests.chaos.expected import Moves
-from tests.chaos.maintenance import AFTER, Drain, overlaps
 from tests.chaos.plans import Pool
+from tests.chaos.victim import Span, overlaps
 
 _RESTARTS: Final = 5
 
@@ -39,6 +39,8 @@ class Fates:
     attempts: tuple[int, ...]
     moved: frozenset[int]
     asked_to_leave: int
+    unmade: int
+    """Starts that no shim took up while zygotes hung."""
 
     @property
     def counts(self) -> Counter[int]:
@@ -74,7 +76,8 @@ def fates(
     timeline: Iterable[Mapping[str, Any]],
     lines: Iterable[logs.Line],
     killed: set[tuple[str, int]],
-    drains: Sequence[Drain],
+    drains: Sequence[Span],
+    hangs: Sequence[Span],
 ) -> Fates:
     """Put together what is known."""
     mine = [entry for entry in timeline if entry["details"].get("replica") == replica]
@@ -93,18 +96,24 @@ def fates(
         and _is_moved(life, pool, its_attempt == attempt, (replica, life.number) in killed)
     }
     asked_to_leave = sum(entry["kind"] == "replica_asked_to_leave" for entry in mine)
-    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked_to_leave)
+    unmade = sum(
+        "no shim came up" in entry["message"]
+        and overlaps(hangs, at := nanoseconds(entry["at"]), at)
+        for entry in mine
+        if entry["kind"] == "replica_lost"
+    )
+    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked_to_leave, unmade)
 
 
 def ended_by_full_disk(
-    timeline: Iterable[Mapping[str, Any]], full: Sequence[tuple[int, int]]
+    timeline: Iterable[Mapping[str, Any]], full: Sequence[Span]
 ) -> Iterator[int]:
-    """Attempts of which a start found no room on the disk (docs/adr/0045). `full`: between which moments (ns)
-    the disk was; a service may come to say so when it is started anew."""
+    """Attempts of which a start found no room on the disk (docs/adr/0045). `full`: when the disk was; a
+    service may come to say so when it is started anew."""
     for entry in timeline:
         if entry["kind"] == "service_failed" and os.strerror(errno.ENOSPC) in entry["message"]:
             at = nanoseconds(entry["at"])
-            if any(began <= at <= ended + AFTER for began, ended in full):
+            if overlaps(full, at, at):
                 yield entry["details"]["attempt"]
 
 

@@ -3,33 +3,15 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.chaos.victim import Refused, Unreachable, Victim
+from tests.chaos.victim import Refused, Span, Unreachable, Victim
 
 _NODES: Final = "/trainshed/v1/nodes"
 _LEAVES: Final = 60.0
 """Seconds within which a drained node must be empty, kills of the service included."""
-AFTER: Final = 5 * 10**9
-"""Nanoseconds after the end of a drain in which something may still end because of it: grace, and a service
-that is started anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """A node was drained, and taken back, some time between these moments (ns)."""
-
-    node: str
-    began: int
-    ended: int
-
-
-def overlaps(drains: Iterable[Drain], began: int, ended: int) -> bool:
-    """Whether somebody who lived from `began` to `ended` may have been told to leave."""
-    return any(drain.began <= ended and began <= drain.ended + AFTER for drain in drains)
 
 
 class Maintenance:
@@ -37,7 +19,7 @@ class Maintenance:
     takes note of it."""
 
     def __init__(self, victim: Victim, nodes: int, seed: int, tell: Callable[..., None]) -> None:
-        self.drains: list[Drain] = []
+        self.drains: list[Span] = []
         self.trouble: list[str] = []
         self._victim = victim
         self._nodes = [f"local-{number}" for number in range(nodes)]
@@ -83,7 +65,7 @@ class Maintenance:
                 self._closing.wait(self._chance.uniform(0.1, 2))
             self._look(drained=nodes)
         ended = time.time_ns()
-        self.drains += [Drain(node, began, ended) for node in nodes]
+        self.drains += [Span(began, ended)]
         self._tell("drained", nodes=nodes, began=began, until_left=until_left)
 
     @contextmanager

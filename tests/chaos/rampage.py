@@ -12,7 +12,7 @@ from tests.chaos.deeds import Deeds
 from tests.chaos.disk import SmallDisk
 from tests.chaos.plans import JobPlan, Pace
 from tests.chaos.tuning import Tunings
-from tests.chaos.victim import Refused, Victim
+from tests.chaos.victim import Refused, Span, Victim
 from tests.e2e.processes import children
 
 _VICTIMS: Final = ("service", "zygote", "both", "buckets", "stop")
@@ -143,10 +143,12 @@ def _stop_zygote(victim: Victim, deeds: Deeds) -> None:
             return
         time.sleep(0.05)
     deeds.tell("zygote stopped", start=victim.starts)
+    began = time.time_ns()
     until = time.monotonic() + _REPLACED
     while victim.waits_for_zygote and time.monotonic() < until:
         _look(victim)
         time.sleep(0.2)
+    victim.hangs.append(Span(began, time.time_ns()))
     if victim.waits_for_zygote:
         victim.faults.append(f"a zygote that hangs was not replaced within {_REPLACED:g} s")
 

@@ -83,7 +83,8 @@ def run(options: Options) -> int:
         service = victim.service()
         for tuning in tunings.all:
             wrong += [f"{tuning.name}: {text}" for text in tunings.wrong(tuning, service)]
-        judge = partial(by_plan, drains=maintenance.drains, full=disk.full if disk else ())
+        full = disk.full if disk else ()
+        judge = partial(by_plan, drains=maintenance.drains, full=full, hangs=victim.hangs)
         reports = [check(story, service, directory, judge) for story in stories]
         if len(frozenset[bool]().union(*(report.isolated for report in reports))) > 1:
             wrong.append("some programs had a sandbox, and others had none")

@@ -15,9 +15,8 @@ from tests.chaos.deeds import Story, diary_of
 from tests.chaos.diary import ReplicaSeen, read
 from tests.chaos.expected import Course, History, Outcome, course, decisive, expected
 from tests.chaos.fates import Fates, ended_by_full_disk, fates, nanoseconds
-from tests.chaos.maintenance import Drain
 from tests.chaos.plans import CancelAt, End, JobPlan
-from tests.chaos.victim import request
+from tests.chaos.victim import Span, request
 from tests.e2e.running import Service
 
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
@@ -100,9 +99,10 @@ def check(
 
 
 def by_plan(
-    job: Over, drains: Sequence[Drain], full: Sequence[tuple[int, int]] = ()
+    job: Over, drains: Sequence[Span], full: Sequence[Span], hangs: Sequence[Span]
 ) -> Iterator[str]:
-    """It went as its plan says, but for drains of its nodes and starts while the disk was `full`."""
+    """It went as its plan says, but for drains of its nodes, and starts while the disk was `full` or the
+    zygote hung."""
     plan = job.story.plan
     facts = {
         replica: fates(
@@ -113,6 +113,7 @@ def by_plan(
             job.files.lines.get(replica, ()),
             job.story.killed,
             drains,
+            hangs,
         )
         for replica, seen in job.seen.items()
     }
@@ -200,7 +201,7 @@ def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -
     # A program may be stopped before it has come to its diary: in a cancelled job, beside the actor, or by a
     # drain.
     silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
-    if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave:
+    if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave + fate.unmade:
         yield f"{len(fate.seen.lives)} lives, and the timeline tells of {starts}"
     if replica != plan.actor and (needless := fate.needless()):
         yield f"restarted for nothing after the lives {needless} of attempts {fate.attempts}"

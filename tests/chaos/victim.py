@@ -13,7 +13,8 @@ import subprocess
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,22 @@ _MARKS: Final = {
 """What is in the command lines of a service's children."""
 PATIENCE: Final = 300.0
 """Seconds that a caller tries in all."""
+_AFTER: Final = 5 * 10**9
+"""Nanoseconds after a `Span` in which something may still end because of it: grace, and a service that is
+started anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Between these moments (ns) a node was drained, the disk full, or a zygote hung."""
+
+    began: int
+    ended: int
+
+
+def overlaps(spans: Iterable[Span], began: int, ended: int) -> bool:
+    """Whether one of them may have touched what went on from `began` to `ended`."""
+    return any(span.began <= ended and began <= span.ended + _AFTER for span in spans)
 
 
 class Unreachable(Exception):
@@ -52,6 +69,7 @@ class Victim:
         self.data = data
         self.faults: list[str] = []
         self.starts = 0
+        self.hangs: list[Span] = []
         #: Set whenever a request is about to be sent, or something was killed from outside: a good moment for
         #: more.
         self.stirred = threading.Event()
