@@ -207,23 +207,23 @@ def _size(size: int) -> str:
 
 @contextmanager
 def _bounded() -> Generator[None]:
-    """Limit time and memory in the context. Only for the main thread of a process that has no other use for
-    SIGALRM."""
+    """Limit the processor's time and memory in the context. Only for the main thread of a process that has no
+    other use for SIGPROF."""
 
     def late(number: int, frame: object) -> None:
         raise Refused(
-            f"The packages are not opened: looking at them takes more than {MOST_SECONDS:g} "
+            f"The packages are not opened: looking at them takes a processor more than {MOST_SECONDS:g} "
             "seconds (the limit of time)."
         )
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     restore = _limit_memory()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
         restore()
 
 

@@ -35,7 +35,7 @@ MOST_METADATA = 4 << 20
 """Bytes of one of the files that describe a package: pyproject.toml, PKG-INFO, METADATA, setup.py,
 setup.cfg."""
 MOST_SECONDS = 60.0
-"""Seconds for checking the archives of one installation."""
+"""Seconds that a processor may compute for checking the archives of one installation."""
 MOST_MEMORY = 512 << 20
 """Bytes of memory for checking them, beyond what the process has before."""
 
