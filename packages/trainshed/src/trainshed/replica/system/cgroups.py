@@ -143,10 +143,10 @@ class ControlGroups:
         if memory and limits.memory_limit:
             _limit_memory(memory, limits.memory_limit)
         if cpu and limits.cpu_weight:
-            # One with 20 vCPUs or more counts as any other process, and smaller ones less: the service, which
+            # One with 4 vCPUs or more counts as any other process, and smaller ones less: the service, which
             # stops and shows them, is to have its time.
             name, usual = ("cpu.weight", 100) if _is_v2(cpu) else ("cpu.shares", 1024)
-            share = min(usual, max(2, usual * limits.cpu_weight // 2000))
+            share = min(usual, max(2, usual * limits.cpu_weight // 400))
             kernel.write(os.path.join(cpu, name), str(share))
         if pids and limits.pids_limit:
             kernel.write(os.path.join(pids, "pids.max"), str(limits.pids_limit))
