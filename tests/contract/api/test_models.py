@@ -118,6 +118,7 @@ async def test_lists_filter_order_and_page(house: House) -> None:
     page = await house.result("GET", f"{MODELS}?pageSize=2&orderBy=display_name")
     assert [model["displayName"] for model in page["models"]] == ["a", "b"]
     token = page["nextPageToken"]
+    await house.call("DELETE", f"{MODELS}/m1")
     assert await found(f"pageSize=2&orderBy=display_name&pageToken={token}") == ["c"]
     assert fields(await house.call("GET", f"{MODELS}?pageToken={token}")) == {"page_token"}
     assert fields(await house.call("GET", f"{MODELS}?filter=size>3")) == {"filter"}

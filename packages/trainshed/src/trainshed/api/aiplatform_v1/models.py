@@ -63,6 +63,7 @@ _LISTING: Final = Listing[ModelVersion](
         "create_time": lambda record: record.created,
         "update_time": lambda record: record.updated,
     },
+    key=lambda record: f"{record.name}@{record.version}",
 )
 
 

@@ -211,6 +211,10 @@ class Scan(Generic[T]):
         return verdicts
 
 
+def _name_of(record: Any) -> str:
+    return str(record.name)
+
+
 class Listing(Struct, Generic[T], frozen=True):
     """What a short list of records can be filtered and ordered by."""
 
@@ -221,6 +225,8 @@ class Listing(Struct, Generic[T], frozen=True):
     #: Records of a page: by default, and at most.
     page: int = 100
     largest: int = 100
+    #: What tells a record from all others.
+    key: Callable[[T], str] = _name_of
 
     async def page_of(
         self,
@@ -230,19 +236,23 @@ class Listing(Struct, Generic[T], frozen=True):
         passes: Callable[[T], bool] | None = None,
     ) -> tuple[list[T], str]:
         """Return one page of the records that pass the request's filter, in the order that it names, and the
-        token of the next page, which counts those that passed before. `what`: whose list it is; `passes`: the
-        filter, None = it is by texts and labels. Raises InvalidRequest."""
+        token of the next page, which names its first one, since those before it may be deleted meanwhile, and
+        counts them, since it may be deleted itself. `what`: whose list it is; `passes`: the filter, None = it
+        is by texts and labels. Raises InvalidRequest."""
         size = page_size(request.page_size, default=self.page, maximum=self.largest)
         text = getattr(request, "filter", "")
         passes = passes or record_filter(text, self.noun, self.texts)
         order = getattr(request, "order_by", "")
         ordered = _in_order(records, order, self.orders)
         question = (what, text, order)
-        start = decode_number(request.page_token, *question)
+        count, _, first = decode_token(request.page_token, *question).partition(" ")
         # There is no time limit, since a token counts what passes. The cost is bounded, because names are
         # short and a filter's tests are limited in number.
         verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
         passing = list(itertools.compress(ordered, verdicts))
-        more = len(passing) > start + size
-        token = encode_token(str(start + size), *question) if more else ""
-        return passing[start : start + size], token
+        keys = [self.key(record) for record in passing if first]
+        start = keys.index(first) if first in keys else position_number(count or "0")
+        end = start + size
+        more = len(passing) > end
+        token = encode_token(f"{end} {self.key(passing[end])}", *question) if more else ""
+        return passing[start:end], token
