@@ -4,8 +4,8 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -59,11 +59,9 @@ def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Pat
     assert done.stdout.split() == ["True"]
 
 
-def uv(*words: str | Path) -> str:
-    command = [_UV, *words[:1], "--quiet", *words[1:]]
-    done = execute(*command, env=_ENVIRON)
+def uv(*words: str | Path) -> None:
+    done = execute(_UV, *words, "--quiet", env=_ENVIRON)
     assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def installed(wheels: Path, place: Path, extra: str = "", python: str = sys.executable) -> Path:
@@ -95,10 +93,7 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     assert {"Metadata-Version: 2.4", "License-File: LICENSE"} <= {*about}
     bill = json.loads(points.with_name("sboms").joinpath("sbom.cdx.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
-
-    def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
-        return execute(place / "trainshed", *words, env={"HOME": str(tmp_path)})
-
+    trainshed = partial(execute, place / "trainshed", env={"HOME": str(tmp_path)})
     address = ("--url", service.rest, "--token", service.token)
     for words in (("status",), ("jobs", "list"), ("list", "nodes"), ("env",), ("console",)):
         done = trainshed(*words, *address)
@@ -109,15 +104,22 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     assert "Traceback" not in refused.stderr
 
 
-def test_the_service_without_its_console_runs_a_job(wheels: Path, tmp_path: Path) -> None:
-    place = installed(wheels, tmp_path / "service", "[service]")
-    assert not [*(tmp_path / "service").rglob("jinja2")]
+@pytest.mark.parametrize(
+    "python", [None, *(pytest.param((3, n), marks=pytest.mark.soak) for n in (11, 12, 13, 14))]
+)
+def test_the_service_without_its_console_runs_a_job(
+    wheels: Path, tmp_path: Path, python: tuple[int, int] | None
+) -> None:
+    """On the interpreter of the tests, and before a release on all."""
+    interpreter = Interpreters().get(python) if python else None
+    if python and interpreter is None:
+        pytest.skip(f"no Python {python} here")
+    executable = interpreter.executable if interpreter else sys.executable
+    place = installed(wheels, tmp_path / "service", "[service]", executable)
+    assert not [*(tmp_path / "service").rglob("jinja2")] and size_of(tmp_path / "service") < 250
     (tmp_path / "task.py").write_text("print('without pages', flush=True)")
-    environ = environment(tmp_path / "data")
-
-    def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
-        return execute(place / "trainshed", *words, cwd=tmp_path, env=environ)
-
+    command = place / "trainshed"
+    trainshed = partial(execute, command, cwd=tmp_path, env=environment(tmp_path / "data"))
     begun = trainshed("up", "--detach", "--port=0")
     assert begun.returncode == 0, begun.stderr
     try:
@@ -132,21 +134,3 @@ def test_the_service_without_its_console_runs_a_job(wheels: Path, tmp_path: Path
         assert "/login" not in begun.stdout + begun.stderr
     finally:
         assert trainshed("down").returncode == 0
-
-
-@pytest.mark.soak  # Half a minute each; before a release all soaks are run.
-@pytest.mark.parametrize("minor", [11, 12, 13, 14])
-def test_the_service_of_the_wheels_runs_a_job(wheels: Path, tmp_path: Path, minor: int) -> None:
-    interpreter = Interpreters().get((3, minor))
-    if interpreter is None:
-        pytest.skip(f"no Python 3.{minor} here")
-    place = installed(wheels, tmp_path / "service", "[service]", interpreter.executable)
-    assert size_of(tmp_path / "service") < 250
-    (tmp_path / "task.py").write_text("print('from the wheel', flush=True)")
-    done = execute(
-        *(place / "trainshed", "run", "--local", f"--image={SKLEARN}", "task.py"),
-        cwd=tmp_path,
-        env=environment(tmp_path / "unused"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert "from the wheel" in done.stdout

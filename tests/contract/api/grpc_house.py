@@ -5,7 +5,7 @@ RPC of the public APIs goes over REST.
 """
 
 import importlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -73,15 +73,13 @@ class GrpcHouse(House):
         body: object = None,
         *,
         token: str | None = "",
-        headers: Iterable[tuple[str, str]] = (),
         meanwhile: Callable[[], object] = lambda: None,
+        **more: Any,
     ) -> Answer:
         raw, _, query = path.partition("?")
         matched = routes.match(method, raw.replace("/v1beta1/", "/v1/", 1))
         if matched is None:
-            return await super().call(
-                method, path, body, token=token, headers=headers, meanwhile=meanwhile
-            )
+            return await super().call(method, path, body, token=token, meanwhile=meanwhile, **more)
         route, variables = matched
         if isinstance(body, bytes):
             data = body

@@ -37,8 +37,6 @@ LISTEN = "TRAINSHED_REDUCER_LISTEN"
 THREADS = "TRAINSHED_REDUCER_THREADS"
 """Reducers: number of threads; default: one for each processor that the process may use."""
 
-NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
-"""All variables that have a meaning."""
 START = "TRAINSHED_REDUC"
 """The prefix of these names, and of no others."""
 MODES = ("auto", "off")

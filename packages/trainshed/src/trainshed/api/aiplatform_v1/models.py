@@ -201,8 +201,7 @@ async def list_models(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     models = await call.services.models.models(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(models, request, str(parent))
-    shown = map(_view, page)
-    return message("ListModelsResponse", models=shown, next_page_token=token)
+    return message("ListModelsResponse", models=map(_view, page), next_page_token=token)
 
 
 async def list_versions(call: Call, request: Any) -> Message:

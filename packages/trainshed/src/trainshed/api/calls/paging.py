@@ -211,10 +211,6 @@ class Scan(Generic[T]):
         return verdicts
 
 
-def _name_of(record: Any) -> str:
-    return str(record.name)
-
-
 class Listing(Struct, Generic[T], frozen=True):
     """What a short list of records can be filtered and ordered by."""
 
@@ -226,7 +222,7 @@ class Listing(Struct, Generic[T], frozen=True):
     page: int = 100
     largest: int = 100
     #: What tells a record from all others.
-    key: Callable[[T], str] = _name_of
+    key: Callable[[Any], str] = lambda record: str(record.name)
 
     async def page_of(
         self,
@@ -235,10 +231,9 @@ class Listing(Struct, Generic[T], frozen=True):
         what: str,
         passes: Callable[[T], bool] | None = None,
     ) -> tuple[list[T], str]:
-        """Return one page of the records that pass the request's filter, in the order that it names, and the
-        token of the next page, which names its first one, since those before it may be deleted meanwhile, and
-        counts them, since it may be deleted itself. `what`: whose list it is; `passes`: the filter, None = it
-        is by texts and labels. Raises InvalidRequest."""
+        """Return one page of the records that pass the request's filter, in its order, and the next page's
+        token: the key of its first record, and how many come before, since any may be gone by then. `what`:
+        whose list it is; `passes`: the filter, None = it is by texts and labels. Raises InvalidRequest."""
         size = page_size(request.page_size, default=self.page, maximum=self.largest)
         text = getattr(request, "filter", "")
         passes = passes or record_filter(text, self.noun, self.texts)
@@ -252,7 +247,6 @@ class Listing(Struct, Generic[T], frozen=True):
         passing = list(itertools.compress(ordered, verdicts))
         keys = [self.key(record) for record in passing if first]
         start = keys.index(first) if first in keys else position_number(count or "0")
-        end = start + size
-        more = len(passing) > end
-        token = encode_token(f"{end} {self.key(passing[end])}", *question) if more else ""
-        return passing[start:end], token
+        page, rest = passing[start : start + size], passing[start + size :]
+        token = encode_token(f"{start + size} {self.key(rest[0])}", *question) if rest else ""
+        return page, token
