@@ -1,5 +1,4 @@
-"""Patterns cost time in proportion to the text: callers' own, and those of this package on strangers'
-texts."""
+"""Patterns cost time in proportion to the text: callers' own, and our own on strangers' texts."""
 
 import importlib
 import inspect
@@ -7,7 +6,7 @@ import itertools
 import pkgutil
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -22,7 +21,7 @@ import trainshed_tracking
 from tests.soaks import SOAKS
 from trainshed.core.patterns import MAX_LENGTH, PatternError, compile_regex, compile_wildcard
 
-LONG = 100_000
+LONG = 40_000
 codes: Any = importlib.import_module("re._constants")
 parser: Any = importlib.import_module("re._parser")
 
@@ -34,18 +33,22 @@ def seconds(work: Any) -> float:
     return time.thread_time() - began
 
 
+def is_linear(work: Callable[[str], object], piece: str) -> bool:
+    """Whether four times the text takes about four times as long; with steps back it were sixteen times."""
+    texts = (piece * (LONG // len(piece) // share) for share in (4, 1))
+    part, whole = (min(seconds(partial(work, text)) for _ in range(2)) for text in texts)
+    return whole < 10 * max(part, 0.01)
+
+
 @pytest.mark.parametrize(
-    ("pattern", "text"),
+    ("pattern", "piece"),
     [
-        ("*a" * 50 + "*b", "a" * LONG),
-        ("*a*a*b", "a" * LONG),
-        ("a*" * 5000 + "b", "a" * LONG),
-        ("*" + "ab" * 500 + "c*", "ab" * (LONG // 2)),
-        ("*" * LONG, "a" * LONG),
+        *(("*a" * 50 + "*b", "a"), ("*a*a*b", "a"), ("a*" * 5000 + "b", "a"), ("*" * LONG, "a")),
+        ("*" + "ab" * 500 + "c*", "ab"),
     ],
 )
-def test_a_wildcard_costs_no_backtracking(pattern: str, text: str) -> None:
-    assert seconds(lambda: compile_wildcard(pattern)(text)) < 0.25
+def test_a_wildcard_costs_no_backtracking(pattern: str, piece: str) -> None:
+    assert is_linear(compile_wildcard(pattern), piece)
 
 
 @given(st.text("ab*\n", max_size=8), st.text("ab\n", max_size=10))
@@ -58,9 +61,9 @@ def test_a_wildcard_matches_what_the_slow_way_matches(pattern: str, text: str) -
     "pattern", ["(a+)+$", "(a|a)*$", "(.*)*b", "(a|b)*a(a|b){300}", "(.*,){20}x"]
 )
 def test_a_regular_expression_costs_no_backtracking(pattern: str) -> None:
-    """Seconds for a hundred thousand characters; Python's `re` needs years for thirty."""
+    """Python's `re` needs years for thirty characters."""
     regex = compile_regex(pattern)
-    assert seconds(lambda: regex.found_in("a" * LONG + "!")) < 3
+    assert is_linear(lambda text: regex.found_in(text + "!"), "a")
 
 
 @pytest.mark.parametrize(
@@ -145,10 +148,8 @@ def pieces(tree: Any) -> Iterator[str]:
                     yield chr(argument)
                 elif kind is codes.RANGE:
                     yield chr(argument[0])
-                elif kind is codes.CATEGORY:
-                    yield _SAMPLES.get(argument, "~")
                 else:
-                    yield "~"
+                    yield _SAMPLES.get(argument, "~")
         elif code is codes.BRANCH:
             for branch in value[1]:
                 yield from pieces(branch)
