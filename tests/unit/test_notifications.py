@@ -60,15 +60,14 @@ def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         {"name": "Ops!", "webhook": "ftp://a", "colour": 1},
         {"name": "x", "mail": ["nobody"], "jobs": "some", "budgets": [0]},
         {"name": "y", "webhook": "http://a", "secret_env": "NOT_SET_ANYWHERE"},
-        {"name": "z", "webhook": "http://a", "secret_env": "BAD"},
+        {"name": "z", "webhook": "http://a?@", "secret_env": "BAD", "mail": ["a@b.example"]},
         {"name": "n"},
         {"name": "ops", "mail": ["a@b.example"]},
-        {"name": "o", "webhook": "ftp://a", "on": ["ended"]},
+        {"name": "o", "webhook": "http://ana:x@a", "on": ["ended"]},
     ]
     with pytest.raises(ValueError, match="colour") as wrong:
         convert("notify", NotifyTables, rows)
-    lines = str(wrong.value).splitlines()
-    assert [line.split(":")[0] for line in lines] == [
+    assert [line.split(":")[0] for line in str(wrong.value).splitlines()] == [
         "notify[1].name",
         "notify[1].colour",
         "notify[2].mail[0]",
@@ -76,6 +75,7 @@ def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         "notify[2].budgets[0]",
         "notify[3].secret_env",
         "notify[4].secret_env",
+        "notify[4].webhook",
         "notify[5].webhook",
         "notify[7].webhook",
         "notify[7].on",

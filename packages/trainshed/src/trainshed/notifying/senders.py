@@ -60,7 +60,6 @@ class Senders:
             secret = self._environ.get(table.secret_env) if table.secret_env else None
             headers = signed(id_, at, body, secret)
             post(table.webhook, body, headers, self._context)
-        if not table.mail:
             return None
         if self._smtp is None:
             raise NotSent("no server for mail is set (the setting smtp)")
@@ -98,7 +97,7 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
     else:
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    where = f"{parts.scheme}://{parts.netloc}"
     try:
         sent = {**headers, "content-type": "application/json", "user-agent": "trainshed"}
         connection.request("POST", path, body, sent)

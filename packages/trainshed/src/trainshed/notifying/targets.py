@@ -46,7 +46,7 @@ def key_of(secret: str) -> bytes:
 
 
 class NotifyTable(Struct, frozen=True):
-    """One table `[[notify]]`: a webhook, mail addresses, or both."""
+    """One table `[[notify]]`: a webhook or mail addresses, which are tried again together."""
 
     #: The name by which the labels of jobs choose this target.
     name: _Name
@@ -69,7 +69,7 @@ class NotifyTable(Struct, frozen=True):
 
     def faults(self) -> Iterator[str]:
         """Yields what is wrong with the table, as `key: words`."""
-        if self.webhook and not _is_url(self.webhook):
+        if self.webhook and not (_is_url(self.webhook) and urlsplit(self.webhook).username is None):
             yield f"webhook: {self.webhook!r} is no address such as https://hooks.example.org/train"
         secret = os.environ.get(self.secret_env) if self.secret_env else None
         if secret:
@@ -80,8 +80,8 @@ class NotifyTable(Struct, frozen=True):
         elif self.secret_env:
             # Its value is not shown: it may be the secret itself.
             yield "secret_env: there is no environment variable of this name; set it for the service"
-        if not (self.webhook or self.mail):
-            yield "webhook: give one, or addresses as mail"
+        if bool(self.webhook) == bool(self.mail):
+            yield "webhook: give either one or addresses as mail; for both, a table each"
         if not self.on or not set(self.on) <= set(_EVERYTHING):
             yield f"on: {list(self.on)} is no list of some of {', '.join(_EVERYTHING)}"
 
