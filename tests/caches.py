@@ -49,26 +49,35 @@ def furnish(cache: Path, user: int) -> None:
     if SOAKS or final.exists() or (built := for_all_users()) is None:
         return
     draft = Path(tempfile.mkdtemp(dir=cache))
-    copy = Prefix(draft / built.root.name, built.python)
-    subprocess.run(["cp", "-a", str(built.root), str(draft)], check=True)
-    # What is in it leads to its own path.
-    shutil.rmtree(copy.template)
-    write_template(copy, own := Prefix(final / built.root.name, built.python))
-    let_read(copy.template)
-    boot, _, _ = (copy.root / ".built").read_text().partition("\n")
-    (copy.root / ".built").write_text(f"{boot}\n{own.root}")
+    copy_environment(built, draft, final)
     subprocess.run(["chown", "-hR", f"{user}:{user}", str(draft)], check=True)
     with contextlib.suppress(OSError):  # Another test has just made it.
         draft.rename(final)
     remove_tree(draft)
 
 
+def copy_environment(built: Prefix, draft: Path, final: Path) -> None:
+    """Into the directory `draft`, as it would have been built for the directory `final`."""
+    subprocess.run(["cp", "-a", str(built.root), str(draft)], check=True)
+    copy = Prefix(draft / built.root.name, built.python)
+    # What is in it leads to its own path.
+    shutil.rmtree(copy.template)
+    write_template(copy, own := Prefix(final / built.root.name, built.python))
+    let_read(copy.template)
+    boot, _, _ = (copy.root / ".built").read_text().partition("\n")
+    (copy.root / ".built").write_text(f"{boot}\n{own.root}")
+
+
 @functools.cache
 def for_all_users() -> Prefix | None:
-    """The environment of most jobs on an interpreter that all users may run, built once for all runs; None
-    where no such interpreter fits it."""
-    system = Interpreters({"PATH": "/usr/bin:/bin"})
-    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns, interpreters=system)
+    """The environment of most jobs on an interpreter that all users may run; None where no such interpreter
+    fits it."""
+    return of_most_jobs(Interpreters({"PATH": "/usr/bin:/bin"}))
+
+
+def of_most_jobs(interpreters: Interpreters | None = None) -> Prefix | None:
+    """The environment of most jobs, built once for all runs; None where no interpreter fits it."""
+    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns, interpreters=interpreters)
     try:
         choice = runtimes.catalog.for_image(SKLEARN)
         if not isinstance(choice, RuntimeChoice):

@@ -1,4 +1,4 @@
-"""One cache with one built environment for all tests of this folder."""
+"""One cache with one environment for all tests of this folder."""
 
 import asyncio
 import os
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.caches import remove_cache, wait_until_finished
+from tests.caches import copy_environment, of_most_jobs, remove_cache
 from tests.commands import execute
 from tests.e2e.packages import Objects, archived
-from tests.e2e.running import SLIM
+from tests.e2e.running import SKLEARN
 from tests.isolation import probe
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
@@ -44,8 +44,6 @@ class Workshop:
     base: PreparedRuntime
     #: What the service said of what tests prepared, one line each.
     messages: list[str]
-    #: What it said while it built the environment.
-    built: tuple[str, ...]
     #: The service's own directory, which is hidden from scripts.
     data: Path
     terms: InstallationTerms
@@ -91,7 +89,13 @@ class Replica:
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """On a copy of the environment of most jobs. How one is built: test_runtimes_built.py."""
     cache = tmp_path_factory.mktemp("runtimes") / "cache"
+    environments = cache / "environments"
+    environments.mkdir(parents=True)
+    kept = of_most_jobs()
+    assert kept is not None
+    copy_environment(kept, environments, environments)
     objects = Objects()
     lines: list[str] = []
     data = tmp_path_factory.mktemp("data")
@@ -102,22 +106,11 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     )
     settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)
-    choice = runtimes.catalog.named("scikit-learn", SLIM)
+    choice = runtimes.catalog.for_image(SKLEARN)
     assert isinstance(choice, RuntimeChoice)
-
-    async def build() -> list[PreparedRuntime]:
-        # Three callers at once: the first test looks at what was said.
-        waiting = (runtimes.prepare(choice, (), ear.append) for ear in ears)
-        return await asyncio.gather(*waiting)
-
-    ears: list[list[str]] = [lines, [], []]
-    base, *others = asyncio.run(build())
-    assert all("is built in" in ear[-1] for ear in ears)
-    assert all(other == base for other in others)
-    wait_until_finished()
-    yield Workshop(
-        cache, objects, runtimes, choice, base, lines, tuple(lines), data, terms, refused
-    )
+    base = runtimes.ready(choice, ())
+    assert base is not None
+    yield Workshop(cache, objects, runtimes, choice, base, lines, data, terms, refused)
     runtimes.close()
     remove_cache(cache)
 
@@ -130,3 +123,9 @@ def replica(workshop: Workshop, tmp_path: Path) -> Replica:
 def copy_template(prepared: PreparedRuntime, root: Path) -> Replica:
     shutil.copytree(prepared.template, root / "python", symlinks=True)
     return Replica(root, prepared)
+
+
+def content(prepared: PreparedRuntime) -> dict[str, str]:
+    """Versions by name, as they were recorded when it was built."""
+    lines = (Path(prepared.template).parent / "content.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines)

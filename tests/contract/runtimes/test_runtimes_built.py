@@ -5,35 +5,51 @@ import fcntl
 import io
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 from unittest.mock import Mock
 
 import pytest
 
-from tests.contract.runtimes.conftest import Replica, Workshop
+from tests.caches import remove_cache
+from tests.contract.runtimes.conftest import Replica, content
 from tests.e2e.packages import Objects
-from tests.e2e.running import SLIM
 from trainshed.core.packages import JobPackage
-from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed.runtimes.environments import Base, Environments
+from trainshed.runtimes.families import format_minor
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.layers import Layers
-from trainshed.runtimes.port import PackageFailed
+from trainshed.runtimes.port import PackageFailed, PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
 
 
-def test_many_callers_build_once(workshop: Workshop) -> None:
-    assert sum("Building the runtime" in line for line in workshop.built) == 1
-    assert sum("is built in" in line for line in workshop.built) == 1
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedRuntime]:
+    """A small environment that many callers want at once: it is built once, and all of them hear of that."""
+    runtimes, choice = fresh(cache := tmp_path_factory.mktemp("built") / "cache", Objects())
+    heard: list[list[str]] = [[], [], []]
+
+    async def build() -> list[PreparedRuntime]:
+        return await asyncio.gather(*(runtimes.prepare(choice, (), ear.append) for ear in heard))
+
+    first, *others = asyncio.run(build())
+    assert others == [first, first]
+    assert sum("Building the runtime" in line for line in heard[0]) == 1
+    assert all(sum("is built in" in line for line in ear) == 1 for ear in heard)
+    runtimes.close()
+    yield first
+    remove_cache(cache)
 
 
-def test_what_is_built_is_ready_at_once_and_for_another_service_too(workshop: Workshop) -> None:
+def test_what_is_built_is_ready_at_once_and_for_another_service_too(built: PreparedRuntime) -> None:
+    runtimes, choice = fresh(Path(built.template).parents[2], Objects())
+    assert runtimes.ready(choice, ()) == built
     started = time.thread_time()
-    assert workshop.runtimes.ready(workshop.choice, ()) == workshop.base
+    assert runtimes.ready(choice, ()) == built
     assert time.thread_time() - started < 0.02
-    other = LocalRuntimes(workshop.cache, workshop.objects, now=time.monotonic_ns)
-    assert other.ready(workshop.choice, ()) == workshop.base
-    other.close()
+    runtimes.close()
 
 
 async def test_a_service_ends_while_another_one_builds_what_it_waits_for(
@@ -86,14 +102,15 @@ async def test_what_a_full_cache_loses_while_packages_are_fetched_is_built_again
 
 
 def fresh(cache: Path, objects: Objects) -> tuple[LocalRuntimes, RuntimeChoice]:
+    """Small, and on the newest interpreter that is here."""
     runtimes = LocalRuntimes(cache, objects, now=time.monotonic_ns)
-    choice = runtimes.catalog.named("scikit-learn", SLIM)
+    choice = runtimes.catalog.named(REDUCERS, "", format_minor(max(Interpreters().found())))
     assert isinstance(choice, RuntimeChoice)
     return runtimes, choice
 
 
-def test_the_environment_is_read_only(workshop: Workshop) -> None:
-    environment = Path(workshop.base.template).parent
+def test_the_environment_is_read_only(built: PreparedRuntime) -> None:
+    environment = Path(built.template).parent
     for directory, names, files in os.walk(environment):
         if Path(directory) == environment:
             names.remove("template")
@@ -101,24 +118,27 @@ def test_the_environment_is_read_only(workshop: Workshop) -> None:
             path = Path(directory, name)
             assert path.is_symlink() or path.stat().st_mode & 0o222 == 0, path
         assert Path(directory).stat().st_mode & 0o222 == 0, directory
-    assert str(environment) in workshop.base.read_only
-    assert str(workshop.cache) not in workshop.base.read_only
+    assert str(environment) in built.read_only
+    assert str(environment.parents[1]) not in built.read_only
 
 
 def test_a_program_sees_the_base_and_nothing_of_the_host(replica: Replica) -> None:
+    """spec/runtimes#environments: the versions that were taken are recorded."""
     replica.python("import numpy, scipy, sklearn, google.cloud.storage, hypertune, setuptools")
     places = replica.python("import sys; print(*sys.path, sep='\\n')").splitlines()
     allowed = (str(replica.root), str(Path(replica.prepared.template).parent))
     assert all(place.startswith(allowed) for place in places if place)
-    listed = replica.run("python", "-m", "pip", "list").stdout
+    listed = replica.run("python", "-m", "pip", "list", "--format=freeze").stdout.splitlines()
+    recorded = content(replica.prepared)
     for name in ("numpy", "scikit-learn", "google-cloud-storage", "cloudml-hypertune"):
-        assert name in listed
+        assert f"{name}=={recorded[name]}" in listed
 
 
-def test_base_modules_are_compiled(replica: Replica) -> None:
+def test_modules_are_compiled(built: PreparedRuntime) -> None:
     """spec/runtimes#environments: imports without bytecode take three times as long."""
-    cached = replica.python("import sklearn.ensemble as m; print(m.__cached__)")
-    assert Path(cached).exists()
+    [numpy] = Path(built.template).parent.glob("lib/python*/site-packages/numpy")
+    for path in numpy.rglob("*.py"):
+        assert "tests" in path.parts or [*path.parent.glob(f"__pycache__/{path.stem}.*.pyc")], path
 
 
 def test_a_program_knows_its_own_interpreter(replica: Replica) -> None:

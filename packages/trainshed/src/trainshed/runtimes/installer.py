@@ -34,6 +34,8 @@ _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
 _NOT_COMPILED = r"[/\\]tests[/\\]"
+_COMPILE = "import compileall, multiprocessing as m; m.set_start_method('spawn'); compileall.main()"
+"""Since Python 3.12 a server would fork its workers, whose socket in a cache has too long a name."""
 _LATE = 10.0
 """Seconds beyond its limit that a keeper may take to end everything."""
 
@@ -324,23 +326,20 @@ class Installer:
         self,
         python: Path,
         directory: Path,
-        progress: Callable[[str], None] | None = None,
+        progress: Callable[[str], None] = unheard,
         apart: Confinement | None = None,
     ) -> None:
         """Compile the modules below `directory`, except test suites (half of the work, never imported).
         Blocks. Modules that cannot be compiled are ignored."""
-        if progress is not None:
-            progress("Compiling the packages to bytecode.")
-        command = [str(python), "-I", "-m", "compileall", "-qq", "-j", "0", "-x", _NOT_COMPILED]
+        progress("Compiling the packages to bytecode.")
+        command = [str(python), "-I", "-c", _COMPILE, "-qq", "-j", "0", "-x", _NOT_COMPILED]
+        command.append(str(directory))
         try:
-            tell = progress or unheard
-            command.append(str(directory))
-            self._execute(command, directory, tell, "compiling", quiet=True, apart=apart)
+            self._execute(command, directory, progress, "compiling", quiet=True, apart=apart)
         except InstallFailed as failure:
+            # Packages ship files that are no modules (templates, old syntax), whose import would fail anyway.
             if failure.is_final:
                 raise
-            # Packages ship files that are no modules (templates, old syntax), whose import would fail anyway.
-            return
 
     def _execute(
         self,
