@@ -4,12 +4,11 @@ a checkout, before the tests begin."""
 
 import asyncio
 import os
-import sys
 import time
 
 from tests import caches, torch_runtime
 from tests.e2e.packages import Objects
-from tests.e2e.running import CACHE, SKLEARN, SLIM
+from tests.e2e.running import CACHE, SKLEARN
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed.runtimes.families import GSUTIL, TENSORBOARD
 from trainshed.runtimes.service import LocalRuntimes
@@ -23,8 +22,6 @@ def main() -> None:
     catalog = runtimes.catalog
     wanted = (
         catalog.for_image(SKLEARN),
-        catalog.named("scikit-learn", SLIM),
-        catalog.named("scikit-learn", SLIM, "{}.{}".format(*sys.version_info)),
         catalog.named(REDUCERS),
         catalog.named(TENSORBOARD),
         catalog.named(GSUTIL),

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.e2e.browsing import CHROMIUM, FORMS, PageMessages, sign_in
-from tests.e2e.running import CACHE, SLIM, Service, common_place, running
+from tests.e2e.running import CACHE, SMALL, Service, common_place, running
 from tests.e2e.stories import make_pipe
 
 NODE = Path(__file__).parent / "node"
@@ -25,8 +25,7 @@ what the real ones hold is gigabytes, and the subject of `./dev test-runtimes`."
 MAPPED = f"""
 [[images]]
 pattern = "runtimeVersion:2.11"
-runtime = "scikit-learn {SLIM}"
-python = "3.11"
+{SMALL}
 """
 
 

@@ -32,6 +32,8 @@ CACHE = ROOT / "build" / "test-cache"
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:slim"
 SLIM = "1.6+slim" if sys.version_info < (3, 14) else "1.9+slim"
 """The release of scikit-learn in which jobs run that do not care."""
+SMALL = f'runtime = "scikit-learn {SLIM}"\npython = "3.10"'
+"""Lines of a service's settings: images stand for the environment that `SKLEARN` has."""
 PROJECT, REGION = "trainshed", "us-central1"
 
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM, credentials_of
 from tests.e2e.conftest import NODE
 from tests.e2e.packages import PROGRAMS
-from tests.e2e.running import PROJECT, REGION, ROOT, SLIM, Service, container_job, running
+from tests.e2e.running import PROJECT, REGION, ROOT, SMALL, Service, container_job, running
 from tests.e2e.stories import make_pipe
 from tests.e2e.tuning_programs import TUNING_JOBS, double, study_spec, tuning_job
 from tests.isolation import needs_view
@@ -47,7 +47,7 @@ load("/nowhere/features.csv")
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    settings = f'[[images]]\npattern = "*/vertex-ai/training/*"\nruntime = "scikit-learn {SLIM}"\n'
+    settings = f'[[images]]\npattern = "*/vertex-ai/training/*"\n{SMALL}\n'
     with running(tmp_path_factory.mktemp("console") / "data", settings=settings) as started:
         yield started
 

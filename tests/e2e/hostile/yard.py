@@ -22,7 +22,7 @@ from tests.e2e.hostile.table import Column
 from tests.e2e.processes import marked
 from tests.e2e.running import (
     ROOT,
-    SLIM,
+    SMALL,
     NotStarted,
     Service,
     custom_job,
@@ -54,7 +54,7 @@ memory_per_replica = {MEMORY >> 20}
 grace = 1
 [[images]]
 pattern = "python:*"
-runtime = "scikit-learn {SLIM}"
+{SMALL}
 """
 
 
