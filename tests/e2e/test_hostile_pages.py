@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Error, expect
 
-from tests.e2e.browsing import CHROMIUM, WITH_CHROMIUM, sign_in
+from tests.e2e.browsing import WITH_CHROMIUM, sign_in
 from tests.e2e.hostile.table import Column, columns
 from tests.e2e.hostile.yard import OTHER, OWN, Yard, opened, parent_of
 from tests.e2e.running import running, trainshed
@@ -125,9 +125,7 @@ def test_what_signs_in_at_a_name_on_the_network_goes_to_no_other_port_of_it(
         context.load_cert_chain(files / "server.pem", files / "server.key")
         other.socket = context.wrap_socket(other.socket, server_side=True)
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        by_name = ["--no-sandbox", "--host-resolver-rules=MAP shed.example 127.0.0.1"]
-        browser = chromium.browser_type.launch(executable_path=CHROMIUM, args=by_name)
-        visitor = browser.new_context(ignore_https_errors=True)
+        visitor = chromium.new_context(ignore_https_errors=True)
         page = visitor.new_page()
         port = urlsplit(service.rest).port
         printed = trainshed("console", "--data", str(service.data), data=service.data).stdout
@@ -142,6 +140,6 @@ def test_what_signs_in_at_a_name_on_the_network_goes_to_no_other_port_of_it(
         page = visitor.new_page()
         page.goto(f"https://shed.example:{port}/")
         expect(page.get_by_role("button", name="Sign out")).to_be_visible()
-        browser.close()
+        visitor.close()
         other.shutdown()
     assert Noting.stolen and set(Noting.stolen) == {None}
