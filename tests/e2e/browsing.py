@@ -27,7 +27,6 @@ def sign_in(page: Page, service: Service) -> None:
     """Follow the link of `trainshed console`."""
     page.goto(service.call("POST", "/login/link", {})["uri"])
     page.wait_for_url(f"{service.rest}/overview")
-    page.goto(service.rest)
 
 
 def credentials_of(service: Service) -> str:

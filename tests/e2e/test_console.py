@@ -122,6 +122,7 @@ def test_a_part_of_a_long_curve_is_drawn_finer(
 def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., Page]) -> None:
     finished(service, container_job(FAILING, name="broken"))
     page = enter()
+    page.goto(service.rest)
     page.keyboard.press("/")
     page.keyboard.type("broken")
     page.wait_for_url("**/?search=broken")

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from google.auth import identity_pool
 from google.auth.transport.requests import Request
 from playwright.sync_api import Browser, expect
 
+from tests.e2e import nursery
 from tests.e2e.browsing import WITH_CHROMIUM
 from tests.e2e.conftest import NODE
 from tests.e2e.gcloud import Gcloud, needs_gcloud
@@ -22,6 +22,7 @@ from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
     Service,
+    command,
     container_job,
     environment,
     running,
@@ -80,14 +81,11 @@ def test_a_command_line_is_signed_in_by_a_browser(
     variables = {**environment(service.data), **own}
     del variables["TRAINSHED_DATA"]
 
-    def begun(*words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "trainshed", *words]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True
-        )
+    def ended(*words: str) -> str:
+        return nursery.services().run(["-m", "trainshed", *words], variables).stdout.decode()
 
-    login = begun("login", service.rest, *options)
+    words, pipe = command("login", service.rest, *options), subprocess.PIPE
+    login = subprocess.Popen(words, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert login.stderr is not None
     page = chromium.new_context().new_page()
     page.goto(login.stderr.readline().split()[-1])
@@ -103,10 +101,10 @@ def test_a_command_line_is_signed_in_by_a_browser(
     assert f"ana@corp.example  is signed in at {service.rest}." in printed
     file = tmp_path / "trainshed/login.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    shown, _ = begun("env", "--format", "json").communicate(timeout=60)
+    shown = json.loads(ended("env", "--format", "json"))
     known = json.loads(file.read_text())
-    assert json.loads(shown)["TRAINSHED_TOKEN"] == known["token"] != service.token
-    begun("login", "--forget").communicate(timeout=60)
+    assert shown["TRAINSHED_TOKEN"] == known["token"] != service.token
+    ended("login", "--forget")
     assert not list(file.parent.iterdir())
     assert service.ask("GET", "/trainshed/v1/whoami", token=known["token"]).status == 401
 
@@ -117,9 +115,9 @@ def test_a_certified_provider_signs_a_person_in(
 ) -> None:
     """In a browser, which lands where they wanted to go; and the ID token that it gave then is good by
     itself, until the settings have the provider no more."""
-    command = ["node", str(NODE / "provider.mjs"), str(node_modules), CLIENT]
+    program = ["node", str(NODE / "provider.mjs"), str(node_modules), CLIENT]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as provider:
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True) as provider:
         assert provider.stdin is not None and provider.stdout is not None
         with trusting(provider.stdout.readline().strip(), tmp_path) as service:
             print(f"{service.rest}/login/back", file=provider.stdin, flush=True)
@@ -172,7 +170,6 @@ def test_gcloud_s_own_user_works_as_it_is(
     trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
     user = Personal(replace(service, token=""), tmp_path, f"{issuer.address}/token")
     user.run("auth", "activate-refresh-token", "ana@corp.example", "1//refresh")
-    user.run("config", "set", "account", "ana@corp.example")
     assert user.run("storage", "ls").stdout == "gs://trainshed/\n"
     user.run("ai", "custom-jobs", "list")
     assert issuer.paths[-1].startswith("/tokeninfo?access_token=ya29.")
