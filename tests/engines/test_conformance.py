@@ -116,7 +116,7 @@ class TestLocalWithoutNamespaces(Conformance):
     #: How programs are started, told apart and ended is other there. All else is above; here it is a soak.
     in_short = (
         "gang_starts",
-        "signals",
+        "exits_are_told",
         "too_much_memory",
         "stop_gives_the_grace",
         "one_replica_is_stopped",
