@@ -3,14 +3,17 @@ tell of them. For the conformance suite where no cluster can be had."""
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
-import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
+from tests.e2e.nursery import Nursery
+from tests.engines import alone
 from trainshed.core.capacity import Delay, Node, WaitReason
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.held import Leftover
@@ -29,8 +32,11 @@ from trainshed_cluster.remote.cluster import (
 
 NODES = ("alder", "birch")
 _LOOK_EVERY = 0.2
-_ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
-"""Nothing of an agent outlives its first process there."""
+
+
+@functools.cache
+def _agents() -> Nursery:
+    return Nursery(("trainshed_cluster.remote.agent_process",))
 
 
 class ProcessCluster:
@@ -95,20 +101,17 @@ class ProcessCluster:
             raise AgentEnded(f"it ended on {node}, and said: no such file")
         if self._has(node, "short-lived"):
             argv = ["true"]
-        process = await asyncio.to_thread(
-            subprocess.Popen,
-            [*_ALONE, *argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            stderr=(self._directory / f"{hold.name}-{node}.err").open("ab"),
-        )
-        assert process.stdin is not None
-        # Who has ended already reads nothing; that it has is found out as for any other.
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(stdin)
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+        errors = self._directory / f"{hold.name}-{node}.err"
+        with tempfile.TemporaryFile() as document, errors.open("ab") as output:
+            document.write(stdin)
+            document.seek(0)
+            program = ("-m", alone.__name__, *argv)
+            process = await asyncio.to_thread(
+                *(_agents().fork, program, os.environ),
+                stdin=document.fileno(),
+                stdout=output.fileno(),
+                stderr=output.fileno(),
+            )
         path = self._directory / f"{hold.name}.hold"
         held = json.loads(path.read_text())
         held["agents"][node] = process.pid

@@ -41,7 +41,6 @@ def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
         command=lambda _: AgentCommand((sys.executable, "-m", AGENT)),
         **more,
     )
-
     return RemoteEngine(
         ProcessCluster(directory / "cluster", names),
         FileStreams(directory / "logs"),

@@ -42,7 +42,10 @@ class TestRemote(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path, request: pytest.FixtureRequest) -> Lab:
         # A service that is gone says to nobody for how long; on a busy machine the next one takes seconds.
-        goes = any(part in request.node.name for part in ("process_killed", "not_given_up"))
+        goes = any(
+            part in request.node.name
+            for part in ("process_killed", "not_given_up", "outlive", "followed")
+        )
         return RemoteLab(tmp_path, free_port(), lease=10 * LEASE if goes else LEASE)
 
     @staged

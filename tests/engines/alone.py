@@ -1,0 +1,27 @@
+"""Runs a command as `unshare --pid --fork --kill-child --mount --mount-proc` does: nothing of it outlives its
+first process. A module of this Python is run in the fork of a nursery that this is, and not loaded anew."""
+
+import os
+import runpy
+import signal
+import sys
+
+from trainshed.replica.system import kernel
+
+
+def main(argv: list[str]) -> None:
+    os.setsid()
+    kernel.unshare(kernel.CLONE_NEWPID | kernel.CLONE_NEWNS)
+    if child := os.fork():
+        os._exit(0 if os.waitpid(child, 0)[1] == 0 else 1)
+    kernel.die_with_parent(signal.SIGKILL)
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("proc", "/proc", "proc")
+    if argv[:2] != [sys.executable, "-m"]:
+        os.execvp(argv[0], argv)
+    sys.argv = argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
