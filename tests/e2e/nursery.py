@@ -288,11 +288,13 @@ def _run() -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # What is loaded stays.
     for module in sys.argv[3:]:
         importlib.import_module(module)
     assert threading.active_count() == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
+    gc.enable()
     _serve(socket.socket(fileno=int(sys.argv[2])))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _run()

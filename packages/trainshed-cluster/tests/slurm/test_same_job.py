@@ -39,7 +39,7 @@ if (own["type"], own["index"]) != (first, 0):
             server = socket.create_connection((host, int(port)))
             break
         except ConnectionRefusedError:
-            continue
+            time.sleep(0.01)
     server.sendall(str(10 + own["index"]).encode())
     signal.pause()
 server, total = socket.create_server(("", int(port))), 0
