@@ -66,10 +66,10 @@ def test_a_program_s_storage_survives_service_and_bucket_process(data: Path) -> 
     last = 5
     with running(data) as service:
         for _ in range(2):
-            first_line(service, job_id, str(last + 60))
+            first_line(service, job_id, str(last + 20))
             kill_buckets(service)
-            last += 60
-        first_line(service, job_id, str(last + 60))
+            last += 20
+        first_line(service, job_id, str(last + 20))
         service.put("trainshed", "stop", b"")
         assert service.finish(job_id)["state"] == "SUCCEEDED"
         lines = counted(service, job_id, "workerpool0-0")
