@@ -73,6 +73,7 @@ TOGETHER = {
     "clients of Google's": (
         "e2e/test_autologging.py",
         "e2e/test_datasets_sdk.py",
+        "e2e/test_emulate.py",
         "e2e/test_experiments_sdk.py",
         "e2e/test_gcloud_ml.py",
         "e2e/test_gcloud_vertex.py",

@@ -115,13 +115,9 @@ class Gcloud:
     service: Service
     configuration: Path
 
-    @property
-    def storage(self) -> str:
-        """The URL of the bucket process."""
-        return str(self.service.extra.get("storage", self.service.rest))
-
     def environment(self) -> dict[str, str]:
         rest = self.service.rest
+        buckets = self.service.extra.get("storage", rest)
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -135,7 +131,7 @@ class Gcloud:
             "CLOUDSDK_AI_REGION": REGION,
             "CLOUDSDK_COMPUTE_REGION": REGION,
             **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _APIS},
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.storage}/storage/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{buckets}/storage/v1/",
             "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
             **ALONE,
             # Lines come when they are printed, also into a pipe.

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.commands import execute
-from tests.e2e import running
+from tests.e2e import nursery, running
 from tests.e2e.processes import marked, new_mark, wait_until_gone
 from tests.e2e.running import ROOT, SKLEARN, custom_job, environment, worker_pool
 
@@ -103,15 +103,11 @@ def test_trials_measure_as_planned(trainshed_vertex, metrics, value):
 
 def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(running.KEPT_CHANNEL + TESTS)
-    run = execute(
-        *(sys.executable, "-m", "pytest", "-p", "trainshed.cli.pytest_plugin"),
-        *("--basetemp=files", "test_training.py"),
-        cwd=tmp_path,
-        env=environment(tmp_path / "unused") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        stdin=subprocess.DEVNULL,
-    )
-    assert run.returncode == 0, run.stdout
-    assert "6 passed" in run.stdout
+    words = ["-m", "pytest", "-p", "trainshed.cli.pytest_plugin", "--basetemp=files", "."]
+    variables = environment(tmp_path / "unused") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    run = nursery.sdk_programs().run(words, variables, cwd=tmp_path, seconds=600)
+    assert run.returncode == 0, run.stdout.decode()
+    assert b"6 passed" in run.stdout
 
 
 def test_the_plug_in_loads_nothing_in_other_peoples_pytest() -> None:

@@ -37,7 +37,7 @@ print("CLUSTER_SPEC", os.environ.get("CLUSTER_SPEC"))
 """
 
 MEET = """
-import json, os, signal, socket
+import json, os, signal, socket, time
 config = json.loads(os.environ["TF_CONFIG"])
 print("TF_CONFIG", json.dumps(config), flush=True)
 print("CLUSTER_SPEC", os.environ.get("CLUSTER_SPEC"), flush=True)
@@ -56,7 +56,7 @@ else:
             door = socket.create_connection((host, int(port)))
             break
         except ConnectionRefusedError:
-            pass
+            time.sleep(0.05)
     door.sendall((own + "\\n").encode())
     # It would stay for ever: the job ends with its master (spec/lifecycle#success).
     signal.pause()

@@ -68,16 +68,13 @@ def test_the_sdk_needs_what_env_prints_and_nothing_else(service: Service, tmp_pa
 def test_the_node_client(service: Service, node_modules: Path, tmp_path: Path) -> None:
     """Issue 4: creating, listing (paged) and cancelling over gRPC; spec/clients#recipes,
     spec/clients#numbers."""
-    ready = tmp_path / "ready.json"
-    ready.write_text(json.dumps(service.extra))
     variables = environment(service.data) | {
         "NODE_PATH": str(node_modules),
         "METADATA_SERVER_DETECTION": "none",
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": service.extra["ca_bundle"],
     }
-    program = NODE / "grpc_client.js"
     done = subprocess.run(
-        ["node", str(program), str(ready), SKLEARN],
+        ["node", NODE / "grpc_client.js", service.data / "service.json", SKLEARN],
         env=variables,
         capture_output=True,
         text=True,

@@ -60,6 +60,7 @@ async function main() {
   do {
     const [found] = await secure.getCustomJob({ name: seen.created[0] });
     state = found.state;
+    await new Promise((resolve) => setTimeout(resolve, 20));
   } while (!['JOB_STATE_CANCELLED', 'JOB_STATE_FAILED', 'JOB_STATE_SUCCEEDED'].includes(state));
   seen.state = state;
   const [deletion] = await secure.deleteCustomJob({ name: seen.created[0] });
