@@ -26,6 +26,10 @@ cluster as well."""
 
 VAGUE: Final = frozenset({"asked", "each", "found", "given", "named", "one", "said", "told"})
 """Names that say nothing of what a variable holds."""
+_MAY_BE_VAGUE: Final = re.compile(
+    rf"(?<![\w.])(?:{'|'.join(sorted(VAGUE))})\s*(?:[-+*/%@&|^<>:]*=|[:,)\]#\\]|in\b)"
+)
+"""One of them before what follows where it is bound. Only modules with it are parsed for it."""
 
 
 class Size(Struct, frozen=True):
@@ -105,7 +109,7 @@ def _code(path: Path) -> int:
 
 def vague_names(path: Path) -> tuple[str, ...]:
     """The places of a module's variables and arguments that have one of the names which say nothing."""
-    return _read(path)[1]
+    return _read(path)[1] if _MAY_BE_VAGUE.search(path.read_text()) else ()
 
 
 @cache
