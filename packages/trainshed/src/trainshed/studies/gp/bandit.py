@@ -9,7 +9,7 @@ outputs are ranked (`belief.warp`). Nothing is kept between calls: the same tria
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -138,11 +138,11 @@ class _Study:
         return Search(space, score, trust).maximize(space.genotypes(self._done[best]), rng)
 
     def _fresh(self, best: Found) -> Parameters | None:
-        """Return the best point that was not tried; if all were, one that is not pending; None if there is
-        none."""
-        points = [self._space.decode(row) for row in best.codes]
-        fresh = next((point for point in points if point not in self._tried), None)
-        return fresh or next((point for point in points if point not in self._running), None)
+        """Return the best point that was not tried; if all were, the best that is not pending, if any."""
+        decode, codes = self._space.decode, best.codes
+        fresh = (point for point in map(decode, codes) if point not in self._tried)
+        free = (point for point in map(decode, codes) if point not in self._running)
+        return next(chain(fresh, free), None)
 
     def _is_new(self, codes: Array, pending: Array) -> bool:
         """Whether a point differs enough from all that were tried or are pending."""
