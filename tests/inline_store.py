@@ -9,6 +9,7 @@ anew.
 import contextlib
 import sqlite3
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
@@ -88,9 +89,17 @@ class InlineStore(Store):
             raise Unavailable("the job store is closed; open a new one")
 
 
+@cache
+def _empty() -> sqlite3.Connection:
+    """A new database, of which all others are copies: simulations make hundreds."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    migrate(connection)
+    return connection
+
+
 def open_inline(before_commit: Hook | None = None, after_commit: Hook | None = None) -> InlineStore:
     """Return a new empty store in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    _empty().backup(connection)
     connection.execute("PRAGMA journal_mode = MEMORY")
-    migrate(connection)
     return InlineStore(connection, before_commit, after_commit)

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
-from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
 from msgspec.structs import replace
 
 from tests.commands import running
@@ -314,6 +313,9 @@ def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:
     assert b"<Key>a/b</Key>" in ask("GET", "?list-type=2&prefix=a%2F")[2]
     assert b"<Key>" not in ask("GET", "?list-type=2&prefix=a%2F&start-after=a%2Fb")[2]
     assert ask("PUT", "/c", x_goog_copy_source="far-1/a%2Fb")[0] == 200
+    # Only here: every worker of the tests loads this file, and this library takes a third of a second.
+    from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
+
     whole = os.urandom(3 * MIB + 5)
     (tmp_path / "content").write_bytes(whole)
     transfer_manager.upload_chunks_concurrently(  # pyright: ignore[reportUnknownMemberType]

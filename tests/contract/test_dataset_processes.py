@@ -18,7 +18,7 @@ from trainshed.datasets.port import Account, DataRefused
 from trainshed.datasets.service import SplitProcesses
 
 OWN = Account("own", "sa@own", "7")
-ROWS = 500_000
+ROWS = 50_000
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Service]:
     service.put("of-own", "in/packed.csv&contentEncoding=gzip", gzip.compress(small))
     service.put("of-own", "in/bad.csv", small + b"3\n")
     service.put("of-other", "in/small.csv", small)
-    rows = b"".join(b"%d,a row of a table\n" % row for row in range(ROWS))
+    # Long, so that few are several blocks.
+    rows = b"".join(b"%d,%s\n" % (row, b"a row of a table" * 16) for row in range(ROWS))
     service.put("of-own", "in/large.csv", b"id,text\n" + rows)
     yield service
     service.stop()

@@ -2,6 +2,7 @@
 jobs."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,13 +23,25 @@ def in_all(first: int, end: int) -> list[Any]:
     return [pytest.param(block, marks=pytest.mark.soak) for block in range(first, end)]
 
 
+@cache
+def lived(seed: int, *, ruled: bool = False) -> tuple[str, str, set[str], float]:
+    """Of one life, in a house with rules of its own if `ruled`: what machine and reference differ in, by
+    which rule the job ended, by which it went on, and how its memory grew."""
+    life = Life(seed, house=house(f"of {seed}") if ruled else None)
+    judge = life.live()
+    restarts = [spent for replica in life.job.replicas for spent in replica.restarts]
+    on = {rule for rule, _ in (*life.job.retries, *restarts)}
+    ended = life.job.outcome.rule if life.job.outcome else ""
+    return judge.told() if judge.differences else "", ended, on, life.job.memory_factor
+
+
 @pytest.mark.parametrize("block", [*range(3), *in_all(3, BLOCKS)])
 def test_machine_and_reference_agree_on_every_step(block: int) -> None:
     """spec/lifecycle, spec/failures: final state, public code, message, restarts and retries of every cause,
     in any order of reports."""
     for seed in range(block * LIVES, (block + 1) * LIVES):
-        judge = Life(seed).live()
-        assert not judge.differences, f"seed {seed}\n{judge.told()}"
+        differences = lived(seed)[0]
+        assert not differences, f"seed {seed}\n{differences}"
 
 
 @pytest.mark.parametrize("block", [*range(2), *in_all(2, 4)])
@@ -36,22 +49,14 @@ def test_they_agree_in_houses_with_rules_of_their_own(block: int) -> None:
     """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
     memory that grows."""
     for seed in range(block * LIVES, (block + 1) * LIVES):
-        rules = house(f"of {seed}")
-        judge = Life(seed, house=rules).live()
-        assert not judge.differences, f"seed {seed}, {rules}\n{judge.told()}"
+        differences = lived(seed, ruled=True)[0]
+        assert not differences, f"seed {seed}, {house(f'of {seed}')}\n{differences}"
 
 
 def test_every_rule_of_a_house_is_met() -> None:
     """The houses above would show little if what is special in them never happened."""
-    met: set[str] = set()
-    grown: set[float] = set()
-    for seed in range(2 * LIVES):
-        life = Life(seed, house=house(f"of {seed}"))
-        life.live()
-        grown.add(life.job.memory_factor)
-        restarts = [spent for replica in life.job.replicas for spent in replica.restarts]
-        met |= {rule for rule, _ in (*life.job.retries, *restarts)}
-        met |= {life.job.outcome.rule} if life.job.outcome else set()
+    lives = [lived(seed, ruled=True) for seed in range(2 * LIVES)]
+    met = set[str]().union(*({ended, *on} for _, ended, on, _ in lives))
     assert met >= {
         "bad_device",
         "bus_error",
@@ -60,7 +65,7 @@ def test_every_rule_of_a_house_is_met() -> None:
         "out_of_memory",
         "user_code_failed",
     }
-    assert len(grown) > 2
+    assert len({growth for *_, growth in lives}) > 2
 
 
 def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:
@@ -85,7 +90,7 @@ def test_a_budget_that_is_off_by_one_is_noticed(name: str, policy: FailurePolicy
 
 def test_every_outcome_is_met() -> None:
     """The lives above would show little if they all ended alike."""
-    rules = {life.job.outcome.rule for life in _lives(300) if life.job.outcome}
+    rules = {lived(seed)[1] for seed in range(LIVES)}
     assert rules >= {
         "primary_succeeded",
         "transient_exit",
@@ -107,10 +112,3 @@ def test_every_outcome_is_met() -> None:
         "budget_used_up",
         "cancelled_user",
     }
-
-
-def _lives(count: int) -> list[Life]:
-    lives = [Life(seed) for seed in range(count)]
-    for life in lives:
-        life.live()
-    return lives

@@ -2,10 +2,12 @@
 storage hosts with whom programs trust for it (spec/program#storage)."""
 
 import re
+import runpy
 import ssl
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from cryptography import x509
@@ -23,8 +25,18 @@ NAMES = ("localhost", "127.0.0.1", "::1", "box")
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine called `box`."""
+    """On a machine called `box`, without a process for each certificate: tests/e2e/test_tls.py has one."""
+
+    def run(command: list[str], **_: object) -> CompletedProcess[str]:
+        monkeypatch.setattr("sys.argv", command[3:])
+        try:
+            runpy.run_path(certificates.__file__, run_name="__main__")
+        except SystemExit as end:
+            return CompletedProcess(command, 1, stderr=str(end))
+        return CompletedProcess(command, 0)
+
     monkeypatch.setattr("socket.gethostname", lambda: "box")
+    monkeypatch.setattr("subprocess.run", run)
 
 
 def load(path: Path) -> x509.Certificate:

@@ -196,8 +196,8 @@ def walk(first: Job, making: Making) -> Walk:
 
 def kind_of(subject: Job) -> Hashable:
     """What the future of a job depends on: states of one kind are walked once. How a replica that is over
-    ended, by which messages the job ends and which nodes are to be avoided is history; so are budgets once
-    the end is decided. Which of its choices it runs by is the scheduler's affair."""
+    ended, by which messages the job ends and which nodes are to be avoided is history; so are retries in the
+    last attempt and budgets once the end is decided. Which of its choices it runs by is the scheduler's."""
     drills = tuple((d.is_armed, d.done, d.attempt, d.incarnation) for d in subject.drills)
     job_is = (subject.state, subject.phase, subject.started > 0)
     if subject.state.is_final:
@@ -205,20 +205,26 @@ def kind_of(subject: Job) -> Hashable:
     replicas = tuple((r.state, r.started > 0, r.exit is not None, r.node) for r in subject.replicas)
     if subject.outcome:
         return (*job_is, replicas, drills, subject.outcome.state, subject.outcome.at)
-    budgets = (subject.attempt, frozenset(subject.retries))
+    if subject.phase is AttemptState.WAITING:
+        return (*job_is, drills, subject.attempt, frozenset(subject.retries))
+    is_last = counting(subject) == POLICY.max_attempts
+    budgets = (subject.attempt, is_last or frozenset(subject.retries))
     leaving = tuple(bool(r.leaving) for r in subject.replicas)
     if subject.retry:
         return (*job_is, replicas, drills, budgets, leaving, subject.retry)
-    if subject.phase is AttemptState.WAITING:
-        return (*job_is, drills, budgets)
     spent = tuple((r.incarnation, r.restarts) for r in subject.replicas)
     return (*job_is, replicas, drills, budgets, leaving, spent)
+
+
+def counting(subject: Job) -> int:
+    """How many of its attempts count."""
+    return subject.attempt - dict(subject.retries).get("budget_used_up", 0)
 
 
 def check_state(subject: Job, thorough: bool) -> None:
     alive = [r for r in subject.replicas if not r.state.is_over]
     demanded = instructions(subject)
-    assert subject.attempt - dict(subject.retries).get("budget_used_up", 0) <= POLICY.max_attempts
+    assert counting(subject) <= POLICY.max_attempts
     assert all(many <= 1 for _, many in subject.retries)
     assert all(many <= 1 for r in subject.replicas for _, many in r.restarts)
     if subject.state.is_final:

@@ -67,9 +67,9 @@ async def test_a_computation_that_fails_is_a_failure_of_its_call_alone(
 
 
 async def test_many_at_once_are_answered(advisor: ProcessAdvisor) -> None:
-    answers = await asyncio.gather(*(advisor.suggest(spec(), SEEN, 1, seed) for seed in range(5)))
+    answers = await asyncio.gather(*(advisor.suggest(spec(), SEEN, 1, seed) for seed in range(3)))
     random = algorithm_for(Algorithm.RANDOM_SEARCH)
-    assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
+    assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(3)]
 
 
 async def test_closing_ends_what_is_computed_and_what_is_asked_then_fails(

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-import scipy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
@@ -39,21 +38,19 @@ def test_whitening_is_the_inverse_of_the_factor() -> None:
 
 
 def valley(at: Array) -> tuple[float, Array]:
-    return float(scipy.optimize.rosen(at)), scipy.optimize.rosen_der(at)
+    rise, away = at[1:] - at[:-1] ** 2, 1.0 - at[:-1]
+    slope = np.append(-400.0 * at[:-1] * rise - 2.0 * away, 0.0) + np.append(0.0, 200.0 * rise)
+    return float((100.0 * rise**2 + away**2).sum()), slope
 
 
-def test_a_minimum_within_bounds_is_that_of_scipy() -> None:
-    """Rosenbrock's valley, with its end within the box, at a border and outside."""
-    for top in (2.0, 1.0, 0.5):
+def test_a_minimum_within_bounds_is_reached() -> None:
+    """Rosenbrock's valley, with its end within the box, at a border and outside, where it is as by scipy."""
+    for top, least in ((2.0, 0.0), (1.0, 0.0), (0.5, 1.66787512)):
         bounds, start = np.array([[-2.0] * 4, [top] * 4]), np.array([0.3, -0.5, 0.1, 0.4])
         _, reached = minimize_bounded(valley, start, *bounds, evaluations=200)
-        best = scipy.optimize.minimize(
-            valley, start, jac=True, bounds=scipy.optimize.Bounds(*bounds)
-        )
-        assert reached == pytest.approx(best.fun, abs=1e-6)
+        assert reached == pytest.approx(least, abs=1e-6)
 
 
-@settings(max_examples=200)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60))
 def test_warping_keeps_the_order(values: list[float]) -> None:
     """The paper's warping: monotone, best at 0.5 and worst at -0.5."""

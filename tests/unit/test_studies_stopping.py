@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainshed.core.study.records import Measurement
@@ -104,7 +104,6 @@ def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectiv
     st.lists(st.lists(st.floats(-1, 1), min_size=5, max_size=12), min_size=6, max_size=9),
     st.lists(st.floats(-1, 1), min_size=1, max_size=12),
 )
-@settings(max_examples=150)
 def test_best_so_far_is_never_stopped(
     goal: Goal, selection: Selection, others: list[list[float]], own: list[float]
 ) -> None:

@@ -88,9 +88,9 @@ def test_mistakes_in_the_command_line_exit_with_2(
 
 def test_a_reader_who_has_enough_is_no_failure(service: FakeService, tmp_path: Path) -> None:
     """As with every command in a shell with `set -o pipefail`: 1 would say that what was asked for failed."""
-    jobs = [job(str(number)) for number in range(20_000)]
+    jobs = [job(str(number)) for number in range(2_000)]
     service.on("GET", "/trainshed/v1/jobs", {"jobs": jobs, "nextPageToken": ""})
-    listing = f"{sys.executable} -m trainshed jobs list --project p --limit 20000"
+    listing = f"{sys.executable} -m trainshed jobs list --project p --limit 2000"
     result = execute(
         *("bash", "-c", f"{listing} | head -1; echo ${{PIPESTATUS[0]}}"),
         env={**os.environ, "TRAINSHED_DATA": str(tmp_path)},
