@@ -89,7 +89,7 @@ def _no_order(text: str, fields: Iterable[str]) -> InvalidRequest:
 
 def encode_token(position: str, *question: str) -> str:
     """Return an opaque token for `position`, valid only together with the same `question`."""
-    packed = _digest(question) + position.encode()
+    packed = _digest((*question, position)) + position.encode()
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
@@ -103,7 +103,7 @@ def decode_token(token: str, *question: str) -> str:
         position = packed[_DIGEST_SIZE:].decode()
     except (binascii.Error, ValueError):
         packed, position = b"", ""
-    if not position or packed[:_DIGEST_SIZE] != _digest(question):
+    if not position or packed[:_DIGEST_SIZE] != _digest((*question, position)):
         raise _refused()
     return position
 
