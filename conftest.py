@@ -82,7 +82,6 @@ TOGETHER = {
         "e2e/test_pipelines.py",
         "e2e/test_sdk.py",
         "e2e/test_team.py",
-        "e2e/test_tuning_gcloud.py",
         "e2e/test_tuning_sdk.py",
         "unit/test_wire_routes.py",
     ),

@@ -6,10 +6,11 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
+from typing import NamedTuple, TextIO
 
 import pytest
 
@@ -78,22 +79,21 @@ def _loaded() -> Nursery | None:
     return Nursery(_LOADED, python, environ)
 
 
-def _run(
-    arguments: Sequence[str], environ: Mapping[str, str], timeout: float, cwd: Path | None
-) -> subprocess.CompletedProcess[bytes]:
+class _Loaded(NamedTuple):
+    """What runs one command."""
+
+    nursery: Nursery
+    program: list[str]
+    environ: dict[str, str]
+
+
+def _loaded_for(arguments: Sequence[str], environ: Mapping[str, str]) -> _Loaded | None:
     assert BINARY is not None
     # Those of storage have processes of their own, which begin as their parent did. What has loaded gcloud
     # knows no accounts.
     is_apart = arguments[0] == "storage" or "CLOUDSDK_AUTH_ACCESS_TOKEN" not in environ
-    if is_apart or not (loaded := _loaded()):
-        return subprocess.run(
-            [BINARY, *arguments],
-            env=environ,
-            capture_output=True,
-            timeout=timeout,
-            cwd=cwd,
-            check=False,
-        )
+    if is_apart or not (nursery := _loaded()):
+        return None
     root = Path(BINARY).resolve().parents[1]
     # As the command's own script has it.
     surroundings = {
@@ -103,8 +103,23 @@ def _run(
         "CLOUDSDK_ENCODING": "UTF-8",
         "PYTHONIOENCODING": "UTF-8",
     }
-    program = [str(root / "lib/gcloud.py"), *arguments]
-    return loaded.run(program, surroundings, seconds=timeout, cwd=cwd)
+    return _Loaded(nursery, [str(root / "lib/gcloud.py"), *arguments], surroundings)
+
+
+def _run(
+    arguments: Sequence[str], environ: Mapping[str, str], timeout: float, cwd: Path | None
+) -> subprocess.CompletedProcess[bytes]:
+    if loaded := _loaded_for(arguments, environ):
+        return loaded.nursery.run(loaded.program, loaded.environ, seconds=timeout, cwd=cwd)
+    assert BINARY is not None
+    return subprocess.run(
+        [BINARY, *arguments],
+        env=environ,
+        capture_output=True,
+        timeout=timeout,
+        cwd=cwd,
+        check=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -154,36 +169,45 @@ class Gcloud:
     def started(self, *arguments: str) -> "Generator[Output]":
         """A gcloud that goes on beside the test, for commands that may never end; killed at the end."""
         assert BINARY is not None
-        process = subprocess.Popen(
-            [BINARY, *arguments],
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        output = Output(process)
-        with process:
+        environ = self.environment()
+        reader, writer = os.pipe()
+        if loaded := _loaded_for(arguments, environ):
+            process = loaded.nursery.fork(
+                loaded.program, loaded.environ, stdout=writer, stderr=writer
+            )
+            kill = process.kill
+        else:
+            process = subprocess.Popen(
+                [BINARY, *arguments],
+                env=environ,
+                stdout=writer,
+                stderr=writer,
+                start_new_session=True,
+            )
+            kill = functools.partial(os.killpg, process.pid, signal.SIGKILL)
+        os.close(writer)
+        with os.fdopen(reader) as lines:
             try:
-                yield output
+                yield Output(lines, kill)
             finally:
-                output.kill()
+                kill()
+                process.wait()
 
 
 @dataclass
 class Output:
     """What a running gcloud prints, line by line, without the test ever waiting for its end."""
 
-    process: subprocess.Popen[str]
+    stream: TextIO
+    kill: Callable[[], object]
     lines: list[str] = field(default_factory=list[str])
 
     def until(self, wanted: str, *, timeout: float = 60) -> str:
         """Read on to a line that contains `wanted`; returns it. It is killed if that does not come."""
-        assert self.process.stdout is not None
         too_late = Timer(timeout, self.kill)
         too_late.start()
         try:
-            for line in self.process.stdout:
+            for line in self.stream:
                 self.lines.append(line.rstrip("\n"))
                 if wanted in line:
                     return self.lines[-1]
@@ -191,7 +215,3 @@ class Output:
             too_late.cancel()
         output = "\n".join(self.lines)
         raise AssertionError(f"no line with {wanted!r} came; what came is:\n{output}")
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)

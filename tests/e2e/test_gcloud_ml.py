@@ -1,6 +1,6 @@
-"""The real `gcloud ai-platform` against a real service: the public guide's two ways to submit, and all that
-people do to a job afterwards (spec/submit, spec/lifecycle, spec/program, spec/runtimes,
-spec/clients#surface).
+"""The real `gcloud ai-platform` against a real service: submissions by flags and by a file, of a program and
+of a search, and all that people do to a job afterwards (spec/submit, spec/lifecycle, spec/program,
+spec/runtimes, spec/tuning#parameters, spec/clients#recipes, spec/clients#surface).
 
 The jobs are submitted once, side by side, because gcloud looks whether a job is over every ten seconds.
 """
@@ -20,24 +20,19 @@ import pytest
 from tests.e2e.conftest import RUNTIME_VERSION
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.packages import wheel
-from tests.e2e.running import PROJECT, REGION, Service
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
+from tests.e2e.tuning_programs import TRIAL
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
 BUCKET = "gcloud-ml"
 PART = "extra_part-0.1-py3-none-any.whl"
 
-SHOW = """
-import json, os, sys
+GUIDE = """
+import json, os, signal, socket, sys, time
 import extra_part
 print("PART", extra_part.VALUE)
 print("ARGV", json.dumps(sys.argv[1:]))
-print("TF_CONFIG", os.environ.get("TF_CONFIG"))
-print("CLUSTER_SPEC", os.environ.get("CLUSTER_SPEC"))
-"""
-
-MEET = """
-import json, os, signal, socket, time
 config = json.loads(os.environ["TF_CONFIG"])
 print("TF_CONFIG", json.dumps(config), flush=True)
 print("CLUSTER_SPEC", os.environ.get("CLUSTER_SPEC"), flush=True)
@@ -75,21 +70,72 @@ print("WAITING", flush=True)
 signal.pause()
 """
 
+TUNE = (
+    TRIAL
+    + """
+import json
+print("trial", trial, "has", json.dumps(sys.argv[1:]), flush=True)
+loss = {1: 1.0, 2: 0.0, 3: 2.0}[trial]
+for step in range(1, int(given["epochs"]) + 1):
+    report(loss + 10 / step, step, os.environ["CLOUD_ML_HP_METRIC_TAG"])
+"""
+)
+"""Of three trials the second is the best."""
+
+
+def program(text: str, *arguments: str) -> dict[str, Any]:
+    return {
+        "imageUri": SKLEARN,
+        "containerCommand": ["python3", "-c", text],
+        "containerArgs": list(arguments),
+    }
+
+
 CUSTOM = """
 trainingInput:
   scaleTier: CUSTOM
   masterType: complex_model_m
   workerType: complex_model_m
   parameterServerType: large_model
-  workerCount: 9
-  parameterServerCount: 3
+  workerCount: 2
+  parameterServerCount: 1
 """
 
+SEARCH = {
+    "trainingInput": {
+        "scaleTier": "CUSTOM",
+        "masterType": "standard",
+        "masterConfig": program(TUNE, "--epochs", "4"),
+        "hyperparameters": {
+            "goal": "MINIMIZE",
+            "hyperparameterMetricTag": "loss",
+            "maxTrials": 3,
+            "maxParallelTrials": 2,
+            "params": [
+                {
+                    "parameterName": "rate",
+                    "type": "DOUBLE",
+                    "minValue": 0.0001,
+                    "maxValue": 0.1,
+                    "scaleType": "UNIT_LOG_SCALE",
+                },
+                {"parameterName": "units", "type": "DISCRETE", "discreteValues": [16, 32, 64]},
+                {
+                    "parameterName": "optimizer",
+                    "type": "CATEGORICAL",
+                    "categoricalValues": ["sgd", "adam"],
+                },
+            ],
+        },
+    }
+}
 TOO_SHORT = """
 trainingInput:
   scheduling:
     maxWaitTime: 1799s
 """
+
+USER = ["--epochs", "3", "--name=two words", "--quote", 'a "b"']
 
 
 @dataclass(frozen=True)
@@ -129,42 +175,35 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = root / "trainer"
     package.mkdir()
     (package / "__init__.py").touch()
-    programs = {"show": SHOW, "meet": MEET, "fail": FAIL, "wait": WAIT}
-    for name, text in programs.items():
-        (package / f"{name}.py").write_text(text)
+    (package / "guide.py").write_text(GUIDE)
     (root / "config.yaml").write_text(CUSTOM)
+    # JSON is YAML as well.
+    (root / "fail.yaml").write_text(json.dumps({"trainingInput": {"masterConfig": program(FAIL)}}))
+    (root / "search.yaml").write_text(json.dumps(SEARCH))
     (root / "short.yaml").write_text(TOO_SHORT)
     (root / PART).write_bytes(wheel("extra_part", "VALUE = 42\n"))
     return root
 
 
-def training(job_id: str, module: str, *more: str) -> tuple[str, ...]:
-    return (
-        *("ai-platform", "jobs", "submit", "training", job_id),
-        *("--package-path", "trainer/", "--module-name", f"trainer.{module}", "--region", REGION),
-        *RUNTIME_VERSION,
-        *more,
-    )
+def training(job_id: str, *more: str) -> tuple[str, ...]:
+    return ("ai-platform", "jobs", "submit", "training", job_id, "--region", REGION, *more)
 
 
 @pytest.fixture(scope="module")
 def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
-    job_dir = ("--job-dir", f"gs://{BUCKET}/by_flags")
-    staging = ("--staging-bucket", f"gs://{BUCKET}")
-    user = ("--", "--epochs", "3", "--name=two words", "--quote", 'a "b"')
     commands = {
-        "by_flags": training(
-            *("by_flags", "show", *job_dir, "--packages", PART), *("--scale-tier", "basic", *user)
+        "guide": training(
+            *("guide", "--package-path", "trainer/", "--module-name", "trainer.guide"),
+            *(*RUNTIME_VERSION, "--packages", PART, "--config", "config.yaml", "--stream-logs"),
+            *("--job-dir", f"gs://{BUCKET}/guide", "--labels", "team=red,kind=test"),
+            *("--service-account", f"trainer@{PROJECT}.iam.gserviceaccount.com", "--", *USER),
         ),
-        "custom": training(
-            *("custom", "meet", "--config", "config.yaml", "--stream-logs"),
-            *("--job-dir", f"gs://{BUCKET}/custom"),
+        "fails": training(
+            *("fails", "--config", "fail.yaml", "--scale-tier", "basic-gpu", "--stream-logs")
         ),
-        "fails": training("fails", "fail", *staging, "--stream-logs"),
-        "waits": training(
-            *("waits", "wait", *staging, "--scale-tier", "basic-gpu"),
-            *("--labels", "team=red,kind=test"),
-            *("--service-account", f"trainer@{PROJECT}.iam.gserviceaccount.com"),
+        "tuned": training(
+            *("tuned", "--config", "search.yaml", "--stream-logs"),
+            *("--job-dir", f"gs://{BUCKET}/tuned"),
         ),
     }
     with ThreadPoolExecutor(len(commands)) as pool:
@@ -183,46 +222,15 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
     yield Submitted(by, gcloud.service)
 
 
-def described(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
-    answer = gcloud.run("ai-platform", "jobs", "describe", job_id, "--format", "json")
-    return json.loads(answer.stdout)
-
-
-def answered(submitted: Submitted, job_id: str) -> dict[str, Any]:
+def answered(service: Service, job_id: str) -> dict[str, Any]:
     """What gcloud describes jobs by."""
-    return submitted.service.call("GET", f"/v1/projects/{PROJECT}/jobs/{job_id}")
+    return service.call("GET", f"/v1/projects/{PROJECT}/jobs/{job_id}")
 
 
-def test_everything_by_flags(submitted: Submitted, gcloud: Gcloud) -> None:
-    """The guide's first form (spec/submit#gcloud, spec/submit#defaults, spec/program)."""
-    assert submitted.finish("by_flags")["state"] == "SUCCEEDED"
-    lines = submitted.lines("by_flags")
-    assert "PART 42" in lines, "packages are installed in order"
-    user = ["--epochs", "3", "--name=two words", "--quote", 'a "b"']
-    assert said(lines, "ARGV") == [*user, "--job-dir", f"gs://{BUCKET}/by_flags"]
-    assert said(lines, "CLUSTER_SPEC") is None, (
-        "spec/program#cluster_spec: only custom containers have one in ml v1"
-    )
-    config = said(lines, "TF_CONFIG")
-    assert config["environment"] == "cloud"
-    assert (config["task"]["type"], config["task"]["index"]) == ("chief", 0)
-    assert list(config["cluster"]) == ["chief"]
-    assert config["job"]["args"] == user
-    first = submitted.lines("by_flags", "service")[0]
-    assert first.startswith("runtimeVersion:2.11 is mapped by an operator's setting")
-
-    job = described(gcloud, "by_flags")
-    assert job["state"] == "SUCCEEDED"
-    assert job["createTime"] <= job["startTime"] <= job["endTime"]
-    assert job["trainingInput"]["args"] == user
-    uris = job["trainingInput"]["packageUris"]
-    assert [uri.startswith(f"gs://{BUCKET}/by_flags/packages/") for uri in uris] == [True, True]
-
-
-def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(submitted: Submitted) -> None:
-    """The guide's second form runs on this machine in relaxed mode (spec/lifecycle#end); the workers never
-    end."""
-    streamed = submitted.by["custom"]
+def test_a_custom_cluster_succeeds_with_its_master(submitted: Submitted) -> None:
+    """The guide's form runs on this machine, whatever it asks for (spec/submit#gcloud, spec/program,
+    spec/lifecycle#end); the workers never end."""
+    streamed = submitted.by["guide"]
     assert "state: SUCCEEDED" in streamed.stdout
     log = streamed.stderr.splitlines()
     mapped = next(line for line in log if "runtimeVersion:2.11 is mapped" in line)
@@ -234,21 +242,31 @@ def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(submitted: Sub
         "the last lines are missing in what submit --stream-logs showed:\n" + "\n".join(log)
     )
 
-    met = next(line for line in submitted.lines("custom") if line.startswith("MET ")).split()[1:]
-    assert len(met) == 12
+    met = next(line for line in submitted.lines("guide") if line.startswith("MET ")).split()[1:]
+    assert len(met) == 3
     roles: list[tuple[str, int]] = []
-    view = submitted.finish("custom")
+    view = submitted.finish("guide")
     for replica in view["replicas"]:
-        lines = submitted.lines("custom", replica["id"])
+        lines = submitted.lines("guide", replica["id"])
+        assert "PART 42" in lines, "packages are installed in order"
+        assert said(lines, "ARGV") == [*USER, "--job-dir", f"gs://{BUCKET}/guide"]
+        assert said(lines, "CLUSTER_SPEC") is None, (
+            "spec/program#cluster_spec: only custom containers have one in ml v1"
+        )
         config = said(lines, "TF_CONFIG")
-        assert said(lines, "CLUSTER_SPEC") is None
+        assert (config["environment"], config["job"]["args"]) == ("cloud", USER)
         sizes = {role: len(hosts) for role, hosts in config["cluster"].items()}
-        assert sizes == {"chief": 1, "worker": 9, "ps": 3}
+        assert sizes == {"chief": 1, "worker": 2, "ps": 1}
         roles.append((config["task"]["type"], config["task"]["index"]))
-    expected = [("chief", 0), *(("worker", n) for n in range(9)), *(("ps", n) for n in range(3))]
-    assert sorted(roles) == sorted(expected)
-    job = answered(submitted, "custom")
-    assert job["trainingInput"]["workerCount"] == "9"
+    assert sorted(roles) == [("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
+    job = answered(submitted.service, "guide")
+    assert job["createTime"] <= job["startTime"] <= job["endTime"]
+    assert job["labels"] == {"team": "red", "kind": "test"}
+    trained = job["trainingInput"]
+    assert (trained["workerCount"], trained["args"]) == ("2", USER)
+    assert trained["serviceAccount"] == f"trainer@{PROJECT}.iam.gserviceaccount.com"
+    place = f"gs://{BUCKET}/guide/packages/"
+    assert [uri.startswith(place) for uri in trained["packageUris"]] == [True, True]
 
 
 def test_a_program_that_fails(submitted: Submitted) -> None:
@@ -259,17 +277,62 @@ def test_a_program_that_fails(submitted: Submitted) -> None:
     assert "state: FAILED" in streamed.stdout
     assert "\tmaster-replica-0\t\tabout to fail" in streamed.stderr
     assert "Job failed." in streamed.stderr
-    job = answered(submitted, "fails")
+    job = answered(submitted.service, "fails")
     first, _, rest = job["errorMessage"].partition("\n")
     assert first.strip() == (
         "The replica master 0 exited with a non-zero status of 7. Termination reason: Error."
     )
     assert rest.startswith("about to fail\nout of luck\n"), "the program's words, not the service's"
     assert "To find out more about why your job exited" in rest
+    log = submitted.lines("fails", "service")
+    assert any("NVIDIA_TESLA_K80" in line for line in log), (
+        "spec/queue#capacity: a GPU spec runs with a notice"
+    )
 
 
-def test_a_job_is_listed_relabelled_and_cancelled(submitted: Submitted, gcloud: Gcloud) -> None:
-    next(line for line in submitted.service.follow(ref("waits")) if line == "WAITING")
+def test_a_search_is_shown_best_first(submitted: Submitted, gcloud: Gcloud) -> None:
+    """facts/resources#ml, facts/program#arguments: trials best first, `--name value`, a job directory for
+    each."""
+    # Severity, time, task, trial, message.
+    log = submitted.by["tuned"].stderr.splitlines()
+    rows = [line.split("\t") for line in log if "\ttrial " in line]
+    assert {fields[2] for fields in rows} == {"master-replica-0"}
+    assert sorted(int(fields[3]) for fields in rows) == [1, 2, 3]
+    assert all(fields[4].startswith(f"trial {fields[3]} has ") for fields in rows)
+
+    described = gcloud.run("ai-platform", "jobs", "describe", "tuned", "--format=json").stdout
+    output = json.loads(described)["trainingOutput"]
+    assert output["isHyperparameterTuningJob"] is True
+    assert (output["completedTrialCount"], output["hyperparameterMetricTag"]) == ("3", "loss")
+    trials = output["trials"]
+    assert [int(trial["trialId"]) for trial in trials] == [2, 1, 3]
+    assert trials[0]["finalMetric"] == {"trainingStep": "4", "objectiveValue": 2.5}
+    assert {trial["state"] for trial in trials} == {"SUCCEEDED"}
+    for trial in trials:
+        parameters, id_ = trial["hyperparameters"], trial["trialId"]
+        words = [word for name, value in parameters.items() for word in (f"--{name}", value)]
+        assert set(parameters) == {"rate", "units", "optimizer"}
+        assert parameters["units"] in ("16", "32", "64")
+        argv = said(submitted.lines(f"tuned.{id_}"), f"trial {id_} has")
+        assert argv[:2] == ["--epochs", "4"]
+        assert argv[-2:] == ["--job-dir", f"gs://{BUCKET}/tuned/{id_}"]
+        assert sorted(argv[2:-2]) == sorted(words)
+
+
+def test_a_job_is_listed_relabelled_and_cancelled(gcloud: Gcloud) -> None:
+    service = gcloud.service
+    job = {
+        "jobId": "waits",
+        "labels": {"team": "red", "kind": "test"},
+        "trainingInput": {
+            "scaleTier": "CUSTOM",
+            "masterType": "standard",
+            "masterConfig": program(WAIT),
+            "region": REGION,
+        },
+    }
+    service.call("POST", f"/v1/projects/{PROJECT}/jobs", job)
+    next(line for line in service.follow(ref("waits")) if line == "WAITING")
     listed = gcloud.run(
         *("ai-platform", "jobs", "list", "--filter", "state=RUNNING AND jobId:wait*"),
         *("--format", "value(jobId)"),
@@ -279,30 +342,23 @@ def test_a_job_is_listed_relabelled_and_cancelled(submitted: Submitted, gcloud: 
         *("ai-platform", "jobs", "update", "waits"),
         *("--update-labels", "team=blue,more=yes", "--remove-labels", "kind"),
     )
-    job = answered(submitted, "waits")
+    job = answered(service, "waits")
     assert job.get("labels") == {"team": "blue", "more": "yes"}
     assert job["state"] == "RUNNING"
-    assert job["trainingInput"]["serviceAccount"] == f"trainer@{PROJECT}.iam.gserviceaccount.com"
 
     gcloud.run("ai-platform", "jobs", "cancel", "waits")
-    view = submitted.finish("waits")
-    assert view["state"] == "CANCELLED"
-    job = answered(submitted, "waits")
+    assert service.finish(ref("waits"))["state"] == "CANCELLED"
+    job = answered(service, "waits")
     assert (job["state"], job["errorMessage"]) == (
         "CANCELLED",
         "The job was cancelled by the user.",
     )
-    log = submitted.lines("waits", "service")
-    assert any("NVIDIA_TESLA_K80" in line for line in log), (
-        "spec/queue#capacity: a GPU spec runs with a notice"
-    )
-    submitted.service.call("POST", f"/v1/projects/{PROJECT}/jobs/waits:cancel", {}, expect=400)
+    service.call("POST", f"/v1/projects/{PROJECT}/jobs/waits:cancel", {}, expect=400)
 
 
-def test_what_gcloud_shows_of_a_refusal(submitted: Submitted, gcloud: Gcloud, source: Path) -> None:
+def test_what_gcloud_shows_of_a_refusal(gcloud: Gcloud, source: Path) -> None:
     """spec/submit#refusals: the reason in words and in fields; nothing is stored."""
-    staging = ("--staging-bucket", f"gs://{BUCKET}")
-    command = training("short", "show", *staging, "--config", "short.yaml")
-    own = Path(shutil.copytree(source, source.with_name("refused")))
-    assert "field: scheduling.max_wait_time" in gcloud.run(*command, fails=True, cwd=own).stderr
-    submitted.service.call("GET", f"/v1/projects/{PROJECT}/jobs/short", expect=404)
+    command = training("short", "--config", "short.yaml", "--master-image-uri", SKLEARN)
+    refused = gcloud.run(*command, fails=True, cwd=source)
+    assert "field: scheduling.max_wait_time" in refused.stderr
+    gcloud.service.call("GET", f"/v1/projects/{PROJECT}/jobs/short", expect=404)

@@ -1,131 +1,89 @@
-"""`gcloud ai custom-jobs`, unmodified (spec/clients#recipes): create, list, describe, cancel, stream-logs,
-errors."""
+"""`gcloud ai custom-jobs`, unmodified (spec/clients#recipes): create, stream-logs, list, cancel, describe;
+and gcloud inside a job."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.gcloud import Gcloud, Output, needs_gcloud
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    PROJECT,
-    REGION,
-    SKLEARN,
-    Service,
-    container_job,
-    custom_job,
-    submit,
-    worker_pool,
-)
+from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.running import CUSTOM_JOBS, REGION, SKLEARN, Service, custom_job, submit, worker_pool
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
 BUCKET = "trainshed"
 JOBS = ("ai", "custom-jobs")
 CONTAINER = f"machine-type=n1-standard-4,container-image-uri={SKLEARN}"
-LINES = 600
+LINES = 340
 """Lines of each of three replicas before the pause: together more than a page of 1,000."""
 
 _TALKER = f"""
-import json, os, pathlib, time
+import pathlib, signal, sys, time
 
-task = json.loads(os.environ["CLUSTER_SPEC"])["task"]
-me = f"{{task['type']}}-{{task['index']}}"
+print("has", sys.argv[1:])
 for number in range({LINES}):
     print("line", number, flush=True)
-def wait_for(name):
-    while not pathlib.Path("/gcs/{BUCKET}/talk", name).exists():
-        time.sleep(0.02)
-wait_for("go-on")
+while not pathlib.Path("/gcs/{BUCKET}/talk/go-on").exists():
+    time.sleep(0.02)
 for number in range({LINES}, {LINES} + 10):
     print("line", number, flush=True)
-pathlib.Path("/gcs/{BUCKET}/talk", me).touch()
-if me == "workerpool0-0":
-    wait_for("workerpool1-0")
-    wait_for("workerpool1-1")
-    print("that was all")
+signal.pause()
 """
 
 
-@pytest.fixture(scope="module")
-def gcloud(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Gcloud:
-    return Gcloud(service, tmp_path_factory.mktemp("gcloud"))
-
-
-def create(gcloud: Gcloud, *arguments: str) -> str:
-    """Create a job by flags; its id."""
-    name = gcloud.run(*JOBS, "create", "--format=value(name)", *arguments).stdout.strip()
-    assert name.startswith(f"projects/{PROJECT}/locations/{REGION}/customJobs/"), name
-    return name.rsplit("/", 1)[1]
-
-
-def described(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
-    return json.loads(gcloud.run(*JOBS, "describe", job_id, "--format=json").stdout)
-
-
-class Talk:
-    """A job of three replicas whose log gcloud follows while the other tests of this file go on."""
-
-    def __init__(self, gcloud: Gcloud, output: Output, job_id: str, directory: Path) -> None:
-        self.gcloud, self.output, self.job_id = gcloud, output, job_id
-        self._directory = directory
-
-    def go_on(self) -> None:
-        (self._directory / "go-on").touch()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def talk(gcloud: Gcloud, service: Service) -> Iterator[Talk]:
-    directory = Path(service.extra["buckets"]) / BUCKET / "talk"
-    directory.mkdir()
-    job_id = create(
-        gcloud,
-        "--display-name=talk",
+def test_a_job_is_created_followed_listed_and_cancelled(service: Service, tmp_path: Path) -> None:
+    """spec/clients#log-pages, spec/clients#stream-logs: no line missing, none twice, none out of order, over
+    several pages. spec/lifecycle#cancel: an accepted cancel ends in CANCELLED."""
+    gcloud = Gcloud(service, tmp_path)
+    name = gcloud.run(
+        *(*JOBS, "create", "--format=value(name)", "--display-name=talk"),
         f"--worker-pool-spec={CONTAINER}",
+        "--worker-pool-spec=",
         f"--worker-pool-spec={CONTAINER},replica-count=2",
         "--command=python3,-c",
-        f"--args=^|^{_TALKER}",
-    )
+        f"--args=^|^{_TALKER}|--rate=0.1|in $(CLOUD_ML_REGION)",
+        "--labels=suite=vertex,kind=flags",
+    ).stdout.strip()
+    parent, _, job_id = name.rpartition("/")
+    assert parent == CUSTOM_JOBS.removeprefix("/v1/")
     for view in service.watch(job_id):
         if view["state"] == "RUNNING":
             break
+    # Started on a running job it reads the job's state once and never ends by itself, so it is killed.
     with gcloud.started(*JOBS, "stream-logs", job_id, "--polling-interval=1") as output:
-        yield Talk(gcloud, output, job_id, directory)
+        for replica in range(3):
+            assert str(LINES - 1) in output.until(f"line {LINES - 1}"), replica
+        service.put(BUCKET, "talk/go-on", b"")
+        for replica in range(3):
+            assert str(LINES + 9) in output.until(f"line {LINES + 9}"), replica
+    seen: dict[str, list[str]] = {}
+    for line in output.lines:
+        fields = line.split("\t")
+        if len(fields) == 4 and fields[3].startswith(("has ", "line ")):
+            severity, _, task, message = fields
+            assert severity == "INFO"
+            seen.setdefault(task, []).append(message)
+    expected = [f"has ['--rate=0.1', 'in {REGION}']"]
+    expected += [f"line {number}" for number in range(LINES + 10)]
+    assert set(seen) == {"workerpool0-0", "workerpool2-0", "workerpool2-1"}
+    for task, messages in seen.items():
+        assert messages == expected, task
 
-
-def test_create_by_flags_describe_and_list(gcloud: Gcloud, service: Service) -> None:
-    job_id = create(
-        gcloud,
-        "--display-name=by-flags",
-        f"--worker-pool-spec={CONTAINER}",
-        "--worker-pool-spec=",
-        "--worker-pool-spec=",
-        f"--worker-pool-spec={CONTAINER}",
-        "--command=python3,-c",
-        "--args=^|^import sys; print('out', sys.argv[1:])|--rate=0.1|in $(CLOUD_ML_REGION)",
-        "--labels=suite=vertex,kind=flags",
-    )
-    service.finish(job_id)
-    assert service.lines(job_id, "workerpool0-0")[-1] == f"out ['--rate=0.1', 'in {REGION}']"
-    job = described(gcloud, job_id)
-    assert (job["state"], job["displayName"]) == ("JOB_STATE_SUCCEEDED", "by-flags")
-    assert job["labels"] == {"suite": "vertex", "kind": "flags"}
-    primary, workers, servers, evaluators = job["jobSpec"]["workerPoolSpecs"]
-    assert primary["replicaCount"] == "1"
-    assert primary["containerSpec"]["imageUri"] == SKLEARN
-    # Positions that were skipped stay where they are.
-    assert (workers, servers, evaluators) == ({}, {}, primary)
     # A filter is applied by gcloud itself, to what the service lists (spec/clients#filters).
-    listed = gcloud.run(
-        *JOBS,
-        "list",
-        "--filter=labels.kind=flags AND state=JOB_STATE_SUCCEEDED",
-        "--format=value(displayName)",
-    )
-    assert listed.stdout.split() == ["by-flags"]
+    chosen = "--filter=labels.kind=flags AND state=JOB_STATE_RUNNING"
+    listed = gcloud.run(*JOBS, "list", chosen, "--format=value(displayName)")
+    assert listed.stdout.split() == ["talk"]
+    assert "has been sent" in gcloud.run(*JOBS, "cancel", job_id).stderr
+    service.finish(job_id)
+    job = json.loads(gcloud.run(*JOBS, "describe", job_id, "--format=json").stdout)
+    assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
+    assert (job["displayName"], job["labels"]) == ("talk", {"suite": "vertex", "kind": "flags"})
+    primary, workers, servers = job["jobSpec"]["workerPoolSpecs"]
+    assert (primary["replicaCount"], servers["replicaCount"]) == ("1", "2")
+    assert primary["containerSpec"] == servers["containerSpec"]
+    assert primary["containerSpec"]["imageUri"] == SKLEARN
+    # A position that was skipped stays where it is.
+    assert workers == {}
 
 
 def test_gcloud_storage_inside_a_job(service: Service) -> None:
@@ -139,43 +97,3 @@ def test_gcloud_storage_inside_a_job(service: Service) -> None:
     lines = service.lines(job_id)
     assert view["state"] == "SUCCEEDED", (view.get("error"), lines)
     assert lines[-1] == "weights"
-
-
-def test_cancel(gcloud: Gcloud, service: Service) -> None:
-    """spec/lifecycle#cancel: an accepted cancel ends in CANCELLED."""
-    job_id = submit(service, container_job("import signal; signal.pause()"))
-    cancelled = gcloud.run(*JOBS, "cancel", job_id)
-    assert "has been sent" in cancelled.stderr
-    service.finish(job_id)
-    job = service.call("GET", f"{CUSTOM_JOBS}/{job_id}")
-    assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
-
-
-def test_stream_logs_shows_every_line_of_a_running_job_in_order(
-    talk: Talk, service: Service
-) -> None:
-    """spec/clients#log-pages, spec/clients#stream-logs: nothing missing, nothing twice, nothing out of order,
-    over several pages.
-
-    Started on a running job it reads the job's state once and never ends by itself, so it is killed.
-    """
-    for replica in range(3):
-        assert str(LINES - 1) in talk.output.until(f"line {LINES - 1}"), replica
-    talk.go_on()
-    service.finish(talk.job_id)
-    # Under load a worker's keeper may read its last lines after the primary's has read the very last one.
-    for replica in range(3):
-        assert str(LINES + 9) in talk.output.until(f"line {LINES + 9}"), replica
-    if not any("that was all" in line for line in talk.output.lines):
-        talk.output.until("that was all")
-    seen: dict[str, list[str]] = {}
-    for line in talk.output.lines:
-        fields = line.split("\t")
-        if len(fields) == 4 and fields[3].startswith("line "):
-            severity, _, task, message = fields
-            assert severity == "INFO"
-            seen.setdefault(task, []).append(message)
-    expected = [f"line {number}" for number in range(LINES + 10)]
-    assert set(seen) == {"workerpool0-0", "workerpool1-0", "workerpool1-1"}
-    for task, messages in seen.items():
-        assert messages == expected, task
