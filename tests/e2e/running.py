@@ -203,6 +203,20 @@ def _certificates() -> Path:
     return place / "tls"
 
 
+@functools.cache
+def _pythons() -> Path:
+    """In the place of pyenv's directory: those of its Pythons that jobs of tests run in. A service runs each
+    that it finds, which takes as long as all else of its start."""
+    place = Path(tempfile.mkdtemp(prefix="trainshed-pyenv-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    (place / "versions").mkdir()
+    real = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    for minor in ("3.7", "3.10", "3.11"):
+        for python in real.glob(f"{minor}.*"):
+            (place / "versions" / python.name).symlink_to(python)
+    return place
+
+
 def environment(data: Path) -> dict[str, str]:
     # A service asks the tool for images how it is; a tool is for tests that gave it a storage of its own.
     images = {} if "CONTAINERS_STORAGE_CONF" in os.environ else {"TRAINSHED_CONTAINER_TOOL": "none"}
@@ -289,13 +303,14 @@ def start(
         shutil.copytree(_certificates(), data / "tls")
     log = data / "service.log"
     words = ["up", "--port", "0", "--data", str(data), *args]
+    environ = environment(data) | {"PYENV_ROOT": str(_pythons())}
     process: subprocess.Popen[bytes] | nursery.Forked
     if forked and not prefix and not own_group:
         reader, writer = os.pipe()
         with log.open("ab") as output:
             process = nursery.services().fork(
                 ["-m", "trainshed", *words, "--ready-fd", str(writer)],
-                environment(data),
+                environ,
                 stdout=output.fileno(),
                 stderr=output.fileno(),
                 kept=[writer],
@@ -304,7 +319,7 @@ def start(
     else:
         group = 0 if own_group else None
         argv = [*prefix, *command(*words)]
-        process, reader = launch(argv, log, env=environment(data), process_group=group)
+        process, reader = launch(argv, log, env=environ, process_group=group)
     service = ready(data, process, reader, log)
     if (
         not new_authority

@@ -26,8 +26,10 @@ from tests.e2e.running import (
     NotStarted,
     Service,
     custom_job,
+    down,
     launch,
     ready,
+    start,
     worker_pool,
 )
 from tests.sources import search_path
@@ -44,6 +46,8 @@ STAGING = (
     *("trainshed-third-project", f"third-project-vertex-staging-{REGION}-12ab"),
 )
 """Buckets for code of other projects: the first two are there and have a package, the others may come."""
+PROGRAM = ("-m", "trainshed")
+"""What an interpreter runs for there to be a service."""
 STAGED = "trainshed-run/0123456789abcdef/task.whl"
 PROGRAMS = Path(__file__).parents[1] / "programs" / "hostile"
 PROCESSES = 60
@@ -240,7 +244,7 @@ def common_ground() -> Path:
 
 @contextlib.contextmanager
 def opened(
-    column: Column, kind: type[Yard] = Yard, program: Sequence[str] = ("-m", "trainshed")
+    column: Column, kind: type[Yard] = Yard, program: Sequence[str] = PROGRAM
 ) -> Generator[Yard]:
     """A service as the column says, with both projects. `kind`: of the yard; `program`: what the service's
     interpreter is to run. Skips where the level cannot be had here."""
@@ -264,9 +268,12 @@ def opened(
             yield furnished(kind(level, user, place, service))
         finally:
             try:
-                down = [python, *program, "down", "--data", str(data)]
-                quiet = subprocess.DEVNULL
-                subprocess.run(down, stdout=quiet, timeout=60, check=False, **_of_user(user, cache))
+                if user == os.geteuid():
+                    down(data)
+                else:
+                    words = [python, *program, "down", "--data", str(data)]
+                    options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "timeout": 60}
+                    subprocess.run(words, check=False, **options, **_of_user(user, cache))
             finally:
                 service.process.kill()
                 service.process.wait()
@@ -313,10 +320,12 @@ def _of_user(user: int, cache: Path) -> dict[str, Any]:
 
 def _start(level: str, user: int, program: Sequence[str], data: Path, cache: Path) -> Service:
     log = data.parent / "service.log"
-    words = ("up", "--config", str(data.parent / "trainshed.toml"), "--data", str(data))
-    argv = [*program, *words, "--isolation", level]
-    process, reader = launch(argv, log, **_of_user(user, cache))
+    words = ("--config", str(data.parent / "trainshed.toml"), "--isolation", level)
     try:
+        if user == os.geteuid() and program[1:] == list(PROGRAM):
+            return start(data, *words)
+        argv = [*program, "up", "--data", str(data), *words]
+        process, reader = launch(argv, log, **_of_user(user, cache))
         return ready(data, process, reader, log)
     except NotStarted as failure:
         text = str(failure)

@@ -4,12 +4,14 @@ The one that runs the service is known without a search. The others (PATH, pyenv
 when that is first needed, or earlier in a thread.
 """
 
+import ast
+import contextlib
 import os
 import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,18 +22,19 @@ from trainshed.runtimes.families import Minor
 _PROBE_SECONDS = 20
 _USUAL: Minor = (3, 11)
 _PROBE = """
-import json, os, sys, sysconfig
+import os, sys, sysconfig
 paths = sysconfig.get_paths()
 config = sysconfig.get_config_vars()
-print(sys.implementation.name == "cpython" and json.dumps({
-    "version": list(sys.version_info[:3]),
+print(sys.implementation.name == "cpython" and {
+    "version": sys.version_info[:3],
     "executable": os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable),
     "prefix": sys.base_prefix,
     "stdlib": paths["stdlib"],
     "include": paths["include"],
     "library_directory": config.get("LIBDIR") or "",
-}))
+})
 """
+"""Loads little, since each interpreter of the machine runs it at each start of a service."""
 
 
 class Interpreter(Struct, frozen=True):
@@ -108,7 +111,7 @@ class Interpreters:
             if self._all is None:
                 interpreters = {self._own.executable: self._own}
                 for path in dict.fromkeys(self._places()):
-                    if interpreter := _probe(path):
+                    if str(path) not in interpreters and (interpreter := _probe(path)):
                         interpreters.setdefault(interpreter.executable, interpreter)
                 self._all = tuple(interpreters.values())
             return self._all
@@ -122,25 +125,19 @@ class Interpreters:
             / "uv"
             / "python"
         )
-        for pattern, root in (("versions/3.*/bin", pyenv), ("cpython-3.*/bin", uv)):
-            yield from _executables(_listed(root, pattern))
-        path = (Path(entry) for entry in self._environ.get("PATH", "").split(os.pathsep) if entry)
-        # pyenv's shims may stand for a version that is missing; the real interpreters were listed above.
-        yield from _executables(entry for entry in path if entry.name != "shims")
+        yield from _executables(pyenv, "versions/3.*/bin/python3.*")
+        yield from _executables(uv, "cpython-3.*/bin/python3.*")
+        for entry in self._environ.get("PATH", "").split(os.pathsep):
+            # pyenv's shims may stand for a version that is missing; the real interpreters were listed above.
+            if entry and Path(entry).name != "shims":
+                yield from _executables(Path(entry), "python3.*")
 
 
-def _listed(directory: Path, pattern: str) -> list[Path]:
-    """Return the paths that match the pattern, sorted; none where this user has no access, such as in another
-    user's home."""
-    try:
-        return sorted(directory.glob(pattern))
-    except OSError:
-        return []
-
-
-def _executables(directories: Iterable[Path]) -> Iterator[Path]:
-    for directory in directories:
-        for path in _listed(directory, "python3.*"):
+def _executables(directory: Path, pattern: str) -> Iterator[Path]:
+    """Yield the interpreters that match the pattern, sorted; none where this user has no access, such as in
+    another user's home."""
+    with contextlib.suppress(OSError):
+        for path in sorted(directory.glob(pattern)):
             if path.name.removeprefix("python3.").isdigit() and os.access(path, os.X_OK):
                 yield path.resolve()
 
@@ -149,12 +146,13 @@ def _probe(path: Path) -> Interpreter | None:
     """Run an interpreter once and ask it; None if it is no CPython, or does not answer."""
     try:
         answer = subprocess.run(
-            [str(path), "-I", "-c", _PROBE],
+            [str(path), "-I", "-S", "-c", _PROBE],
             capture_output=True,
+            text=True,
             timeout=_PROBE_SECONDS,
             check=True,
             stdin=subprocess.DEVNULL,
         )
-        return msgspec.json.decode(answer.stdout, type=Interpreter)
-    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
+        return msgspec.convert(ast.literal_eval(answer.stdout), Interpreter)
+    except (OSError, subprocess.SubprocessError, SyntaxError, ValueError):
         return None
