@@ -5,13 +5,14 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.commands import disk_of
-from tests.contract.replica.relays import NOW, PATIENCE, Behind
+from tests.contract.replica.relays import PATIENCE, Behind
 from tests.isolation import strongest
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
@@ -143,7 +144,7 @@ def memory_base() -> str | None:
     return cgroups.find_bases().get("memory")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def zygote() -> Iterator[spawner.ZygoteHandle]:
     handle = spawner.start()
     yield handle
@@ -205,7 +206,7 @@ def behind(tmp_path: Path) -> Iterator[Behind]:
     made.server.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Interception:
     """The certificates of an endpoint that stands in for Google's hosts."""
-    return certificates.prepare_interception(tmp_path_factory.mktemp("service"), NOW, {})
+    return certificates.prepare_interception(tmp_path_factory.mktemp("service"), time.time(), {})

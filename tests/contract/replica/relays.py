@@ -16,8 +16,6 @@ from trainshed.replica.endpoint import relay
 PATIENCE = 60.0
 IDENTITY = json.dumps({"project": "p1", "replica": "workerpool0-0"}).encode()
 
-
-NOW = 1_760_000_000.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -108,7 +106,7 @@ def running(
         "proxy": proxy,
     }
     source = str(Path(relay.__file__).parents[3])
-    words = (sys.executable, "-c", _RELAYS, source, json.dumps(settings))
+    words = (sys.executable, "-I", "-S", "-c", _RELAYS, source, json.dumps(settings))
     with commands.running(*words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield Running(*map(int, process.stdout.readline().split()))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import Place
+from tests.isolation import strongest
+from trainshed.replica.protocol import LEVEL_SESSION
 
 LIMIT = 120 << 20
 GROWS = """
@@ -24,7 +26,10 @@ print('child', child.returncode)
 raise SystemExit(3)
 """
 SHARES = """
-import os, time
+import mmap, os, time
+with open('data', 'wb') as file: file.truncate(200 << 20)
+with open('data', 'rb') as file: view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+assert sum(view[i] for i in range(0, len(view), 4096)) == 0
 kept = b'x' * (60 << 20)
 children = []
 for _ in range(4):
@@ -36,14 +41,11 @@ for _ in range(4):
 print('up')
 for child in children: assert os.waitpid(child, 0)[1] == 0
 """
-MAPS = """
-import mmap, time
-with open('data', 'wb') as file: file.truncate(200 << 20)
-with open('data', 'rb') as file:
-    view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    print(sum(view[i] for i in range(0, len(view), 4096)))
-    time.sleep(1)
-"""
+WAYS = tuple(
+    dict.fromkeys(((strongest(), "polling"), (LEVEL_SESSION, "polling"), (strongest(), "kernel")))
+)
+"""Levels with how the limit is held: what processes a replica has is found in two ways, its group in one."""
+each_way = pytest.mark.parametrize(("place", "limited"), WAYS, indirect=True)
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def root() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.fixture(params=["polling", "kernel"])
+@pytest.fixture
 def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, object]:
     """How the limit is held."""
     if request.param == "polling":
@@ -63,6 +65,7 @@ def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, objec
     return {"memory_limit": LIMIT, "bases": {"memory": memory_base}}
 
 
+@each_way
 def test_a_main_process_over_the_limit_ran_out_of_memory(
     place: Place, limited: dict[str, object]
 ) -> None:
@@ -70,6 +73,7 @@ def test_a_main_process_over_the_limit_ran_out_of_memory(
     assert (record["signal"], record["oom"], record["child_oom"]) == (signal.SIGKILL, True, 0)
 
 
+@each_way
 def test_a_child_over_the_limit_leaves_the_verdict_to_the_main_process(
     place: Place, limited: dict[str, object]
 ) -> None:
@@ -78,9 +82,9 @@ def test_a_child_over_the_limit_leaves_the_verdict_to_the_main_process(
     assert place.texts() == ["up", "child -9"]
 
 
-@pytest.mark.parametrize("program", [SHARES, MAPS], ids=["shared-pages", "mapped-files"])
+@each_way
 def test_what_is_shared_counts_once_and_files_do_not_count(
-    place: Place, limited: dict[str, object], program: str
+    place: Place, limited: dict[str, object]
 ) -> None:
-    record = place.python(program, **limited).record()
+    record = place.python(SHARES, **limited).record()
     assert record["exit_code"] == 0, record

@@ -7,7 +7,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -23,24 +22,27 @@ class Endpoint:
     """A replica's, and the three that it leads to."""
 
     port: int
-    trust: str
+    trust: ssl.SSLContext
     buckets: Behind
     rest: Behind
     grpc: Behind
 
     def client(self, host: str, *protocols: str) -> ssl.SSLSocket:
-        trust = ssl.create_default_context(cafile=self.trust)
-        trust.set_alpn_protocols(list(protocols or ("http/1.1",)))
+        self.trust.set_alpn_protocols(list(protocols or ("http/1.1",)))
         raw = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
-        return trust.wrap_socket(raw, server_hostname=host)
+        return self.trust.wrap_socket(raw, server_hostname=host)
 
 
-@pytest.fixture
-def endpoint(tmp_path: Path, files: certificates.Interception) -> Iterator[Endpoint]:
-    behind = [Behind(tmp_path / name) for name in ("buckets", "rest", "grpc")]
+@pytest.fixture(scope="module")
+def endpoint(
+    tmp_path_factory: pytest.TempPathFactory, files: certificates.Interception
+) -> Iterator[Endpoint]:
+    place = tmp_path_factory.mktemp("endpoint")
+    behind = [Behind(place / name) for name in ("buckets", "rest", "grpc")]
     service = (behind[1].path, behind[2].path)
     with running(behind[0].path, files.certificate, service=service) as relaying:
-        yield Endpoint(relaying.secure_port, str(files.trust), *behind)
+        trust = ssl.create_default_context(cafile=files.trust)
+        yield Endpoint(relaying.secure_port, trust, *behind)
     for backend in behind:
         backend.server.close()
 

@@ -82,11 +82,11 @@ class Real:
 
 
 class World:
-    """A bucket process with a relay before it and the real hosts beyond."""
+    """A bucket process with a relay before it, which has certificates, and the real hosts beyond."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: certificates.Interception) -> None:
         self.service = Service(directory, BucketRules("p1"))
-        self.files = certificates.prepare_interception(directory, time.time(), {})
+        self.files = files
         self.real = Real(directory / "google")
         tokens = JobTokens.open(directory / KEY_FILE, time.time_ns)
         self.claims = JobClaims(1, 1, "workerpool0-0", "p1", "a@p1")
@@ -110,22 +110,22 @@ class World:
 class Connection(http.client.HTTPConnection):
     """To one of Google's hosts, as a program thinks."""
 
-    def __init__(self, host: str, port: int, trust: Path) -> None:
+    def __init__(self, host: str, port: int, trust: ssl.SSLContext) -> None:
         super().__init__(host, timeout=PATIENCE)
         self._there = ("127.0.0.1", port)
         self._trust = trust
 
     def connect(self) -> None:
         raw = socket.create_connection(self._there, timeout=PATIENCE)
-        trust = ssl.create_default_context(cafile=str(self._trust))
-        self.sock = trust.wrap_socket(raw, server_hostname=self.host)
+        self.sock = self._trust.wrap_socket(raw, server_hostname=self.host)
 
 
 class Api:
     """Speaks to them, over one connection each."""
 
     def __init__(self, port: int, trust: Path) -> None:
-        self._connections = {host: Connection(host, port, trust) for host in HOSTS}
+        context = ssl.create_default_context(cafile=trust)
+        self._connections = {host: Connection(host, port, context) for host in HOSTS}
 
     def ask(
         self,
@@ -142,26 +142,39 @@ class Api:
         answer = connection.getresponse()
         return answer.status, answer.read()
 
+    def hang_up(self) -> None:
+        """The next request of each opens another one."""
+        for connection in self._connections.values():
+            connection.close()
+
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("service"))
-    with made.relay() as api:
-        name = json.dumps({"name": "local"}).encode()
-        assert api.ask("POST", "/storage/v1/b?project=p1", name)[0] == 200
-        path = "/upload/storage/v1/b/local/o?uploadType=media&name=x"
-        assert api.ask("POST", path, b"content")[0] == 200
-    assert made.real.asked == []
+def world(
+    tmp_path_factory: pytest.TempPathFactory, files: certificates.Interception
+) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("service"), files)
     yield made
     made.real.stop()
     made.service.stop()
 
 
+@pytest.fixture(scope="module")
+def of_all(world: World) -> Iterator[Api]:
+    """By one relay, which has uploaded an object."""
+    with world.relay() as api:
+        name = json.dumps({"name": "local"}).encode()
+        assert api.ask("POST", "/storage/v1/b?project=p1", name)[0] == 200
+        path = "/upload/storage/v1/b/local/o?uploadType=media&name=x"
+        assert api.ask("POST", path, b"content")[0] == 200
+        assert world.real.asked == []
+        yield api
+
+
 @pytest.fixture
-def api(world: World) -> Iterator[Api]:
+def api(world: World, of_all: Api) -> Iterator[Api]:
     world.real.asked.clear()
-    with world.relay() as made:
-        yield made
+    yield of_all
+    of_all.hang_up()
 
 
 @pytest.mark.parametrize("path", ["/public/a.npz", "/public/chunked", "/public?prefix=a"])
@@ -293,22 +306,17 @@ def test_the_way_out_may_be_a_proxy(world: World) -> None:
 
 
 @pytest.mark.parametrize("host", ALSO_GOOGLES)
-def test_what_is_not_kept_here_is_googles_with_a_token_of_googles(world: World, host: str) -> None:
+def test_what_is_not_kept_here_is_googles_with_a_token_of_googles(
+    world: World, api: Api, host: str
+) -> None:
     path = "/v1/projects/p/secrets/s/versions/latest:access"
     theirs = {"Authorization": "Bearer ya29.a0AfH6SMBx.theirs"}
-    with world.relay() as api:
-        before = len(world.real.asked)
-        assert api.ask("GET", path, host=host, headers=theirs) == (404, b"really not here")
-        written = api.ask("POST", f"{path}:x", b"{}", host=host, headers=theirs)
-        assert written == (404, b"really not here")
-        requests = world.real.asked[before:]
-        assert [(method, body) for method, _, _, body in requests] == [
-            ("GET", b""),
-            ("POST", b"{}"),
-        ]
-        assert {headers["authorization"] for _, _, headers, _ in requests} == {
-            theirs["Authorization"]
-        }
-        for ours in ({"Authorization": f"Bearer {world.token}"}, {}):
-            assert api.ask("GET", path, host=host, headers=ours)[1] != b"really not here"
-        assert len(world.real.asked) == before + 2, "a token of ours has not gone out"
+    assert api.ask("GET", path, host=host, headers=theirs) == (404, b"really not here")
+    written = api.ask("POST", f"{path}:x", b"{}", host=host, headers=theirs)
+    assert written == (404, b"really not here")
+    requests = world.real.asked
+    assert [(method, body) for method, _, _, body in requests] == [("GET", b""), ("POST", b"{}")]
+    assert {headers["authorization"] for _, _, headers, _ in requests} == {theirs["Authorization"]}
+    for ours in ({"Authorization": f"Bearer {world.token}"}, {}):
+        assert api.ask("GET", path, host=host, headers=ours)[1] != b"really not here"
+    assert len(world.real.asked) == 2, "a token of ours has not gone out"

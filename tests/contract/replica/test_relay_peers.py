@@ -5,7 +5,6 @@ import json
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,9 +153,10 @@ def test_another_replica_is_refused(place: Place, other: Place, behind: Behind) 
     assert place.texts() == ["workerpool0-"]
 
 
-def test_a_process_of_the_machine_is_refused(place: Place, behind: Behind) -> None:
+def test_a_process_of_the_machine_is_refused(
+    place: Place, behind: Behind, files: certificates.Interception
+) -> None:
     """Over TLS as well."""
-    files = certificates.prepare_interception(place.slot.parents[3] / "service", time.time(), {})
     line, stay = stays(place, behind, certificate=str(files.certificate))
     trust = ssl.create_default_context(cafile=str(files.trust))
     with (

@@ -24,7 +24,7 @@ QUIET_BUT_BUSY = """
 import time
 print('up')
 end = time.monotonic() + 2.5
-while time.monotonic() < end: sum(range(100000))
+while time.monotonic() < end: sum(range(300_000)); time.sleep(0.05)
 """
 QUIET_BUT_WRITING = """
 import time
