@@ -55,10 +55,10 @@ async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
 
     monkeypatch.setattr(spawner, "PATIENCE", 1.0)
     monkeypatch.setattr(spawner, "start", start_patiently)
-    replicas = [ReplicaId(1, index) for index in range(40)]
+    replicas = [ReplicaId(1, index) for index in range(10)]
     uid = house.job()
     await house.allocate(uid, replicas)
-    bulk = (("BULK", "x" * 20_000),)
+    bulk = (("BULK", "x" * 100_000),)
     plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r, environ=bulk) for r in replicas]
     launching = asyncio.ensure_future(house.engine.launch(plans))
     turned = 0

@@ -16,14 +16,13 @@ from tests.contract.ordinary_user import NOBODY
 from tests.contract.runtimes.rootfs import image_root
 from tests.e2e.hostile.yard import common_ground
 from tests.ports import free_port
-from trainshed.core.launch import Limits, Software
+from trainshed.core.launch import LaunchPlan, Limits, Software
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import LevelUnavailable
-from trainshed.replica.protocol import LEVEL_OWN, LEVEL_ROOT, LEVEL_SESSION, LEVEL_USER
+from trainshed.replica.protocol import LEVEL_OWN, LEVEL_SESSION, LEVEL_USER
 from trainshed.replica.supervisor import journal
 
-WORKER = ReplicaId(1, 0)
 HAS_IPV6 = Path("/proc/net/if_inet6").exists()
 
 _SERVER = """
@@ -53,27 +52,23 @@ async def test_a_program_counts_by_its_vcpus_and_not_more_than_the_service(house
     assert shares == [0.25, 0.5, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("wildcard", "call"),
-    [("0.0.0.0", _IN_MAIN_THREAD), ("::", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER)],
-    ids=["IPv4", "IPv6", "another thread"],
-)
 async def test_every_replica_can_bind_the_cluster_port_on_the_wildcard_address(
-    house: House, wildcard: str, call: str
+    house: House,
 ) -> None:
     """spec/program#hostnames: really bindable on port 2222 by every replica at once, also by programs that
-    know only 0.0.0.0."""
-    program = _SERVER.format(wildcard=wildcard) + call
-    if wildcard == "::":
-        if not HAS_IPV6:
-            pytest.skip("this machine has no IPv6")
-        program = program.replace("socket.socket()", "socket.socket(socket.AF_INET6)")
+    know only 0.0.0.0, in the main thread or in another one, or ::."""
+    calls = [("0.0.0.0", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER)]
+    if HAS_IPV6:
+        calls.append(("::", _IN_MAIN_THREAD))
     uid = house.job()
-    slots = await house.allocate(uid, [PRIMARY, WORKER])
-    plans = [
-        house.plan(uid, PYTHON, "-c", program, replica=slot.replica, address=slot.address)
-        for slot in slots
-    ]
+    slots = await house.allocate(uid, [ReplicaId(0, index) for index in range(len(calls))])
+    plans: list[LaunchPlan] = []
+    for slot, (wildcard, call) in zip(slots, calls, strict=True):
+        program = _SERVER.format(wildcard=wildcard) + call
+        if wildcard == "::":
+            program = program.replace("socket.socket()", "socket.socket(socket.AF_INET6)")
+        argv = PYTHON, "-c", program
+        plans.append(house.plan(uid, *argv, replica=slot.replica, address=slot.address))
     await house.engine.launch(plans)
     await house.until(lambda: all("listening" in house.texts(uid, slot.replica) for slot in slots))
     for slot in slots:
@@ -217,8 +212,8 @@ async def test_an_images_user_is_one_that_a_replica_has(house: House, tmp_path: 
     assert "65536:0, and a replica has the users and groups 0 to 65535" in end.cause
 
 
-@pytest.mark.parametrize("level", [LEVEL_OWN, LEVEL_ROOT, LEVEL_USER])
-@pytest.mark.parametrize("place", ["/tmp", "/var/tmp"])
+# Both places are made in one way wherever there are namespaces; only who owns them differs.
+@pytest.mark.parametrize(("place", "level"), [("/tmp", LEVEL_OWN), ("/var/tmp", LEVEL_USER)])
 async def test_temporary_files_are_the_programs_own(place: str, level: str) -> None:
     """Wherever the service's data lies: two programs met each other's /tmp/param.txt where it lay in /tmp."""
     name = f"{os.getpid()}.txt"

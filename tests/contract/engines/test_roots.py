@@ -1,38 +1,41 @@
 """Whom programs believe that know no variables: the service's roots lie where systems keep theirs
 (docs/security.md)."""
 
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.commands import execute
 from tests.contract.engines.conftest import House
 from tests.contract.runtimes.rootfs import image_root
+from tests.isolation import needs_mounts
 from trainshed.core.launch import Software
+from trainshed.engines.local import spawner
 from trainshed.engines.port import ServiceAccess
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.replica.system.roots import PLACE, PLACES
 
 OURS = "-----BEGIN CERTIFICATE-----\nOURS\n-----END CERTIFICATE-----\n"
 
-_ON_A_HOST = """
-import os, sys
-from trainshed.replica.sandbox import users
+_ON_ANOTHER_MACHINE = """
+import os
 from trainshed.replica.system import kernel
-try:
-    if os.geteuid() != 0:
-        users.map_one(os.geteuid(), os.getegid())
-    kernel.unshare(kernel.CLONE_NEWNS)
-except OSError as error:
-    sys.exit("refused: %s" % error)
+kernel.unshare(kernel.CLONE_NEWNS)
 kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-os.makedirs("/tmp/ssl", exist_ok=True)
 kernel.mount("tmpfs", "/etc/ssl", "tmpfs", 0, "mode=755")
-exec(sys.argv[1])
-os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[2:]])
+os.mkdir("/etc/ssl/certs")
+os.symlink("/var/lib/none/all.pem", "/etc/ssl/certs/ca-certificates.crt")
+zygote.run(0)
 """
-"""Runs tests where /etc/ssl is empty but for what the first argument puts there."""
+"""Of a zygote: where systems keep their roots there is a link to nothing."""
+_FINDS = f"""
+import os
+for path in {PLACES!r}:
+    if os.path.exists(path): print(open(path).read().count("OURS"))
+print(os.environ["CURL_CA_BUNDLE"] == {PLACE!r})
+try: open({PLACE!r}, "a")
+except OSError: print("read-only")
+"""
 
 
 @pytest.fixture
@@ -56,15 +59,7 @@ async def test_the_roots_of_the_service_lie_where_systems_keep_theirs(
         pytest.skip("without namespaces there is one /etc")
     await house.restart(access=lent)
     before = _roots_of_the_machine()
-    program = (
-        "import os\n"
-        f"for path in {PLACES!r}:\n"
-        "    if os.path.exists(path): print(open(path).read().count('OURS'))\n"
-        f"print(os.environ['CURL_CA_BUNDLE'] == {PLACE!r})\n"
-        f"try: open({PLACE!r}, 'a')\n"
-        "except OSError: print('read-only')\n"
-    )
-    uid = await house.python(program)
+    uid = await house.python(_FINDS)
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
     assert house.texts(uid) == ["1"] * len({PLACE, *before}) + ["True", "read-only"]
     assert _roots_of_the_machine() == before
@@ -88,18 +83,18 @@ async def test_an_image_keeps_its_own_roots_and_gets_ours(
         assert ("THEIRS" in words) == bool(files)
 
 
-def test_so_they_do_where_the_machine_keeps_its_own_elsewhere() -> None:
+@needs_mounts
+async def test_so_they_do_where_the_machine_keeps_its_own_elsewhere(
+    house: House, lent: ServiceAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Behind a link to nothing."""
-    made = (
-        "os.mkdir('/etc/ssl/certs'); os.symlink('/var/lib/none/all.pem', "
-        "'/etc/ssl/certs/ca-certificates.crt')"
-    )
-    done = execute(
-        *(
-            *(sys.executable, "-c", _ON_A_HOST, made),
-            *("-p", "no:cacheprovider", __file__, "-k", "roots_of_the_service"),
-        )
-    )
-    if "refused: " in done.stderr:
-        pytest.skip(done.stderr)
-    assert done.returncode == 0, done.stdout + done.stderr
+    begin = spawner._START.replace("; zygote.run(0)", _ON_ANOTHER_MACHINE)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(spawner, "_START", begin)
+    # The engine is still on this machine, whose variables may name files that the other one lacks.
+    for name in [name for name, text in os.environ.items() if text.startswith("/etc/ssl")]:
+        monkeypatch.delenv(name)
+    await house.restart(access=lent)
+    uid = await house.python(_FINDS)
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    others = [path for path in _roots_of_the_machine() if not path.startswith("/etc/ssl/")]
+    assert house.texts(uid) == ["1"] * len({PLACE, *others}) + ["True", "read-only"]

@@ -48,7 +48,7 @@ async def how_it_began(house: House, uid: JobUid) -> str:
     return " ".join(event.text for event in house.seen(uid) if isinstance(event, ReplicaNoted))
 
 
-async def preloaded(house: House, runtime: Runtime, *modules: str, pause: float = 0.05) -> str:
+async def preloaded(house: House, runtime: Runtime, *modules: str, pause: float = 0.25) -> str:
     """Have a preloader made, by a program that begins cold; returns how the first one after it began.
     `pause`: seconds between two that look."""
     text = ""

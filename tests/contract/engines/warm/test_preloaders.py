@@ -3,32 +3,29 @@
 import os
 import signal
 
-import pytest
-
 from tests.contract.engines.conftest import House
 from tests.contract.engines.warm.running import WARM, how_it_began, preloaded, preloader_of, start
 from tests.contract.engines.warm.runtimes import ToyRuntime
 
 
-@pytest.mark.parametrize(
-    ("modules", "why"),
-    [
-        (("threaded",), "their import starts 1 threads that a fork would lose"),
-        (("open_file",), "their import keeps files open that programs would share (/etc/hostname)"),
-        (("absent",), "importing absent failed (ModuleNotFoundError: No module named 'absent')"),
-        (("dies",), "the process that imported its frameworks ended with 3"),
-    ],
-    ids=["threads", "file", "absent", "dies"],
-)
 async def test_what_cannot_be_forked_begins_cold_and_says_why(
-    house: House, runtime: ToyRuntime, modules: tuple[str, ...], why: str
-) -> None:
-    assert (await preloaded(house, runtime, *modules)).startswith(f"started cold: {why}")
-
-
-async def test_another_version_of_a_framework_in_the_jobs_packages_is_the_one_that_runs(
     house: House, runtime: ToyRuntime
 ) -> None:
+    causes = {
+        "threaded": "their import starts 1 threads that a fork would lose",
+        "open_file": "their import keeps files open that programs would share (/etc/hostname)",
+        "absent": "importing absent failed (ModuleNotFoundError: No module named 'absent')",
+        "dies": "the process that imported its frameworks ended with 3",
+    }
+    for module, why in causes.items():
+        assert (await preloaded(house, runtime, module)).startswith(f"started cold: {why}")
+
+
+async def test_who_cannot_have_a_preloaders_imports_begins_cold_and_is_told_why(
+    house: House, runtime: ToyRuntime
+) -> None:
+    """A job whose packages have another version of a framework, which runs; variables that imports read;
+    another project."""
     await preloaded(house, runtime)
     layer = runtime.overriding()
     uid = await start(house, runtime, "which", warm=runtime.warm(), prefix=layer)
@@ -36,17 +33,11 @@ async def test_another_version_of_a_framework_in_the_jobs_packages_is_the_one_th
     assert await how_it_began(house, uid) == f"started cold: {why}"
     assert house.texts(uid) == ["2.0"]
 
-
-async def test_variables_that_imports_read_begin_cold(house: House, runtime: ToyRuntime) -> None:
-    await preloaded(house, runtime)
     variables = {"OMP_NUM_THREADS": "as many", "LD_PRELOAD": "", "LD_BIND_NOW": "1"}
     uid = await start(house, runtime, "none", warm=runtime.warm(), environ=variables)
     why = "LD_BIND_NOW, OMP_NUM_THREADS: an import may read that, and the preloader imported without it"
     assert await how_it_began(house, uid) == f"started cold: {why}"
 
-
-async def test_projects_have_preloaders_of_their_own(house: House, runtime: ToyRuntime) -> None:
-    await preloaded(house, runtime)
     uid = await start(house, runtime, "none", warm=runtime.warm(), project="two")
     assert "being imported for the programs that follow" in await how_it_began(house, uid)
 

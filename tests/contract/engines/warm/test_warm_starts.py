@@ -21,27 +21,17 @@ from tests.soaks import SOAKS
 
 
 async def test_a_warm_program_is_seen_as_a_cold_one_is(house: House, runtime: ToyRuntime) -> None:
+    """A module, a file, and what `trainshed run` packs."""
     assert await preloaded(house, runtime) == WARM
     different = {
         module: differences(*await both_ways(house, runtime, module, *arguments))
         for module, arguments in (RUN if SOAKS else SHORT).items()
     }
-    assert not any(different.values()), json.dumps(different)
-
-
-async def test_a_file_that_begins_warm_is_seen_as_a_cold_one_is(
-    house: House, runtime: ToyRuntime
-) -> None:
-    await preloaded(house, runtime)
-    different: dict[str, object] = {}
     for name in FILES if SOAKS else SHORT_FILES:
         path = str(runtime.layer.site / f"{name}.py")
         different[name] = differences(*await both_ways(house, runtime, FILE, path, "a b"))
     assert not any(different.values()), json.dumps(different)
 
-
-async def test_what_trainshed_run_packs_begins_warm(house: House, runtime: ToyRuntime) -> None:
-    await preloaded(house, runtime)
     layer, module = runtime.packed(PACKED, "task.py")
     cold, warm = await both_ways(house, runtime, module, "a b", prefix=layer)
     assert "ValueError: beside" in cold.errors, cold

@@ -8,6 +8,7 @@ It imports the standard library alone and nothing of ours. The copy is started b
 """
 
 import ctypes
+import functools
 import os
 import shutil
 import sys
@@ -36,7 +37,7 @@ def main(target: Path) -> None:
     loader = ""
     for path in _loaded(standard / "lib-dynload"):
         shutil.copy(path, libraries / path.name)
-        for name in _other_names(path):
+        for name in _links(path.parent).get(path, ()):
             (libraries / name).symlink_to(path.name)
         if path.name.startswith("ld-"):
             loader = path.name
@@ -59,13 +60,15 @@ def _loaded(extensions: Path) -> "list[Path]":
     return sorted(path for path in paths if ".so" in path.name and path.parent != extensions)
 
 
-def _other_names(library: Path) -> "list[str]":
-    """Return the other names of a shared library, which dependent libraries may ask for."""
-    return [
-        path.name
-        for path in library.parent.iterdir()
-        if ".so" in path.name and path.name != library.name and path.resolve() == library
-    ]
+@functools.lru_cache
+def _links(directory: Path) -> "dict[Path, list[str]]":
+    """Return the links to shared libraries in a directory, by what they lead to: other names of theirs, which
+    dependent libraries may ask for."""
+    links: dict[Path, list[str]] = {}
+    for path in directory.iterdir():
+        if ".so" in path.name and path.is_symlink():
+            links.setdefault(path.resolve(), []).append(path.name)
+    return links
 
 
 if __name__ == "__main__":
