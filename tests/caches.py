@@ -9,12 +9,14 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.packages import Objects
 from tests.e2e.running import CACHE, ROOT, SKLEARN
 from tests.soaks import SOAKS
-from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.runtime import REDUCERS, RuntimeChoice, RuntimeRefusal
+from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.prefix import Prefix, write_template
 from trainshed.runtimes.service import LocalRuntimes
@@ -77,9 +79,21 @@ def for_all_users() -> Prefix | None:
 
 def of_most_jobs(interpreters: Interpreters | None = None) -> Prefix | None:
     """The environment of most jobs, built once for all runs; None where no interpreter fits it."""
+    return _built(lambda catalog: catalog.for_image(SKLEARN), interpreters)
+
+
+def of_reducers() -> Prefix | None:
+    """As `of_most_jobs`, on the Python that is preferred for reducers."""
+    return _built(lambda catalog: catalog.named(REDUCERS))
+
+
+def _built(
+    choose: Callable[[LocalCatalog], RuntimeChoice | RuntimeRefusal],
+    interpreters: Interpreters | None = None,
+) -> Prefix | None:
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns, interpreters=interpreters)
     try:
-        choice = runtimes.catalog.for_image(SKLEARN)
+        choice = choose(runtimes.catalog)
         if not isinstance(choice, RuntimeChoice):
             return None
         prepared = asyncio.run(runtimes.prepare(choice, ()))

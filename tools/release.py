@@ -68,10 +68,13 @@ def main() -> None:
         sys.stdout.write(f"{(dist / name).stat().st_size / 1e6:8.2f} MB  {name}\n")
 
 
-def build(place: Path) -> None:
-    """Make all files in a directory. Raises subprocess.CalledProcessError."""
+def build(place: Path, *names: str) -> None:
+    """Make all files in a directory, with `names` those of these distributions; the service is one of them.
+    Raises subprocess.CalledProcessError."""
     environ = os.environ | {"SOURCE_DATE_EPOCH": _moment()}
     for package in sorted((ROOT / "packages").iterdir()):
+        if names and package.name not in names:
+            continue
         uv = [Path(sys.executable).with_name("uv"), "build", "--quiet", package, "--out-dir", place]
         subprocess.run(uv, env=environ, check=True)
     (place / ".gitignore").unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 import io
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,12 +35,13 @@ def source_package(task: str, setup: str = _SETUP) -> bytes:
     return archived(files)
 
 
-def wheel(name: str, source: str, version: str = "0.1") -> bytes:
+def wheel(name: str, source: str, version: str = "0.1", needs: Sequence[str] = ()) -> bytes:
     """A wheel with one module, which needs nothing to be built with."""
     info = f"{name}-{version}.dist-info"
+    required = "".join(f"Requires-Dist: {need}\n" for need in needs)
     files = {
         f"{name}.py": source,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))

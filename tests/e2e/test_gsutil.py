@@ -2,7 +2,7 @@
 jobs that name it."""
 
 from tests.e2e.packages import package_job, source_package, upload
-from tests.e2e.running import Service, container_job, submit
+from tests.e2e.running import PROJECT, Service, container_job, submit
 
 _COMMANDS = """
 import os, pathlib, subprocess
@@ -16,37 +16,28 @@ for name in ("data/a.csv", "data/deep/b.csv", "data/notes.txt"):
     pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
     pathlib.Path(name).write_text(name)
 
-gsutil("mb", "gs://gsutil-dirs")
-gsutil("-m", "cp", "-r", "data", "gs://gsutil-dirs")
-gsutil("mv", "gs://gsutil-dirs/data", "gs://gsutil-dirs/moved")
-os.mkdir("back")
-gsutil("-m", "rsync", "-r", "gs://gsutil-dirs/moved", "back")
-assert pathlib.Path("back/deep/b.csv").read_text() == "data/deep/b.csv"
-
 content = os.urandom(1 << 20) * 9
+gsutil("-h", "x-goog-meta-k:v", "-m", "cp", "-z", "csv", "-r", "data", "gs://gsutil-dirs")
+gsutil("mv", "gs://gsutil-dirs/data", "gs://gsutil-dirs/moved")
 gsutil("cp", "-", "gs://gsutil-dirs/stream", given=content)
-gsutil("-h", "x-goog-meta-k:v", "cp", "-Z", "data/a.csv", "gs://gsutil-dirs/z.csv")
-listed = gsutil("ls", "-L", "gs://gsutil-dirs")
+listed = gsutil("ls", "-L", "gs://gsutil-dirs/**")
 for text in ("text/csv", "Content-Encoding:       gzip", "k:", "gs://gsutil-dirs/moved/"):
     assert text in listed, listed
 assert "gs://gsutil-dirs/data/" not in listed, listed
-gsutil("cp", "gs://gsutil-dirs/stream", "gs://gsutil-dirs/z.csv", ".")
-assert pathlib.Path("stream").read_bytes() == content
-assert pathlib.Path("z.csv").read_text() == "data/a.csv"
-gsutil("-m", "-q", "rm", "-r", "gs://gsutil-dirs")
-print("refused", os.system("gsutil ls gs://gsutil-theirs") >> 8, flush=True)
+os.mkdir("back")
+gsutil("-m", "rsync", "-r", "gs://gsutil-dirs", "back")
+assert pathlib.Path("back/moved/deep/b.csv").read_text() == "data/deep/b.csv"
+assert pathlib.Path("back/stream").read_bytes() == content
 """
 
 
 def test_a_package_calls_gsutil(service: Service) -> None:
-    service.call("POST", "/storage/v1/b?project=their-project", {"name": "gsutil-theirs"})
+    """Whose buckets a job reaches: tests/contract/test_buckets_callers.py."""
+    service.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": "gsutil-dirs"})
     uri = upload(service, "calls/gsutil-1.0.tar.gz", source_package(_COMMANDS))
     job = submit(service, package_job(uri))
     view = service.finish(job)
-    lines = service.lines(job)
-    assert view["state"] == "SUCCEEDED", lines
-    assert "refused 1" in lines
-    assert any(line.startswith("AccessDeniedException: 403") for line in lines), lines
+    assert view["state"] == "SUCCEEDED", service.lines(job)
 
 
 _WHERE = "import shutil; print('AT', shutil.which('gsu' + 'til'))"

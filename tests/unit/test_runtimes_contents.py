@@ -26,6 +26,10 @@ _RUNTIMES = [
 ]
 
 
+_parsed = cache(Requirement)
+"""Locks have many lines in common, and are read once for each Python."""
+
+
 @cache
 def _pins(lock: Path, python: Minor) -> frozenset[str]:
     """The distributions that a lock installs on that Python on Linux."""
@@ -36,7 +40,7 @@ def _pins(lock: Path, python: Minor) -> frozenset[str]:
         **{"platform_system": "Linux", "implementation_name": "cpython"},
         "platform_python_implementation": "CPython",
     }
-    pins = (Requirement(line) for line in lock.read_text().splitlines())
+    pins = map(_parsed, lock.read_text().splitlines())
     return frozenset(
         canonicalize_name(pin.name)
         for pin in pins

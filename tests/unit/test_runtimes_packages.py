@@ -1,17 +1,21 @@
 """A job's packages: fetched, named by content, looked into (spec/program, facts/packaging#packages)."""
 
+import asyncio
 import hashlib
 import io
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import Mock
 
 import pytest
 
 from tests.unit.test_runtimes_archives import tar
 from trainshed.core.packages import JobPackage
+from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.runtimes.archives import look_at
 from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.runtimes.service import ContainerRuntimes
 
 
 class Bucket:
@@ -114,6 +118,16 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     assert packages.known(unpinned(_URI)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/aiplatform.*does not exist"):
         packages.fetch(unpinned(_URI))
+
+
+def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(tmp_path: Path) -> None:
+    """spec/failures#rules."""
+    images, choice = Mock(), RuntimeChoice(CONTAINER, "", "", image="localhost/trainer:1")
+    contained = ContainerRuntimes(images, Packages(tmp_path, Bucket()))
+    assert contained.ready(choice, unpinned(_URI)) is None
+    with pytest.raises(PackageFailed, match="does not exist"):
+        asyncio.run(contained.prepare(choice, unpinned(_URI), None))
+    images.prepare.assert_not_called()
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,10 @@ PROGRAMS = (
     *("mkdir", "rm", "cp", "bash"),
 )
 _LIBRARY = re.compile(r"(/\S+) \(0x")
-_NOT_NEEDED = {"test", "tests", "idlelib", "lib2to3", "__pycache__", "tkinter", "turtledemo"}
-_BUILDERS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "wheel")
+_NOT_NEEDED = re.compile(
+    r"/(test|tests|idlelib|lib2to3|ensurepip|tkinter|turtledemo|config-[^/]*)(/|$)"
+    r"|/_(test|tkinter)[^/]*\.so$|\.opt-\d\.pyc$|\.exe$"
+)
 _PASSWD = "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n"
 _GROUP = "root:x:0:\nada:x:1000:\ncrew:x:2000:\n"
 
@@ -56,8 +58,8 @@ def image_root(directory: Path, *, files: Mapping[str, str] | None = None) -> Im
 
 
 def _add_python(archive: tarfile.TarFile) -> None:
-    """The interpreter that the tests run on, at the place where it believes to be, with pip and setuptools,
-    without its tests."""
+    """The interpreter that the tests run on, at the place where it believes to be, with pip, without its
+    tests."""
     executable = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}").resolve()
     library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     archive.add(executable, str(executable).lstrip("/"))
@@ -68,23 +70,21 @@ def _add_python(archive: tarfile.TarFile) -> None:
 
     def chosen(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         _, _, package = member.name.partition("/site-packages/")
-        parts = set(Path(member.name).parts)
-        needed = package.startswith(_BUILDERS) and not member.name.endswith(".exe")
-        unneeded = parts & _NOT_NEEDED or any(part.startswith("config-") for part in parts)
-        return None if unneeded or (package and not needed) else member
+        is_other = package and not package.startswith("pip")
+        return None if is_other or _NOT_NEEDED.search(member.name) else member
 
     if not (library / "site-packages" / "pip").exists():
         pytest.skip("this Python has no pip of its own, as Debian's")
     archive.add(library, str(library).lstrip("/"), filter=chosen)
-    modules = [str(path) for path in library.glob("lib-dynload/*.so")]
+    modules = [
+        str(path) for path in library.glob("lib-dynload/*.so") if not _NOT_NEEDED.search(str(path))
+    ]
     _add_libraries(archive, [str(executable), *modules])
 
 
 def _add_libraries(archive: tarfile.TarFile, programs: Iterable[str]) -> None:
-    needed: set[str] = set()
-    for program in programs:
-        printed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
-        needed.update(_LIBRARY.findall(printed.stdout))
+    printed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
+    needed = {*_LIBRARY.findall(printed.stdout)}
     there = set(archive.getnames())
     for path in sorted(needed):
         if path.lstrip("/") not in there:

@@ -16,13 +16,8 @@ from tests.commands import execute
 from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
-from tests.e2e.packages import Objects
-from trainshed.core.packages import JobPackage
-from trainshed.core.runtime import CONTAINER, Image, RuntimeChoice
+from trainshed.core.runtime import Image
 from trainshed.runtimes.images.service import Images
-from trainshed.runtimes.packages import Packages
-from trainshed.runtimes.port import PackageFailed
-from trainshed.runtimes.service import ContainerRuntimes
 
 CHANGES = (
     'ENTRYPOINT ["/bin/sh", "-c"]',
@@ -115,11 +110,17 @@ def reference(shop: Shop) -> Iterator[str]:
     shop.tool("rmi", "--force", name)
 
 
-def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, reference: str) -> None:
-    """spec/program#arguments: its entry point, command, variables, directory and user are the program's."""
+def test_an_image_is_unpacked_once_with_all_that_it_says_of_itself(
+    shop: Shop, reference: str
+) -> None:
+    """spec/program#arguments: its entry point, command, variables, directory and user are the program's.
+    spec/runtimes#images: the same again starts with nothing to install, also where its tool or the tool's
+    own copy is gone. spec/program: what was built last is what runs."""
     identity = shop.make(reference, *CHANGES)
     lines: list[str] = []
-    image = prepare(shop.images(), reference, lines.append)
+    images = shop.images()
+    assert images.ready(reference) is None
+    image = prepare(images, reference, lines.append)
     assert image.digest == identity
     assert image.entrypoint == ("/bin/sh", "-c")
     assert image.command == ("id",)
@@ -138,33 +139,19 @@ def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, refere
     # What becomes root in an image must not be within reach of other users of the machine.
     assert shop.shelf.stat().st_mode & 0o077 == 0
 
-
-def test_it_is_unpacked_once(shop: Shop, reference: str) -> None:
-    """spec/runtimes#images: the same again starts with nothing to install, also where its tool or the tool's
-    own copy is gone."""
-    shop.make(reference, *CHANGES)
-    images = shop.images()
-    assert images.ready(reference) is None
-    first = prepare(images, reference)
     assert images.ready(reference) is None  # The tool is asked what the name means now.
-    lines: list[str] = []
-    assert prepare(images, reference, lines.append) == first
+    lines.clear()
+    assert prepare(images, reference, lines.append) == image
     assert lines == []
     assert shop.tool("ps", "--all", "--quiet").stdout == ""
     without = shop.images(PATH="/nonexistent")
     assert without.refusal(reference) is None
-    assert prepare(without, reference, lines.append) == first
+    assert prepare(without, reference, lines.append) == image
     assert "is used as it was unpacked before" in lines[-1]
-    assert without.ready(reference) == first
+    assert without.ready(reference) == image
     shop.tool("rmi", "--force", reference)
-    assert prepare(images, reference) == first
+    assert prepare(images, reference) == image
 
-
-def test_a_name_that_is_given_to_another_image_means_that_one(shop: Shop, reference: str) -> None:
-    """spec/program: what was built last is what runs."""
-    shop.make(reference, *CHANGES)
-    images = shop.images()
-    prepare(images, reference)
     shop.make(reference, 'CMD ["pwd"]')
     assert images.ready(reference) is None
     changed = prepare(images, reference)
@@ -186,15 +173,3 @@ def test_an_image_of_a_registry_is_pulled_and_that_is_told(shop: Shop, tmp_path:
     assert pulled.command == ("id",)
     assert lines[0] == f"Pulling {reference} with {shop.name}."
     assert [line for line in lines if line.startswith(f"{reference} is pulled: ")]
-
-
-def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
-    shop: Shop, reference: str, tmp_path: Path
-) -> None:
-    """spec/failures#rules."""
-
-    choice = RuntimeChoice(CONTAINER, "", "", image=reference)
-    contained = ContainerRuntimes(shop.images(), Packages(tmp_path, Objects()))
-    assert contained.ready(choice, (JobPackage("gs://b/p.tar.gz"),)) is None
-    with pytest.raises(PackageFailed, match=r"gs://b/p.tar.gz does not exist"):
-        asyncio.run(contained.prepare(choice, (JobPackage("gs://b/p.tar.gz"),), None))

@@ -42,7 +42,7 @@ else:
 
 _FILES = """
 import os, time
-for number in range(200):
+for number in range(80):
     with open(os.path.expanduser("~/%d" % number), "wb") as file:
         file.write(b"x" * (1 << 20))
 time.sleep(60)
@@ -72,15 +72,16 @@ BETWEEN = (LEVEL_ROOT, LEVEL_USER) if os.geteuid() == 0 else ()
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         # Between the strongest and the weakest; tests/e2e/test_hostile_builds.py has an ordinary user's.
         pytest.param(level, marks=pytest.mark.soak) if level in BETWEEN else level
         for level in levels.LEVELS
-    ]
+    ],
 )
-def level(request: pytest.FixtureRequest, place: Path) -> str:
+def level(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Each that works here, for this user."""
-    available, refused = probe(place / "room", (request.param,))
+    available, refused = probe(tmp_path_factory.mktemp("probe"), (request.param,))
     if not available:
         pytest.skip(f"{request.param} is NOT tested as this user: {refused}")
     return available

@@ -1,37 +1,56 @@
 """A job's packages on top of the base: only the difference, in order, errors that name them
 (spec/program#arguments, spec/runtimes#packages)."""
 
+import asyncio
 import sys
+import threading
+import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.commands import execute
-from tests.contract.runtimes.conftest import Workshop, copy_template, sdist
-from tests.e2e.packages import archived
+from tests.contract.runtimes.conftest import Workshop, content, copy_template, sdist
+from tests.e2e.packages import archived, wheel
 from trainshed.core.packages import JobPackage
 from trainshed.runtimes.families import format_minor
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PackageFailed, PreparedRuntime
 from trainshed.runtimes.prefix import base_of, derive_prefix, make_prefix
+from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 
 _SETUP = (
     "from setuptools import setup, find_packages\n"
-    "setup(name={name!r}, version={version!r}, packages=find_packages(), install_requires={requires!r},\n"
+    "setup(name={name!r}, version='0.1', packages=find_packages(), install_requires={requires!r},\n"
     "      entry_points={{'console_scripts': ['{name}-run={name}.task:main']}})\n"
 )
 
 
-def _package(
-    workshop: Workshop, name: str, requires: list[str], says: str = "hello", version: str = "0.1"
-) -> str:
-    setup = _SETUP.format(name=name, version=version, requires=requires)
-    task = f"def main():\n    print({says!r})\n\n\nif __name__ == '__main__':\n    main()\n"
+def _package(workshop: Workshop, name: str, requires: list[str]) -> str:
+    setup = _SETUP.format(name=name, requires=requires)
+    task = "def main():\n    print('hello')\n\n\nif __name__ == '__main__':\n    main()\n"
     modules = {f"{name}/__init__.py": "", f"{name}/task.py": task}
-    uri = f"gs://bucket/job-2026-11-20-03:24:25.811/{says}/{name}-{version}.tar.gz"
-    workshop.objects.content[uri] = sdist(name, setup, modules, version)
+    uri = f"gs://bucket/job-2026-11-20-03:24:25.811/{name}-0.1.tar.gz"
+    workshop.objects.content[uri] = sdist(name, setup, modules)
     return uri
+
+
+def _built_by_itself(name: str, version: str, work: str = "pass") -> bytes:
+    """A source distribution that brings what makes its wheel, which does `work` before."""
+    file = f"{name}-{version}-py3-none-any.whl"
+    backend = (
+        "import pathlib\n"
+        "def build_wheel(place, *_):\n"
+        f"    {work}\n"
+        f"    content = {wheel(name, '', version)!r}\n"
+        f"    pathlib.Path(place, {file!r}).write_bytes(content)\n"
+        f"    return {file!r}\n"
+    )
+    pyproject = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    return sdist(name, "", {"pyproject.toml": pyproject, "backend.py": backend}, version)
 
 
 def _site(prepared: PreparedRuntime) -> list[str]:
@@ -40,72 +59,79 @@ def _site(prepared: PreparedRuntime) -> list[str]:
     return sorted(path.name for path in site.iterdir())
 
 
-def test_a_package_that_needs_nothing_new_is_all_that_is_installed(
+def test_packages_that_need_nothing_new_are_all_that_is_installed(
     workshop: Workshop, tmp_path: Path
 ) -> None:
-    uri = _package(workshop, "trainer", ["numpy>=1.20", "scikit-learn", "cloudml-hypertune"])
+    """A package may need another of the same job. It is what its setup script says and not what its file is
+    called (facts/packaging#packages): public samples pack a directory by hand, with metadata that is none,
+    and call the file as they like."""
+    needs = ["numpy>=1.20", "scikit-learn", "cloudml-hypertune", "private-only-here"]
+    uri = _package(workshop, "trainer", needs)
+    nameless = "import setuptools\nsetuptools.setup(packages=setuptools.find_packages())\n"
+    setup = "import setuptools as s\ns.setup(name='private-only-here', version='1.0', packages=['real'])\n"
+    metadata = "Metadata-Version: 1.0\nName: CIFAR10 image classification\nVersion: 0.0.0\n"
+    packages = {
+        "gs://bucket/hand/trainer_cifar10.tar.gz": {"setup.py": nameless, "PKG-INFO": metadata}
+        | {"hand/__init__.py": "", "hand/task.py": "print('classified')\n"},
+        "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": setup, "real/__init__.py": "VALUE = 7\n"},
+    }
+    for name, files in packages.items():
+        workshop.objects.content[name] = archived(
+            {f"custom/{path}": text for path, text in files.items()}
+        )
     assert workshop.runtimes.ready(workshop.choice, (JobPackage(uri),)) is None
-    prepared = workshop.prepare(uri)
-    assert _site(prepared) == ["_trainshed_base.pth", "trainer", "trainer-0.1.dist-info"]
+    prepared = workshop.prepare(uri, *packages)
+    assert _site(prepared) == [
+        "_trainshed_base.pth",
+        *("hand", "hand-0.0.0.dist-info", "private_only_here-1.0.dist-info", "real"),
+        *("trainer", "trainer-0.1.dist-info"),
+    ]
     assert any("trainer 0.1" in notice for notice in prepared.notices)
     replica = copy_template(prepared, tmp_path)
     assert replica.run("python3", "-m", "trainer.task").stdout == "hello\n"
     assert replica.run("trainer-run").stdout == "hello\n"
-    replica.python("import numpy, trainer")
+    assert replica.run("python3", "-m", "hand.task").stdout == "classified\n"
+    assert replica.python("import numpy, real, trainer; print(real.VALUE)") == "7"
     assert "trainer" in replica.run("pip", "list").stdout
 
 
 def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
     workshop: Workshop, tmp_path: Path
 ) -> None:
-    version = copy_template(workshop.base, tmp_path / "plain").python(
-        "import joblib; print(joblib.__version__)"
-    )
+    """And a build that asks for another backend gets it."""
+    version = content(workshop.base)["joblib"]
     uri = _package(workshop, "picky", ["six", f"joblib!={version}"])
-    prepared = workshop.prepare(uri)
-    assert {"six.py", "joblib", "picky"} <= set(_site(prepared))
+    flitted = "gs://bucket/flitted-0.1.tar.gz"
+    pyproject = (
+        "[build-system]\nrequires = ['flit_core>=3.4']\nbuild-backend = 'flit_core.buildapi'\n"
+        "[project]\nname = 'flitted'\nversion = '0.1'\ndescription = 'x'\n"
+    )
+    workshop.objects.content[flitted] = sdist(
+        "flitted", "", {"pyproject.toml": pyproject, "flitted/__init__.py": ""}
+    )
+    prepared = workshop.prepare(uri, flitted)
+    assert {"six.py", "joblib", "picky", "flitted"} <= set(_site(prepared))
     assert "numpy" not in _site(prepared)
     assert f"(instead of {version})" in prepared.notices[0]
-    replica = copy_template(prepared, tmp_path / "replica")
-    assert replica.python("import joblib; print(joblib.__version__)") != version
+    replica = copy_template(prepared, tmp_path)
+    assert replica.python("import flitted, joblib; print(joblib.__version__)") != version
 
 
 def test_packages_are_installed_in_order_and_the_later_wins(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     """spec/program#arguments: packages installed first, in order."""
-    first = _package(workshop, "twice", [], says="first", version="0.2")
-    second = _package(workshop, "twice", [], says="second", version="0.1")
-    replica = copy_template(workshop.prepare(first, second), tmp_path / "one")
-    assert replica.run("python", "-m", "twice.task").stdout == "second\n"
+    packages = {
+        f"gs://bucket/{text}/twice-{version}-py3-none-any.whl": wheel(
+            "twice", f"print({text!r})", version
+        )
+        for text, version in (("first", "0.2"), ("second", "0.1"))
+    }
+    workshop.objects.content.update(packages)
+    replica = copy_template(workshop.prepare(*packages), tmp_path)
+    assert replica.run("python", "-m", "twice").stdout == "second\n"
     # The first way has failed in the installer's words, and the log says that this is not the end.
     assert any(line.startswith("Wheels alone will not do") for line in workshop.messages)
-
-
-def test_a_package_may_need_another_of_the_same_job(workshop: Workshop, tmp_path: Path) -> None:
-    needy = _package(workshop, "needy", ["private-only-here"])
-    setup = (
-        "from setuptools import setup\n"
-        "setup(name='private-only-here', version='1.0', py_modules=['hidden'])\n"
-    )
-    private = "gs://bucket/private_only_here-1.0.tar.gz"
-    workshop.objects.content[private] = sdist(
-        "private_only_here", setup, {"hidden.py": ""}, version="1.0"
-    )
-    replica = copy_template(workshop.prepare(needy, private), tmp_path)
-    replica.python("import needy, hidden")
-
-
-def test_a_build_that_asks_for_another_backend_gets_it(workshop: Workshop, tmp_path: Path) -> None:
-    uri = "gs://bucket/flitted-0.1.tar.gz"
-    pyproject = (
-        "[build-system]\nrequires = ['flit_core>=3.4']\nbuild-backend = 'flit_core.buildapi'\n"
-        "[project]\nname = 'flitted'\nversion = '0.1'\ndescription = 'x'\n"
-    )
-    workshop.objects.content[uri] = sdist(
-        "flitted", "", {"pyproject.toml": pyproject, "flitted/__init__.py": ""}
-    )
-    copy_template(workshop.prepare(uri), tmp_path).python("import flitted")
 
 
 def test_old_pandas_whose_metadata_uv_cannot_read_can_be_had(tmp_path: Path) -> None:
@@ -118,19 +144,35 @@ def test_old_pandas_whose_metadata_uv_cannot_read_can_be_had(tmp_path: Path) -> 
 
 
 def test_what_needs_something_without_a_wheel_is_not_had_in_an_old_version(
-    workshop: Workshop,
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hydra 1 needs an antlr4-python3-runtime that is released as source alone; 0.11 and a pre-release of 1.4
-    do not."""
-    prepared = workshop.prepare(_package(workshop, "configured", ["hydra-core", "six"]))
-    (hydra,) = [name for name in _site(prepared) if name.startswith("hydra_core-")]
-    assert hydra.startswith("hydra_core-1.3.")
-    assert any("what has no wheel is built" in line for line in workshop.messages)
+    """As Hydra 1 needs an antlr4-python3-runtime that is released as source alone; 0.11 and a pre-release of
+    1.4 do not."""
+    for version, needs in (("0.11", ()), ("1.3.0", ("source-alone",)), ("1.4.0.dev1", ())):
+        name = f"hydra-{version}-py3-none-any.whl"
+        (tmp_path / name).write_bytes(wheel("hydra", "", version, needs))
+    (tmp_path / "source_alone-1.0.tar.gz").write_bytes(_built_by_itself("source_alone", "1.0"))
+    uri = "gs://bucket/configured-0.1-py3-none-any.whl"
+    workshop.objects.content[uri] = wheel("configured", "", needs=["hydra"])
+    settings, lines = RuntimeSettings(terms=lambda: workshop.terms), list[str]()
+    # Of files on the disk the first attempt would take what it builds.
+    serve = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as index:
+        threading.Thread(target=index.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_FIND_LINKS", f"http://127.0.0.1:{index.server_port}/")
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        runtimes = LocalRuntimes(workshop.cache, workshop.objects, settings, now=time.monotonic_ns)
+        packages = (JobPackage(uri),)
+        prepared = asyncio.run(runtimes.prepare(workshop.choice, packages, lines.append))
+        runtimes.close()
+        index.shutdown()
+    assert {"hydra-1.3.0.dist-info", "source_alone-1.0.dist-info"} <= set(_site(prepared))
+    assert any("what has no wheel is built" in line for line in lines)
 
 
 def test_a_package_that_cannot_be_installed_shows_the_installers_words(workshop: Workshop) -> None:
     uri = "gs://bucket/broken-0.1.tar.gz"
-    workshop.objects.content[uri] = sdist("broken", "raise SystemExit('no luck')\n", {})
+    workshop.objects.content[uri] = _built_by_itself("broken", "0.1", "raise SystemExit('no luck')")
     with pytest.raises(PackageFailed) as failed:
         workshop.prepare(uri)
     assert uri in str(failed.value)
@@ -138,28 +180,6 @@ def test_a_package_that_cannot_be_installed_shows_the_installers_words(workshop:
     assert str(workshop.cache) not in str(failed.value)
     layers = workshop.cache / "layers" / ".drafts"
     assert not list(layers.iterdir())
-
-
-def test_a_package_is_what_its_setup_script_says_and_not_what_its_file_is_called(
-    workshop: Workshop, tmp_path: Path
-) -> None:
-    """facts/packaging#packages: public samples pack a directory by hand, with metadata that is none, and call
-    the file as they like."""
-    nameless = "import setuptools\nsetuptools.setup(packages=setuptools.find_packages())\n"
-    setup = "from setuptools import setup\nsetup(name='real', version='1.0', packages=['real'])\n"
-    metadata = "Metadata-Version: 1.0\nName: CIFAR10 image classification\nVersion: 0.0.0\n"
-    packages = {
-        "gs://bucket/hand/trainer_cifar10.tar.gz": {"setup.py": nameless, "PKG-INFO": metadata}
-        | {"trainer/__init__.py": "", "trainer/task.py": "print('classified')\n"},
-        "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": setup, "real/__init__.py": "VALUE = 7\n"},
-    }
-    for uri, files in packages.items():
-        workshop.objects.content[uri] = archived(
-            {f"custom/{path}": text for path, text in files.items()}
-        )
-    replica = copy_template(workshop.prepare(*packages), tmp_path)
-    assert replica.run("python3", "-m", "trainer.task").stdout == "classified\n"
-    assert replica.python("import real; print(real.VALUE)") == "7"
 
 
 def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:
