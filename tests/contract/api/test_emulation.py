@@ -1,0 +1,53 @@
+"""What an emulator makes of plan and capture (docs/emulator.md); clients and processes:
+`tests/e2e/test_emulate.py`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import disk_of, fill
+from tests.contract.api.house import LOCATION, House
+from tests.unit.specs_requests import ReducingRuntimes, custom_job, vertex
+from trainshed.core.errors import FailedPrecondition
+from trainshed.serve.emulation import Emulation
+
+
+def emulate(house: House, *rules: dict[str, Any], capture: Path | None = None) -> None:
+    """Serve as an emulator with a plan of these rules does."""
+    plan = house.log_root.with_name("plan.json")
+    plan.write_text(json.dumps(rules))
+    house.serve(runtimes=ReducingRuntimes())
+    house.services = Emulation(plan, capture).around(house.services)
+    house.app = house.application()
+
+
+async def test_a_request_that_cannot_be_written_down_is_refused(
+    house: House, tmp_path: Path
+) -> None:
+    with disk_of("size=64k", tmp_path / "disk") as disk:
+        capture = disk / "sent.jsonl"
+        emulate(house, {"job": "*"}, capture=capture)
+        filler = fill(disk)
+        answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
+        # What was left of the line is written when the file is closed.
+        filler.unlink()
+    assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
+    assert f"--capture {capture}: No space left on device." in answer.error["message"]
+    assert house.woken == []
+
+
+def test_what_a_plan_cannot_say_is_told_before_anything_starts(house: House) -> None:
+    with pytest.raises(FailedPrecondition) as refusal:
+        emulate(house, {"job": "a", "exit_code": 1000})
+    assert "`int` <= 255 - at `$[0].exit_code`" in str(refusal.value)
+    assert 'such as [{"job": "train-*", "exit_code": 1}]' in str(refusal.value)
+
+
+def test_a_trial_measures_0_of_what_its_rule_does_not_say(house: House) -> None:
+    emulate(house, {"job": "a", "metrics": {"accuracy": 0.5}})
+    assert house.services.instead is not None
+    spec = house.services.instead("a", vertex(custom_job()), ("accuracy", "loss"))
+    rule = json.loads(spec.pools[0].program.command[-1])
+    assert rule["metrics"] == {"accuracy": 0.5, "loss": 0}
