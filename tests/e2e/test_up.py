@@ -27,7 +27,7 @@ from tests.e2e.processes import (
     processor_seconds,
     wait_until_gone,
 )
-from tests.e2e.running import SKLEARN, Service, container_job, down, running, submit
+from tests.e2e.running import Service, container_job, down, running, submit
 
 # A process as users start it.
 start = partial(services.start, forked=False)
@@ -67,6 +67,12 @@ def run_forever(service: Service, mark: str) -> str:
     job_id = submit(service, container_job(f"{FOREVER} # {mark}"))
     assert "up" in service.follow(job_id)
     return job_id
+
+
+def told(service: Service, job_id: str) -> list[str]:
+    """The messages of a job's timeline."""
+    timeline = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
+    return [entry["message"] for entry in timeline["entries"]]
 
 
 LIBRARIES = (
@@ -168,83 +174,45 @@ def test_what_only_a_start_can_find_is_named(data: Path, tmp_path: Path) -> None
     assert not leftovers(other)
 
 
-def test_a_signal_stops_it_and_leaves_jobs_running(data: Path) -> None:
-    """Within seconds; it says so; the next start adopts them; down leaves nothing."""
-    mark = new_mark()
-    service = start(data)
-    job_id = run_forever(service, mark)
-    below = children(service.pid)
-    watching = service.watch(job_id)  # an open stream must not hold it up
-    next(watching)
-    service.process.terminate()
-    assert service.process.wait(60) == 0
-    wait_until_gone(below)
-    assert "1 job keeps running" in said(service)
-    assert "takes" in said(service)
-    programs = marked(mark)
-    assert programs
-    with running(data) as again:
-        view = again.call("GET", f"/trainshed/v1/jobs/{job_id}")
-        assert view["state"] == "RUNNING"
-        assert marked(mark) == programs
-        below = children(again.pid)
-    assert not marked(mark)
-    wait_until_gone(below)
-    assert not leftovers(data)
-    last = list((data / "logs" / job_id).rglob("*.jsonl"))
-    assert last
-
-
-def test_a_service_in_the_background_says_what_it_took_over(data: Path, gate: Path) -> None:
-    """Killed, and started again: the job ran on, and its timeline says that nobody was there."""
-
-    def trainshed(*words: str) -> str:
-        return services.trainshed(*words, data=data).stdout
-
-    program = gate.parent / "wait.sh"
-    program.write_text(f"cat {gate}\n")
-    assert "Trainshed serves" in trainshed("up", "--detach", "--port", "0")
-    name = trainshed("run", str(program), "--image", SKLEARN, "--detach").strip()
-    view = ("jobs", "describe", name, "--format", "json")
-    while json.loads(trainshed(*view))["state"] != "RUNNING":
-        pass
-    os.kill(json.loads(trainshed("status", "--format", "json"))["pid"], signal.SIGKILL)
-    assert "Taken over: 1 job that ran on" in trainshed("up", "--detach", "--port", "0")
-    gate.write_text("")
-    assert "SUCCEEDED" in trainshed("jobs", "wait", "wait", "--timeout", "60")
-    assert "The service was away, for" in trainshed("jobs", "timeline", "@last")
-
-
-def test_ctrl_c_at_a_terminal_reaches_the_whole_group(data: Path) -> None:
-    """Jobs and the bucket process must not get the terminal's signal."""
+def test_jobs_run_on_until_service_or_down_ends_them(data: Path) -> None:
+    """After Ctrl-C at a terminal, which reaches the whole group, and after SIGKILL: the next service takes
+    them over. With --stop-jobs-on-exit they end with it, and by `trainshed down`."""
     mark = new_mark()
     service = start(data, own_group=True)
-    run_forever(service, mark)
+    job_id = run_forever(service, mark)
+    programs, below = marked(mark), children(service.pid)
+    watching = service.watch(job_id)  # an open stream must not hold it up
+    next(watching)
     os.killpg(service.pid, signal.SIGINT)
     assert service.process.wait(60) == 0
-    assert marked(mark)
+    wait_until_gone(below)
+    assert "1 job keeps running" in said(service) and "takes it over" in said(service)
     assert "WARNING" not in said(service)
-    with running(data):
-        pass
-    assert not marked(mark)
-
-
-def test_stop_jobs_on_exit(data: Path) -> None:
-    mark = new_mark()
+    again = services.trainshed("up", "--detach", "--port", "0", data=data).stdout
+    assert "Trainshed serves" in again and "Taken over: 1 job that ran on" in again
+    pid = json.loads((data / "service.json").read_text())["pid"]
+    below = children(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone([pid])
+    assert programs and marked(mark) == programs
     service = services.start(data, "--stop-jobs-on-exit")
-    job_id = run_forever(service, mark)
+    assert any("The service was away, for" in text for text in told(service, job_id))
+    wait_until_gone(below)
+    below = children(service.pid)
     assert service.terminate() == 0
-    assert "keep" not in said(service)
+    assert "1 job keeps" not in said(service).rpartition("Trainshed serves")[2]
+    wait_until_gone(below)
     assert not marked(mark)
     assert not leftovers(data)
-    with running(data) as again:
-        assert again.call("GET", f"/trainshed/v1/jobs/{job_id}")["state"] == "CANCELLED"
-
-
-def test_down_cancels_jobs_of_all_projects_and_leaves_nothing(data: Path) -> None:
-    mark = new_mark()
+    assert list((data / "logs" / job_id).rglob("*.jsonl"))
     service = services.start(data)
-    below = children(service.pid)
+    assert service.call("GET", f"/trainshed/v1/jobs/{job_id}")["state"] == "CANCELLED"
+    down_ends_all(service, mark)
+
+
+def down_ends_all(service: Service, mark: str) -> None:
+    """`trainshed down` cancels jobs of all projects and leaves nothing."""
+    data, below = service.data, children(service.pid)
     for project in ("one-project", "other-project"):
         service.call(
             "POST",
