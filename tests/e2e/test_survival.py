@@ -1,29 +1,34 @@
-"""Processes killed at any moment (spec/invariants#one-incarnation, spec/invariants#durability,
-spec/invariants#last-lines-first): nothing is lost, doubled or left behind."""
+"""Programs, their logs and what they store survive a service that is killed, that finds its database gone, or
+a record of it damaged (spec/invariants#one-incarnation, spec/invariants#durability,
+spec/invariants#last-lines-first, spec/invariants#a-missing-database): nothing is lost, doubled or left
+behind. What a store makes of such databases: `tests/contract/store`."""
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
-from tests.e2e.processes import children, command_line, new_mark
-from tests.e2e.running import Service, container_job, running, start, submit
+from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
+from tests.e2e.running import Service, container_job, running, start, submit, trainshed
 from tests.isolation import needs_view
+from trainshed.serve.doctor import examine
+from trainshed.serve.settings import Settings
+from trainshed.store.sqlite.database import DATABASE_FILE
 
 
-def counted(service: Service, job_id: str, replica: str) -> list[str]:
+def counted(service: Service, job_id: str) -> list[str]:
     """The program's own lines: the service's notices begin the primary's log."""
-    return [line for line in service.lines(job_id, replica) if line.isdigit()]
+    return [line for line in service.lines(job_id, "workerpool0-0") if line.isdigit()]
 
 
-def first_line(service: Service, job_id: str, wanted: str, replica: str | None = None) -> None:
-    assert any(line == wanted for line in service.follow(job_id, replica))
+def first_line(service: Service, job_id: str, wanted: str) -> None:
+    assert any(line == wanted for line in service.follow(job_id))
 
 
 def kill_buckets(service: Service) -> None:
-    """It may be dead since the last time, or nobody has asked for an object yet."""
-    for pid in children(service.pid):
-        if "trainshed.buckets" in command_line(pid):
-            os.kill(pid, signal.SIGKILL)
+    (pid,) = (pid for pid in children(service.pid) if "trainshed.buckets" in command_line(pid))
+    os.kill(pid, signal.SIGKILL)
 
 
 STORES = """
@@ -50,29 +55,69 @@ while not os.path.exists("/gcs/trainshed/stop"):
     assert call("GET", "/storage/v1/b/trainshed/o/n%%2F%05d?alt=media" % i) == b"%d" % i
     print(i, flush=True)
     i += 1
-    time.sleep(0.01)
+    time.sleep(0.1)
 """
 
 
+FOREVER = "import time\n# {mark}\nprint('up', flush=True)\ntime.sleep(600)"
+
+
+def database_of(data: Path) -> str:
+    """What `trainshed doctor` says of it."""
+    findings = examine(Settings(data=data, cache=data.parent))
+    return next(finding.text for finding in findings if finding.about == "database")
+
+
 @needs_view
-def test_a_program_s_storage_survives_service_and_bucket_process(data: Path) -> None:
+def test_programs_survive_what_becomes_of_service_database_and_bucket_process(
+    data: Path, tmp_path: Path
+) -> None:
     """Each restart of the service is on another port; what a program stored is all there."""
-    mark = new_mark()
-    script = STORES.replace("{mark}", mark)
-    service = start(data)
-    job_id = submit(service, container_job(script))
-    first_line(service, job_id, "5")
-    service.kill()
-    last = 5
+    mark, other_mark = new_mark(), new_mark()
     with running(data) as service:
-        for _ in range(2):
-            first_line(service, job_id, str(last + 20))
-            kill_buckets(service)
-            last += 20
-        first_line(service, job_id, str(last + 20))
+        job_id = submit(service, container_job(STORES.replace("{mark}", mark)))
+        bad = submit(service, container_job(FOREVER.replace("{mark}", other_mark)))
+        first_line(service, job_id, "1")
+        first_line(service, bad, "up")
+        programs, unreadable = marked(mark), marked(other_mark)
+        assert unreadable
+        assert service.terminate() == 0
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
+        cut = "UPDATE jobs SET record = substr(record, 1, 99) WHERE job_id = ?"
+        assert connection.execute(cut, [bad]).rowcount == 1
+    assert f"without them: jobs {bad}" in database_of(data)
+    with running(data) as service:
+        problem = "table jobs of trainshed.db cannot be read"
+        assert problem in (data / "service.log").read_text()
+        # Nobody would ever end it, so it is ended; the other one was never touched.
+        wait_until_gone(unreadable)
+        described = trainshed("jobs", "describe", bad, data=data, status=1)
+        assert problem in described.stderr
+        listed = str(service.call("GET", "/trainshed/v1/jobs?project=-"))
+        assert job_id in listed and bad not in listed
+        fresh = submit(service, container_job("print('new')"))
+        assert service.finish(fresh)["state"] == "SUCCEEDED"
+        service.kill()
+    # Without its database a start ends no program.
+    for path in data.glob("trainshed.*"):  # With the lock that says that there was one.
+        path.replace(tmp_path / path.name)
+    (message,) = trainshed("up", "--port", "0", data=data, status=1).stderr.splitlines()
+    assert message.startswith(f"Error: the job database {data}/trainshed.db is gone; slots/ of")
+    assert f"mv {data} {data}.old" in message
+    assert "is gone" in database_of(data)
+    for path in tmp_path.glob("trainshed.*"):
+        path.replace(data / path.name)
+    assert programs and marked(mark) == programs
+    with running(data) as service:
+        seen = len(counted(service, job_id))
+        first_line(service, job_id, str(seen + 3))
+        kill_buckets(service)
+        first_line(service, job_id, str(seen + 6))
         service.put("trainshed", "stop", b"")
-        assert service.finish(job_id)["state"] == "SUCCEEDED"
-        lines = counted(service, job_id, "workerpool0-0")
+        view = service.finish(job_id)
+        assert (view["state"], view["attempt"]) == ("SUCCEEDED", 1)
+        assert view["replicas"][0]["incarnation"] == 1
+        lines = counted(service, job_id)
         assert lines == [str(i) for i in range(len(lines))]
         stored: list[str] = []
         token = ""
@@ -82,6 +127,7 @@ def test_a_program_s_storage_survives_service_and_bucket_process(data: Path) -> 
             if not (token := page.get("nextPageToken", "")):
                 break
         assert stored == [f"n/{i:05}" for i in range(len(lines))]
+    assert not leftovers(data)
 
 
 def test_a_file_that_cannot_be_taken_away_spoils_no_end(tmp_path: Path) -> None:
