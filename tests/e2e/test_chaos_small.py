@@ -1,10 +1,10 @@
 """Small chaos runs; `./dev chaos` is the large one (tests/chaos)."""
 
-import sys
+import os
 
 import pytest
 
-from tests.commands import execute
+from tests.e2e import nursery
 from tests.e2e.running import ROOT
 
 _PLAIN = ("--faults", "--tunings", "0")
@@ -42,9 +42,6 @@ def test_jobs_end_as_they_should_while_the_service_is_killed(options: tuple[str,
     """spec/lifecycle#end, spec/failures, spec/logs#durability, spec/operations;
     spec/invariants#one-incarnation, spec/invariants#durability, spec/invariants#last-lines-first. On failure
     the output says what was wrong and how to run it again."""
-    run = execute(
-        *(sys.executable, "-m", "tests.chaos", *options, "--life", "0.2", "0.6"),
-        cwd=ROOT,
-        timeout=240,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    words = ("-m", "tests.chaos", *options, "--life", "0.2", "0.6")
+    run = nursery.services().run(words, os.environ, cwd=ROOT, seconds=240)
+    assert run.returncode == 0, (run.stdout + run.stderr).decode()

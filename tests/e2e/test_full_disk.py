@@ -35,9 +35,9 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Path) -> None:
             "there. Make room on it and start again; programs that run wait for room as well and lose "
             "nothing."
         ]
-        # Nor is there room for what it says in the background.
-        refused = trainshed(*words, "--detach", data=data, status=1)
-        assert f"full disk: `trainshed up --data {data}` says why" in refused.stderr
+    # Nor is there room for what it says in the background.
+    refused = trainshed("up", "--detach", data=places[1], status=1)
+    assert f"full disk: `trainshed up --data {places[1]}` says why" in refused.stderr
     filler.unlink()
     for data in places:
         with running(data):

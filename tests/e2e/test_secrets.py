@@ -38,8 +38,6 @@ print(os.environ["KEY"])
 for end in (value[:9], value[9:], "\\n"):
     sys.stdout.write(end)
     sys.stdout.flush()
-for room in range(0, 100, 7):
-    print("x" * (65536 - room) + value + "y" * 70000)
 for text in (value, "user:" + value, "me:" + value + "@"):
     print(base64.b64encode(text.encode()).decode(), urllib.parse.quote(text, safe=""))
 for percent in range(3):
@@ -52,6 +50,8 @@ TOGETHER = (
     SHOW
     + """
 import socket, time
+for room in range(0, 100, 7):
+    print("x" * (65536 - room) + value + "y" * 70000)
 place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 if os.environ["RANK"] == "0":
     with socket.create_server(place) as server:
@@ -66,7 +66,7 @@ else:
             time.sleep(0.02)
 """
 )
-"""The primary ends last: its end is that of all others."""
+"""With lines that are cut in the midst of a secret. The primary ends last: its end is that of all others."""
 
 
 @dataclass
@@ -195,21 +195,17 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def test_a_job_that_shows_its_secrets_shows_nothing(guarded: Service) -> None:
-    job_id = submit(guarded, showing(TOGETHER, pools=(1, 2)))
-    assert guarded.finish(job_id)["state"] == "SUCCEEDED"
-    for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1"):
-        lines = guarded.lines(job_id, replica)
+def test_jobs_that_show_their_secrets_show_nothing(guarded: Service) -> None:
+    """spec/failures#messages: the public message of a failure ends with the last lines of the log."""
+    together = submit(guarded, showing(TOGETHER, pools=(1, 1)))
+    failing = submit(guarded, showing(FAIL))
+    assert guarded.finish(together)["state"] == "SUCCEEDED"
+    for replica in ("workerpool0-0", "workerpool1-0"):
+        lines = guarded.lines(together, replica)
         assert had_it(lines), "\n".join(line[:200] for line in lines)
         assert "***" in lines and "$(secret:phrase)" in lines
-    assert_nowhere(guarded, job_id)
-
-
-def test_a_failure_with_a_secret_in_its_message_tells_everything_but_that(guarded: Service) -> None:
-    """spec/failures#messages: the public message ends with the last lines of the log."""
-    job_id = submit(guarded, showing(FAIL))
-    assert guarded.finish(job_id)["state"] == "FAILED"
-    message = guarded.call("GET", f"{CUSTOM_JOBS}/{job_id}")["error"]["message"]
+    assert guarded.finish(failing)["state"] == "FAILED"
+    message = guarded.call("GET", f"{CUSTOM_JOBS}/{failing}")["error"]["message"]
     assert "RuntimeError: no access with ***" in message
-    assert had_it(guarded.lines(job_id))
-    assert_nowhere(guarded, job_id)
+    assert had_it(guarded.lines(failing))
+    assert_nowhere(guarded, together, failing)

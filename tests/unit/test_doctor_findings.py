@@ -1,6 +1,7 @@
 """`trainshed doctor`: each fault is told with its cause and what mends it (docs/security.md)."""
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,10 @@ def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
         findings[0].cause == f"{place} is on a disk that takes nothing (No space left on device)."
     )
     assert "isolation" in [finding.about for finding in findings]
+
+
+def test_a_data_directory_in_tmp_is_advised_against(tmp_path: Path) -> None:
+    settings = Settings(data=Path(f"/tmp/trainshed-{os.getpid()}"), cache=tmp_path)
+    finding = next(iter(examine(settings)))
+    assert (finding.about, finding.verdict) == ("data directory", Verdict.LESS)
+    assert finding.cause.startswith("Systems empty /tmp when they start")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT
-from tests.e2e.running import SKLEARN, command, environment, running, trainshed
+from tests.e2e.running import ROOT, SKLEARN, Service, command, environment, running, trainshed
 from tests.isolation import needs_view
 
 
@@ -46,15 +45,14 @@ def test_the_first_example_learns_in_pytorch_and_leaves_its_model(tmp_path: Path
     ],
 )
 def test_the_programs_that_resume_do_so_after_a_kill(
-    tmp_path: Path, program: str, image: str
+    service: Service, program: str, image: str
 ) -> None:
     """docs/drills.md; scikit-learn in the small environment that most tests share."""
     words = f"run {program} --image {image} --format json -- --pause 0.2"
-    with running(tmp_path / "data") as service:
-        run = trainshed(*words.split(), data=service.data, cwd=ROOT / "examples/resume")
-        job = json.loads(run.stdout)["uid"]
-        drill = {"kind": "kill", "atLine": "(?i)^epoch 5/"}
-        service.call("POST", f"/trainshed/v1/jobs/{job}:drill", drill)
-        service.finish(job)
-        report = service.call("GET", f"/trainshed/v1/jobs/{job}/resumeReport")
-        assert report["result"] == "PASS", (report, service.lines(job))
+    run = trainshed(*words.split(), data=service.data, cwd=ROOT / "examples/resume")
+    job = json.loads(run.stdout)["uid"]
+    drill = {"kind": "kill", "atLine": "(?i)^epoch 5/"}
+    service.call("POST", f"/trainshed/v1/jobs/{job}:drill", drill)
+    service.finish(job)
+    report = service.call("GET", f"/trainshed/v1/jobs/{job}/resumeReport")
+    assert report["result"] == "PASS", (report, service.lines(job))
