@@ -1,16 +1,14 @@
 """`trainshed emulate` and the fixture of pytest: other people's tests against a service that does as planned
 (docs/emulator.md). Plans and captures that fail: `tests/contract/api/test_emulation.py`; a service that is
-killed: `tests/contract/cli/test_own_service.py`."""
+killed, and programs: `tests/contract/cli/test_own_service.py`."""
 
 import json
 import os
 import signal
-import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Generator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -118,21 +116,6 @@ def test_the_plug_in_loads_nothing_in_other_peoples_pytest() -> None:
     assert run.stdout == "set()\n"
 
 
-def emulating(
-    place: Path, *words: str, **env: str
-) -> AbstractContextManager["subprocess.Popen[str]"]:
-    return running.beginning(place, "emulate", "--port", "0", *words, **env)
-
-
-def address_of(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return next(
-        line.strip().removeprefix("export TRAINSHED_ENDPOINT=")
-        for line in process.stdout
-        if line.startswith("export TRAINSHED_ENDPOINT=")
-    )
-
-
 @pytest.fixture(scope="module")
 def from_action(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, str]]:
     """What steps after the action find in their environment, as GitHub's runner has it; the installation is
@@ -171,25 +154,6 @@ def job(*program: str, name: str = "j") -> dict[str, Any]:
     return custom_job(worker_pool(containerSpec=container), name=name)
 
 
-@pytest.mark.usefixtures("from_action")
-def test_a_program_finds_its_emulator_and_its_status_is_the_commands(tmp_path: Path) -> None:
-    """Beside another emulator; without a password; the job without a rule really runs."""
-    (tmp_path / "plan.json").write_text('[{"job": "never"}]')
-    script = f"""import os, urllib.request as client
-listing, reading = "{JOBS}?page_size=9", "/v2/entries:list"
-for path, body in ((listing, None), (reading, b'{{"resourceNames": ["projects/p"]}}')):
-    print(client.urlopen(os.environ["TRAINSHED_ENDPOINT"] + path, body).read().decode(), end="")
-raise SystemExit(7)"""
-    words = ("--plan", "plan.json", "--capture", "sent.jsonl", "--", sys.executable, "-c", script)
-    with emulating(tmp_path, *words) as process:
-        printed, errors = process.communicate(timeout=60)
-        assert (process.returncode, printed) == (7, "{}{}"), errors
-    sent, log_read = map(json.loads, (tmp_path / "sent.jsonl").read_text().splitlines())
-    assert log_read["body"] == {"resourceNames": ["projects/p"]}
-    assert sent == {"method": "GET", "path": JOBS, "query": {"pageSize": 9}, "body": {}}
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
 def test_a_strangers_page_has_no_program_run(from_action: dict[str, str]) -> None:
     address = from_action["TRAINSHED_ENDPOINT"]
     for origin in ("https://example.org", "null", "http://localhost:9"):
@@ -198,10 +162,14 @@ def test_a_strangers_page_has_no_program_run(from_action: dict[str, str]) -> Non
     assert create(address, job("true"), Authorization="Bearer of-google")[0] == 200
 
 
+@pytest.mark.usefixtures("from_action")
 def test_after_sigkill_neither_processes_nor_files_are_left(tmp_path: Path) -> None:
-    mark = new_mark()
-    with emulating(tmp_path, MARK=mark) as process:
-        address = address_of(process)
+    """Of one beside another."""
+    mark, name = new_mark(), "export TRAINSHED_ENDPOINT="
+    with running.beginning(tmp_path, "emulate", "--port", "0", MARK=mark) as process:
+        assert process.stdout is not None
+        (address,) = (line.strip() for line in process.stdout if line.startswith(name))
+        address = address.removeprefix(name)
         status, made = create(address, job("sh", "-c", "sleep 300", mark))
         assert status == 200 and made["state"] == "JOB_STATE_QUEUED"
         watch = f"{address}/trainshed/v1/jobs/{made['name'].rpartition('/')[2]}/watch"

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
-from tests.e2e.running import Service, container_job, running, start, submit, trainshed
+from tests.e2e.running import Service, container_job, running, submit, trainshed
 from tests.isolation import needs_view
 from trainshed.serve.doctor import examine
 from trainshed.serve.settings import Settings
@@ -81,7 +81,13 @@ def test_programs_survive_what_becomes_of_service_database_and_bucket_process(
         first_line(service, bad, "up")
         programs, unreadable = marked(mark), marked(other_mark)
         assert unreadable
+        # A file that cannot be taken away spoils no end; nor does a disk that became read-only.
+        document = data / "service.json"
+        document.unlink()
+        document.mkdir()
         assert service.terminate() == 0
+        assert "Traceback" not in (data / "service.log").read_text()
+        document.rmdir()
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         cut = "UPDATE jobs SET record = substr(record, 1, 99) WHERE job_id = ?"
         assert connection.execute(cut, [bad]).rowcount == 1
@@ -128,13 +134,3 @@ def test_programs_survive_what_becomes_of_service_database_and_bucket_process(
                 break
         assert stored == [f"n/{i:05}" for i in range(len(lines))]
     assert not leftovers(data)
-
-
-def test_a_file_that_cannot_be_taken_away_spoils_no_end(tmp_path: Path) -> None:
-    """Nor a disk that became read-only: the service ended with a traceback, as if it had failed."""
-    service = start(tmp_path / "data")
-    document = tmp_path / "data" / "service.json"
-    document.unlink()
-    document.mkdir()
-    assert service.terminate() == 0
-    assert "Traceback" not in (tmp_path / "data" / "service.log").read_text()

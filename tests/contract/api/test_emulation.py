@@ -23,6 +23,17 @@ def emulate(house: House, *rules: dict[str, Any], capture: Path | None = None) -
     house.app = house.application()
 
 
+async def test_a_request_is_written_down_as_rest_has_it(house: House, tmp_path: Path) -> None:
+    emulate(house, {"job": "never"}, capture=tmp_path / "sent.jsonl")
+    await house.result("GET", f"{LOCATION}/customJobs?page_size=9")
+    names = {"resourceNames": ["projects/p1"]}
+    await house.result("POST", "/v2/entries:list", names)
+    sent, log_read = map(json.loads, (tmp_path / "sent.jsonl").read_text().splitlines())
+    path = f"{LOCATION}/customJobs"
+    assert sent == {"method": "GET", "path": path, "query": {"pageSize": 9}, "body": {}}
+    assert log_read["body"] == names
+
+
 async def test_a_request_that_cannot_be_written_down_is_refused(
     house: House, tmp_path: Path
 ) -> None:

@@ -1,7 +1,9 @@
 """A service of a command's own; real ones: `tests/e2e/test_emulate.py`, `tests/e2e/test_run_local.py`."""
 
+import contextlib
 import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -9,7 +11,9 @@ import click
 import pytest
 
 from tests.commands import running
-from trainshed.cli import processes
+from tests.contract.cli.fake_service import FakeService
+from trainshed.cli import emulate, processes
+from trainshed.cli.connection import Endpoint, local
 
 
 def start_in(place: Path, monkeypatch: pytest.MonkeyPatch, *services: object) -> Mock:
@@ -55,3 +59,32 @@ def test_what_a_command_ends_with_is_its_status_and_nothing_is_left(
             raise SystemExit(1)
         assert service.poll() == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_finds_its_emulator_and_its_status_is_the_commands(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    @contextlib.contextmanager
+    def own_service(data: Path | None, *words: str) -> Generator[Endpoint]:
+        assert data is None
+        started.extend(words)
+        yield local(tmp_path)
+
+    monkeypatch.setattr(emulate, "own_service", own_service)
+    monkeypatch.chdir(tmp_path)
+    Path("plan.json").write_text("[]")
+    program = (
+        "import os, sys; open('seen', 'w').write(os.environ['TRAINSHED_ENDPOINT']); sys.exit(7)"
+    )
+    words = ("--port", "0", "--plan", "plan.json", "--capture", "sent.jsonl")
+    ended = service.cli("emulate", *words, "--", sys.executable, "-c", program)
+    assert ended.exit_code == 7, ended.stderr
+    assert Path("seen").read_text() == service.address
+    assert started[:3] == ["--emulate", "--port", "0"]
+    assert started[3::2] == ["--plan", "--capture"]
+    # The service works elsewhere.
+    assert started[4::2] == [str(tmp_path / name) for name in ("plan.json", "sent.jsonl")]
+    ended = service.cli("emulate", "--", "sh", "-c", "kill -9 $$")
+    assert ended.exit_code == 128 + 9
