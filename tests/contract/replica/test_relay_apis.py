@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -33,12 +34,9 @@ class Endpoint:
         return self.trust.wrap_socket(raw, server_hostname=host)
 
 
-@pytest.fixture(scope="module")
-def endpoint(
-    tmp_path_factory: pytest.TempPathFactory, files: certificates.Interception
-) -> Iterator[Endpoint]:
-    place = tmp_path_factory.mktemp("endpoint")
-    behind = [Behind(place / name) for name in ("buckets", "rest", "grpc")]
+@pytest.fixture
+def endpoint(tmp_path: Path, files: certificates.Interception) -> Iterator[Endpoint]:
+    behind = [Behind(tmp_path / name) for name in ("buckets", "rest", "grpc")]
     service = (behind[1].path, behind[2].path)
     with running(behind[0].path, files.certificate, service=service) as relaying:
         trust = ssl.create_default_context(cafile=files.trust)

@@ -31,14 +31,7 @@ class Secure:
         return self.trust.wrap_socket(raw, server_hostname=host)
 
 
-@pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
-    made = Behind(tmp_path_factory.mktemp("behind") / "socket")
-    yield made
-    made.server.close()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def secure(behind: Behind, files: certificates.Interception) -> Iterator[Secure]:
     with running(behind.path, files.certificate) as relaying:
         trust = ssl.create_default_context(cafile=str(files.trust))
