@@ -92,6 +92,7 @@ class ProcessCluster:
         path = self._directory / f"{name}.hold"
         if not path.exists():
             path.write_text(json.dumps({"nodes": nodes, "agents": {}}))
+            self._look()
         return Hold(name, path.name, nodes)
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
