@@ -10,8 +10,7 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import pytest
-
+from tests.commands import execute
 from trainshed.core.launch import ImageRoot
 
 PROGRAMS = (
@@ -21,7 +20,7 @@ PROGRAMS = (
 _LIBRARY = re.compile(r"(/\S+) \(0x")
 _NOT_NEEDED = re.compile(
     r"/(test|tests|idlelib|lib2to3|ensurepip|tkinter|turtledemo|config-[^/]*)(/|$)"
-    r"|/_(test|tkinter)[^/]*\.so$|\.opt-\d\.pyc$|\.exe$"
+    r"|/_(test|tkinter)[^/]*\.so$|\.opt-\d\.pyc$|\.exe$|/EXTERNALLY-MANAGED$"
 )
 _PASSWD = "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n"
 _GROUP = "root:x:0:\nada:x:1000:\ncrew:x:2000:\n"
@@ -69,17 +68,22 @@ def _add_python(archive: tarfile.TarFile) -> None:
         archive.addfile(link)
 
     def chosen(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        _, _, package = member.name.partition("/site-packages/")
-        is_other = package and not package.startswith("pip")
-        return None if is_other or _NOT_NEEDED.search(member.name) else member
+        return None if "/site-packages/" in member.name else _needed(member)
 
-    if not (library / "site-packages" / "pip").exists():
-        pytest.skip("this Python has no pip of its own, as Debian's")
     archive.add(library, str(library).lstrip("/"), filter=chosen)
+    # Debian's has none of its own.
+    code = "import site; print(site.getsitepackages()[0])"
+    packages = execute(str(executable), "-I", "-S", "-c", code, check=True).stdout.strip()
+    for path in Path(sysconfig.get_path("purelib")).glob("pip*"):
+        archive.add(path, f"{packages}/{path.name}".lstrip("/"), filter=_needed)
     modules = [
         str(path) for path in library.glob("lib-dynload/*.so") if not _NOT_NEEDED.search(str(path))
     ]
     _add_libraries(archive, [str(executable), *modules])
+
+
+def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if _NOT_NEEDED.search(member.name) else member
 
 
 def _add_libraries(archive: tarfile.TarFile, programs: Iterable[str]) -> None:
