@@ -95,8 +95,8 @@ _open: List[Closable] = []
 
 
 def close_at_exit(thing: Closable) -> None:
-    """Close `thing` at the process's exit: a program that only ends leaves its groups in good order, and no
-    thread outlives the interpreter."""
+    """Close `thing` at the process's exit, before those of earlier calls: a program that only ends leaves its
+    groups in good order, and no thread outlives the interpreter."""
     _open.append(thing)
 
 
@@ -106,7 +106,7 @@ def closed(thing: Closable) -> None:
 
 
 def _close() -> None:
-    for thing in list(_open):
+    for thing in _open[::-1]:
         try:
             thing.close()
         except Exception as error:

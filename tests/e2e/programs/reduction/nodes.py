@@ -1,7 +1,10 @@
 """Two ranks on each of two nodes, as torchrun says it: they sum within a node first. One rank; says "ok" and
 what it is."""
 
+import atexit
 import os
+import threading
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -9,7 +12,16 @@ import torch.distributed as dist
 rank = int(os.environ["RANK"])
 os.environ.update(LOCAL_WORLD_SIZE="2", LOCAL_RANK=str(rank % 2), GROUP_RANK=str(rank // 2))
 
+
+def gloos_threads():
+    names = [
+        Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task")
+    ]
+    return len([name for name in names if "gloo" in name])
+
+
 dist.init_process_group("gloo")
+own = gloos_threads()
 works = []
 for count in (700_000, 700_001, 3):
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
@@ -19,11 +31,19 @@ for count in (700_000, 700_001, 3):
                 tensor[-1] = 4 * rank
                 works.append((tensor, operation, dist.all_reduce(tensor, operation, async_op=True)))
 for tensor, operation, work in works:
-    work.wait()
+    work.get_future().wait()
     divisor = 1 if operation == dist.ReduceOp.SUM else 4
     assert tensor[0].item() == 100 / divisor and tensor[-2].item() == 100 / divisor
     assert tensor[-1].item() == 24 / divisor
     every = [torch.empty_like(tensor) for _ in range(4)]
     dist.all_gather(every, tensor)
     assert all(torch.equal(gathered, tensor) for gathered in every)
-print("ok", type(dist.group.WORLD).__name__, flush=True)
+
+# What is closed at the exit of a program that forgets to destroy its group, and what is left is the group's.
+name = type(dist.group.WORLD).__name__
+atexit._run_exitfuncs()
+assert gloos_threads() == own, (gloos_threads(), own)
+assert threading.enumerate() == [threading.main_thread()]
+dist.destroy_process_group()
+assert gloos_threads() == 0
+print("ok", name, flush=True)

@@ -107,3 +107,6 @@ class Node:
     def shutdown(self) -> None:
         for made in self._made.values():
             made.shutdown()
+        # Gloo's threads end with the last reference. They may hold tensors longer than `wait` takes, and one
+        # that lets go of a tensor while the interpreter ends aborts the process (pytorch/pytorch#179291).
+        self._made.clear()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import queue
 import threading
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, List, NamedTuple, Optional, Set
 
 import torch
 import torch.distributed as dist
 
+from trainshed_reduction import process
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.wire import DType, Reduction
@@ -150,30 +150,31 @@ def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContex
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
+_END_SECONDS = 5.0
+
+
 class Completions:
-    """Runs callbacks of futures, outside the thread that moves the bytes: users' callbacks may wait for
-    further all-reduces (PowerSGD's does). So there is always a free thread: one is made when all others are
-    busy."""
+    """Runs callbacks of futures, each in a thread of its own, since users' may wait for further all-reduces
+    (PowerSGD's does)."""
 
     def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._free = 0
+        self._threads: Set[threading.Thread] = set()
 
     def put(self, task: "Callable[[], None]") -> None:
-        with self._lock:
-            if self._free:
-                self._free -= 1
-            else:
-                name = "trainshed-reduction-futures"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
-        self._tasks.put(task)
+        name = "trainshed-reduction-future"
+        thread = threading.Thread(target=self._run, args=(task,), name=name, daemon=True)
+        self._threads.add(thread)
+        thread.start()
 
-    def _run(self) -> None:
-        while True:
-            self._tasks.get()()
-            with self._lock:
-                self._free += 1
+    def close(self) -> None:
+        # A thread that is in PyTorch's code when the interpreter ends would abort the process.
+        for thread in tuple(self._threads):
+            thread.join(_END_SECONDS)
+
+    def _run(self, task: "Callable[[], None]") -> None:
+        task()
+        self._threads.discard(threading.current_thread())
 
 
 _completions = Completions()
+process.close_at_exit(_completions)
