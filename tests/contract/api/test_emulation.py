@@ -40,10 +40,13 @@ async def test_a_request_that_cannot_be_written_down_is_refused(
     with disk_of("size=64k", tmp_path / "disk") as disk:
         capture = disk / "sent.jsonl"
         emulate(house, {"job": "*"}, capture=capture)
+        capture.write_text("x" * 4000 + "\n")  # With room for a part of a line on its page.
         filler = fill(disk)
         answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
-        # What was left of the line is written when the file is closed.
         filler.unlink()
+        await house.result("GET", f"{LOCATION}/customJobs")
+        _, line = capture.read_text().splitlines()
+        assert json.loads(line)["method"] == "GET"
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
     assert f"--capture {capture}: No space left on device." in answer.error["message"]
     assert house.woken == []

@@ -20,7 +20,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.eventloop.background import joined
 from trainshed.eventloop.stream_line import StreamLine
 from trainshed.httpd.forwarding import PATIENCE, NoAnswer, Rules, answered, forward
-from trainshed.httpd.messages import Headers, Lapse, Request, Response
+from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.runtimes.confinement import (
@@ -51,12 +51,10 @@ _PASSED: Final = (
 )
 
 
-def _sent(headers: Headers) -> Headers:
-    return [(b"host", b"viewer"), *(pair for pair in headers if pair[0] in _SENT)]
-
-
 RULES: Final = Rules(
-    _sent, lambda headers: [pair for pair in headers if pair[0] in _PASSED], most=1 << 20
+    lambda headers: [(b"host", b"viewer"), *(pair for pair in headers if pair[0] in _SENT)],
+    lambda headers: [pair for pair in headers if pair[0] in _PASSED],
+    most=1 << 20,
 )
 """Only listed headers pass: no token and no cookie reaches a viewer, and nothing that a viewer says of
 cookies, other origins, addresses or workers reaches a browser. TensorBoard's page sends forms with lists of

@@ -105,10 +105,6 @@ Mounts = Mapping[str, Application]
 """HTTP applications by the first segment of the paths that they answer."""
 
 
-def _no_mounts(services: Services, registry: Registry) -> Mounts:
-    return {}
-
-
 class Addition(Struct, frozen=True):
     """What one addition brings."""
 
@@ -116,7 +112,7 @@ class Addition(Struct, frozen=True):
     #: For those of its methods whose requests can be checked in part.
     checks: Checks = field(default_factory=dict[str, Check])
     #: Makes its applications, which may call methods of the API. Called once, when all handlers are known.
-    mounts: Callable[[Services, Registry], Mounts] = _no_mounts
+    mounts: Callable[[Services, Registry], Mounts] = lambda services, registry: {}
     #: Returns an address that signs a browser in once, with the rights of who has shown this, and opens its
     #: pages; None = it has none.
     link: Callable[[Shown], str] | None = None

@@ -7,9 +7,11 @@ retries and timeline are those of that program.
 
 import contextlib
 import json
+import os
 import re
 from fnmatch import fnmatchcase
 from functools import cache
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -97,7 +99,8 @@ class Emulation:
         file to which each request is added as a line of JSON. Raises FailedPrecondition."""
         self._plan = plan
         try:
-            self._file = capture.open("a", buffering=1) if capture else None
+            # Without a buffer, which would keep what could not be written.
+            self._file = capture.open("ab", buffering=0) if capture else None
         except OSError as failure:
             raise FailedPrecondition(f"--capture {capture}: {failure.strerror}.") from None
         self._rules()
@@ -146,18 +149,27 @@ class Emulation:
         form = http_form(method, request)
         line = json.dumps(form)
         if self._file is not None:
-            try:
-                self._file.write(f"{line}\n")
-            except OSError as failure:
-                raise FailedPrecondition(
-                    f"--capture {self._file.name}: {failure.strerror}. The request was not carried out."
-                ) from None
+            _append(self._file, f"{line}\n".encode())
         if form["method"] == "POST" and (parent := _PROJECT.search(form["path"])):
             services, project = self._services, parent[1]
             for bucket in _BUCKET.findall(line):
                 # What is no name of a bucket is told by the handler.
                 with contextlib.suppress(BucketsError):
                     services.buckets.ensure(bucket, services.settings.region, project)
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    """Add all of a line to a capture, or nothing. Raises FailedPrecondition."""
+    rest = line
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as failure:
+        if written := len(line) - len(rest):
+            file.truncate(os.fstat(file.fileno()).st_size - written)
+        raise FailedPrecondition(
+            f"--capture {file.name}: {failure.strerror}. The request was not carried out."
+        ) from None
 
 
 def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:

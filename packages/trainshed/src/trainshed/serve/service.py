@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trainshed.access.job_tokens import JobClaims
 from trainshed.access.tokens import digest_of
 from trainshed.api.additions import AdditionUnusable, mounts_with
 from trainshed.api.calls.services import Authenticate
@@ -83,7 +82,10 @@ class Service:
             bootstrap.tokens.is_open = True
             self._app.services = emulation.around(self._app.services)
         self._watching = Crew()
-        bootstrap.tokens.refuse(self._is_over)
+        # Those of programs that cannot exist any more.
+        bootstrap.tokens.refuse(
+            lambda claims: not self._app.controller.runs(JobUid(claims.job_uid), claims.attempt)
+        )
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Jobs run on, unless they are to be stopped with the service."""
@@ -230,10 +232,6 @@ class Service:
         self._announce({**document, "links": links, "taken_over": taken})
         settle()
         self._app.lag.start()
-
-    def _is_over(self, claims: JobClaims) -> bool:
-        """Whether the program that a token was given to cannot exist any more."""
-        return not self._app.controller.runs(JobUid(claims.job_uid), claims.attempt)
 
     async def _take_over(self) -> None:
         """Note the jobs that ran on while there was no service, and add that to their timelines."""

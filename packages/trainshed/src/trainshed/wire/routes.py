@@ -178,7 +178,7 @@ def _tree(
                 or (depth == 0 and field.name == body)
                 or field.shape is Shape.MAP
                 or (not last and field.shape is Shape.LIST)
-                or last is _is_plain_message(field)
+                or last is (field.value.message is not None and not field.value.plan.is_special)
             ):
                 reason = (
                     f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
@@ -198,10 +198,6 @@ def _tree(
                 else:
                     node[field.name] = value
     return root
-
-
-def _is_plain_message(field: plans.Field) -> bool:
-    return field.value.message is not None and not field.value.plan.is_special
 
 
 def _is_bool(field: plans.Field) -> bool:

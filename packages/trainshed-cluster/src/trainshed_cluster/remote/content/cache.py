@@ -50,7 +50,9 @@ class NodeCache:
     async def have(self, manifest: Manifest, fetch: Fetch) -> None:
         """Return once all units of a manifest are there, to stay until `close`. Raises LaunchRejected (this
         node can never have them), EngineUnavailable; no incomplete unit is left then."""
-        missing = await asyncio.to_thread(_missing, manifest.outside)
+        missing = await asyncio.to_thread(
+            lambda: [path for path in manifest.outside if not Path(path).is_dir()]
+        )
         if missing:
             raise LaunchRejected(
                 f"{self._node} has no {', '.join(missing)}, which the job's environment needs of the "
@@ -177,10 +179,6 @@ class _Stream:
             self.close()
             return b""
         return await self._streams[0].read(size)
-
-
-def _missing(paths: tuple[str, ...]) -> list[str]:
-    return [path for path in paths if not Path(path).is_dir()]
 
 
 def _in_words(failure: Torn | OSError) -> str:
