@@ -17,7 +17,14 @@ import torch
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.pytorch.hierarchy import Node
-from trainshed_reduction.pytorch.work import DTYPES, Arrival, ReductionWork, bytes_of, on_stream
+from trainshed_reduction.pytorch.work import (
+    DTYPES,
+    END_SECONDS,
+    Arrival,
+    ReductionWork,
+    bytes_of,
+    on_stream,
+)
 from trainshed_reduction.wire import Reduction
 
 # Brings tensors into the host's memory and back. Tensors of the CPU are there already; those of a GPU are
@@ -126,9 +133,6 @@ def _when_copied(piece: Slice, copied: torch.cuda.Event) -> Slice:
     return piece
 
 
-_END_SECONDS = 5.0
-
-
 class _Job(Operation):
     """An all-reduce in the pipeline. `ready`: the event after which its tensor can be read."""
 
@@ -172,7 +176,7 @@ class _TaskThread:
 
     def join(self) -> None:
         if self._thread is not threading.current_thread():
-            self._thread.join(_END_SECONDS)
+            self._thread.join(END_SECONDS)
 
     def _run(self) -> None:
         # No name holds a task, which may hold a tensor, while the next one is awaited.
@@ -215,7 +219,6 @@ class Pipeline:
             self._closed = True
             self._down.put(self._end)
             self._down.end()
-        # A thread that is in gloo's or CUDA's code when the interpreter ends would abort the process.
         self._down.join()
         self._up.join()
 

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import functools
 import threading
-from typing import Callable, List, NamedTuple, Optional, Set
+from typing import Callable, List, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -122,7 +122,7 @@ class ReductionWork(dist.Work):
                 # raises does not.
                 self._future = begun.then(self._value)
                 complete = functools.partial(self._complete, begun)
-                self.operation.add_done_callback(lambda _: _completions.put(complete))
+                self.operation.add_done_callback(lambda _: _callbacks.put(complete))
             return self._future
 
     def _complete(self, begun: "torch.futures.Future[object]") -> None:
@@ -150,31 +150,27 @@ def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContex
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-_END_SECONDS = 5.0
+END_SECONDS = 5.0
+"""For a thread to end at the process's exit: one that is in PyTorch's code when the interpreter ends would
+abort the process."""
+_THREAD = "trainshed-reduction-future"
 
 
-class Completions:
+class Callbacks:
     """Runs callbacks of futures, each in a thread of its own, since users' may wait for further all-reduces
     (PowerSGD's does)."""
 
-    def __init__(self) -> None:
-        self._threads: Set[threading.Thread] = set()
-
     def put(self, task: "Callable[[], None]") -> None:
-        name = "trainshed-reduction-future"
-        thread = threading.Thread(target=self._run, args=(task,), name=name, daemon=True)
-        self._threads.add(thread)
-        thread.start()
+        try:
+            threading.Thread(target=task, name=_THREAD, daemon=True).start()
+        except RuntimeError:
+            task()  # There are as many as may be or, since Python 3.12, the interpreter ends.
 
     def close(self) -> None:
-        # A thread that is in PyTorch's code when the interpreter ends would abort the process.
-        for thread in tuple(self._threads):
-            thread.join(_END_SECONDS)
-
-    def _run(self, task: "Callable[[], None]") -> None:
-        task()
-        self._threads.discard(threading.current_thread())
+        for thread in threading.enumerate():
+            if thread.name == _THREAD:
+                thread.join(END_SECONDS)
 
 
-_completions = Completions()
-process.close_at_exit(_completions)
+_callbacks = Callbacks()
+process.close_at_exit(_callbacks)
