@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.replica.conftest import Place
-from tests.isolation import needs_mounts
+from tests.isolation import needs_mounts, strongest
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, kernel
@@ -85,6 +86,34 @@ def test_a_kernel_before_5_12_lets_nobody_write_to_them_either(
     finally:
         zygote.close()
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+GOES = """
+import os
+from trainshed.replica.sandbox import view
+look = view.View.look
+def goes(own):
+    look(own)
+    os.rmdir({!r})
+view.View.look = goes
+zygote.run(0)
+"""
+
+
+@needs_mounts
+def test_what_is_gone_need_not_be_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the directory of a Slurm daemon that ends while a program begins."""
+    goes = (
+        tempfile.mkdtemp()
+    )  # Nobody may pass the way to `tmp_path`, and that is hidden as a whole.
+    begin = spawner._START.replace("; zygote.run(0)", GOES.format(goes))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(spawner, "_START", begin)
+    zygote = spawner.start()
+    try:
+        assert said(Place(tmp_path, zygote, strongest()), "print(7)", hidden=[goes]) == 7
+        assert not Path(goes).exists()
+    finally:
+        zygote.close()
 
 
 def test_devices_of_the_machine_are_shown(seen: Place) -> None:

@@ -137,9 +137,7 @@ class View:
         bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
         bound.sort(key=lambda mount: mount[1])  # Outer ones first: they would cover others.
         hosts = self._source(self._isolation.hosts or "/etc/hosts")
-        places, hidden = self._hidden, mounts.outermost(self._hidden)
-        for path in hidden:
-            _cover(path)
+        places, hidden = self._hidden, list(filter(_cover, mounts.outermost(self._hidden)))
         for path in self._isolation.covered:
             if mounts.is_file(path):
                 kernel.bind(os.devnull, path)
@@ -179,10 +177,7 @@ class View:
         ones."""
         self._show_mounts(shown)
         inside = [path for path in places if any(mounts.holds(to, [path]) for _, to, _ in shown)]
-        again = mounts.outermost(list(filter(mounts.is_directory, inside)))
-        for path in again:
-            _cover(path)
-        return again
+        return list(filter(_cover, mounts.outermost(list(filter(mounts.is_directory, inside)))))
 
     def _show_mounts(self, shown: list[tuple[mounts.Source, str, bool]]) -> None:
         for source, target, frost in shown:
@@ -378,9 +373,13 @@ def _is_kept_apart(path: str) -> bool:
     return stat.S_ISSOCK(status.st_mode) and is_alone and status.st_uid == around.st_uid
 
 
-def _cover(path: str) -> None:
-    """Mount an empty directory over `path`."""
-    kernel.mount("tmpfs", path, "tmpfs", mounts.SAFE, "mode=755,size=64k")
+def _cover(path: str) -> bool:
+    """Mount an empty directory over `path`. Returns False if that is gone, as may be what is not ours."""
+    try:
+        kernel.mount("tmpfs", path, "tmpfs", mounts.SAFE, "mode=755,size=64k")
+    except FileNotFoundError:
+        return False
+    return True
 
 
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty")
