@@ -103,9 +103,8 @@ zygote.run(0)
 @needs_mounts
 def test_what_is_gone_need_not_be_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the directory of a Slurm daemon that ends while a program begins."""
-    goes = (
-        tempfile.mkdtemp()
-    )  # Nobody may pass the way to `tmp_path`, and that is hidden as a whole.
+    # Nobody may pass the way to `tmp_path`, and that is hidden as a whole.
+    goes = tempfile.mkdtemp()
     begin = spawner._START.replace("; zygote.run(0)", GOES.format(goes))  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", begin)
     zygote = spawner.start()

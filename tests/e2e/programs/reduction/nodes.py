@@ -31,6 +31,7 @@ for count in (700_000, 700_001, 3):
                 tensor[-1] = 4 * rank
                 works.append((tensor, operation, dist.all_reduce(tensor, operation, async_op=True)))
 for tensor, operation, work in works:
+    work.wait()
     work.get_future().wait()
     divisor = 1 if operation == dist.ReduceOp.SUM else 4
     assert tensor[0].item() == 100 / divisor and tensor[-2].item() == 100 / divisor
