@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import Place
+from tests.e2e.hostile.yard import common_ground
 from tests.isolation import needs_mounts, strongest
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
@@ -40,8 +41,7 @@ def seen(place: Place) -> Place:
 
 
 def said(place: Place, program: str, **fields: object) -> Any:
-    line = place.python(program, **fields)
-    record = line.record()
+    record = place.python(program, **fields).record()
     assert record["exit_code"] == 0, place.texts()
     return json.loads(place.texts()[-1])
 
@@ -89,23 +89,25 @@ def test_a_kernel_before_5_12_lets_nobody_write_to_them_either(
 
 
 GOES = """
-import os
-from trainshed.replica.sandbox import view
-look = view.View.look
-def goes(own):
-    look(own)
-    os.rmdir({!r})
-view.View.look = goes
+import ctypes, os
+from trainshed.replica.sandbox.view import View
+step = View.{1}
+def goes(*of):
+    result = step(*of)
+    ctypes.CDLL(None).umount2({0!r}.encode(), 2)  # The kernel does, where somebody else removes it.
+    os.rmdir({0!r})
+    return result
+View.{1} = goes
 zygote.run(0)
 """
 
 
 @needs_mounts
-def test_what_is_gone_need_not_be_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the directory of a Slurm daemon that ends while a program begins."""
-    # Nobody may pass the way to `tmp_path`, and that is hidden as a whole.
-    goes = tempfile.mkdtemp()
-    begin = spawner._START.replace("; zygote.run(0)", GOES.format(goes))  # pyright: ignore[reportPrivateUsage]
+@pytest.mark.parametrize("step", ["look", "_show_around"])
+def test_what_is_gone_need_not_be_hidden(step: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """As the directory of a Slurm daemon that ends while a program begins, before it is covered or after."""
+    goes = tempfile.mkdtemp(dir=common_ground())
+    begin = spawner._START.replace("; zygote.run(0)", GOES.format(goes, step))  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", begin)
     zygote = spawner.start()
     try:
@@ -130,9 +132,7 @@ def test_a_program_takes_no_inotify_of_others(seen: Place) -> None:
     """Issue: one program took all that the machine's root may have, and all other programs'."""
     most = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
     if seen.level != protocol.LEVEL_OWN or most > 1000:
-        pytest.skip(
-            "they are those of the service's user, or there are more than files can be open"
-        )
+        pytest.skip("they are the service's user's, or there are more than files can be open")
     taken = [ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC) for _ in range(9)]
     program = "import ctypes; print(sum(ctypes.CDLL(None).inotify_init() > 0 for _ in range(9999)))"
     assert said(seen, program) == most

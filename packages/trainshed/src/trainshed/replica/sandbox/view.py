@@ -4,6 +4,7 @@
 It owns the mounts of a replica. `View.enter` is called in the first process of a process namespace.
 """
 
+import contextlib
 import os
 import re
 import socket
@@ -153,9 +154,7 @@ class View:
             source.show(target)
             # Directories on the way are made in memory: on the disk each would cost a start more time than
             # all the mounts.
-            for way in mounts.outermost(passed):
-                _cover(way)
-                in_memory.append(way)
+            in_memory += filter(_cover, mounts.outermost(passed))
         hosts.bind("/etc/hosts")
         # Last, because what was covered so far (a private /tmp, for example) must not cover these. Sources
         # that contain hidden directories come first: those are hidden again inside them.
@@ -164,11 +163,14 @@ class View:
         mounts.make_directory(self._files, 0o755)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
-        read_only = [target for _, target, frost in bound if frost]
         # A hidden directory below a target that was shown is covered itself, and cannot be seen.
         seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
-        for path in read_only + seen + again + in_memory:
+        for path in [*(target for _, target, frost in bound if frost), *in_memory]:
             kernel.make_read_only(path)
+        for path in seen + again:
+            # Whoever removes a directory takes its cover away with it.
+            with contextlib.suppress(FileNotFoundError):
+                kernel.make_read_only(path)
 
     def _show_around(
         self, shown: list[tuple[mounts.Source, str, bool]], places: list[str]
