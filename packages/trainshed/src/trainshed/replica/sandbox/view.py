@@ -154,7 +154,9 @@ class View:
             source.show(target)
             # Directories on the way are made in memory: on the disk each would cost a start more time than
             # all the mounts.
-            in_memory += filter(_cover, mounts.outermost(passed))
+            for way in mounts.outermost(passed):
+                _cover(way)
+                in_memory.append(way)
         hosts.bind("/etc/hosts")
         # Last, because what was covered so far (a private /tmp, for example) must not cover these. Sources
         # that contain hidden directories come first: those are hidden again inside them.
@@ -276,8 +278,7 @@ class View:
         """Return the mounts that add `roots` to the image's own certificates, at each place where it keeps
         them."""
         shown: list[tuple[mounts.Source, str, bool]] = []
-        own = self._isolation.roots
-        if own is None:
+        if (own := self._isolation.roots) is None:
             return shown
         for path in roots.PLACES:
             place = self._place(path)
@@ -377,11 +378,10 @@ def _is_kept_apart(path: str) -> bool:
 
 def _cover(path: str) -> bool:
     """Mount an empty directory over `path`. Returns False if that is gone, as may be what is not ours."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         kernel.mount("tmpfs", path, "tmpfs", mounts.SAFE, "mode=755,size=64k")
-    except FileNotFoundError:
-        return False
-    return True
+        return True
+    return False
 
 
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty")
