@@ -49,8 +49,6 @@ BUCKETS = (
 )
 SDK = ("google.cloud.aiplatform", "google.cloud.storage")
 _ROOT = Path(__file__).parents[2]
-_FREE = 100
-"""A descriptor that no caller has asked for, nor any above it."""
 _SAY_WHERE = signal.SIGUSR1
 """Programs that are files answer it with the stacks of their threads."""
 
@@ -264,10 +262,12 @@ def _bury(pids: dict[int, int]) -> None:
 
 def _become(request: Mapping[str, Any], handles: Sequence[int]) -> None:
     """Have the surroundings of a process that was started."""
-    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FREE) for descriptor in handles]
+    numbers = (0, 1, 2, *request["kept"])
+    free = max(numbers) + 1  # None at or above it is anybody's number.
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, free) for descriptor in handles]
     for descriptor in handles:
         os.close(descriptor)
-    for descriptor, number in zip(high, (0, 1, 2, *request["kept"]), strict=True):
+    for descriptor, number in zip(high, numbers, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(request["cwd"])
