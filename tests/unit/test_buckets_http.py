@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import gzip
 import json
 import os
@@ -17,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.open_files import opened
 from trainshed.access.job_tokens import JobClaims, JobTokens
 from trainshed.buckets.authentication import CALLER, LISTENER, Authenticator, Listener
 from trainshed.buckets.callers import Caller, Reach, encode_caller
@@ -389,10 +389,9 @@ def test_a_copy_for_which_there_is_no_room_leaves_its_source_closed(
 ) -> None:
     put(ask, "x", b"1")
     monkeypatch.setattr(store, "stage", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
-    gc.collect()  # What other tests have left open may be closed at any time.
-    before = list(Path("/proc/self/fd").iterdir())
+    before = opened(store.root)
     assert ask("POST", ITEM + "x/copyTo/b/bucket/o/c").status == 503
-    assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
+    assert opened(store.root) == before
 
 
 def test_a_bucket_that_is_deleted_while_they_are_listed_is_left_out(

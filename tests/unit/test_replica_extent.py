@@ -1,12 +1,12 @@
 """Files of replicas: measured (spec/machines#disk), deleted, and replaced in one step."""
 
-import contextlib
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.open_files import opened
 from trainshed.replica.system import durable, trees
 from trainshed.replica.system.trees import TreeSize
 
@@ -22,15 +22,6 @@ def measured(top: Path) -> int:
 def write(path: Path, size: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * size)
-
-
-def opened(top: Path) -> list[Path]:
-    """What of this process's open files lies there; others come and go with what earlier tests left."""
-    directories: list[Path] = []
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them, for one
-            directories.append(link.readlink())
-    return [path for path in directories if path.is_relative_to(top)]
 
 
 @pytest.fixture
