@@ -44,7 +44,7 @@ CEILINGS: Final = {
     "modules": 613,
     "modules that one machine needs": 471,
     "lines": 110_680,
-    "lines that one machine needs": 84_830,
+    "lines that one machine needs": 84_829,
     "lines of code": 77_440,
     "lines of code on the way of a start": 8_720,
     "lines of tests": 93_639,

@@ -4,6 +4,7 @@ and a container image as root file system.
 An image is the unchanged lower layer; the program's changes go to an upper layer of its own.
 """
 
+import contextlib
 import os
 import stat
 
@@ -55,10 +56,8 @@ class Source:
         place = os.dup(self._handle)
         try:
             for name in above:
-                try:
+                with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=place)
-                except FileExistsError:
-                    pass
                 inner = open_path(name, os.O_DIRECTORY | os.O_NOFOLLOW, place)
                 os.close(place)
                 place = inner

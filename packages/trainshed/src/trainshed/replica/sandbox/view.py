@@ -5,6 +5,7 @@ It owns the mounts of a replica. `View.enter` is called in the first process of 
 """
 
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -170,9 +171,7 @@ class View:
         for path in [*(target for _, target, frost in bound if frost), *in_memory]:
             kernel.make_read_only(path)
         for path in seen + again:
-            # Whoever removes a directory takes its cover away with it.
-            with contextlib.suppress(FileNotFoundError):
-                kernel.make_read_only(path)
+            _seal(path)
 
     def _show_around(
         self, shown: list[tuple[mounts.Source, str, bool]], places: list[str]
@@ -186,10 +185,7 @@ class View:
     def _show_mounts(self, shown: list[tuple[mounts.Source, str, bool]]) -> None:
         for source, target, frost in shown:
             mounts.make_target(target, source.is_directory)
-            if frost:
-                source.lend(target)
-            else:
-                source.show(target)
+            (source.lend if frost else source.show)(target)
 
     def _root_mounts(self) -> list[tuple[str, str, bool]]:
         """Return the mounts that show `roots`: on the usual path, and on each such file of the machine."""
@@ -205,8 +201,7 @@ class View:
         if not self._isolation.users:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
-        parents = set(map(os.path.dirname, ways))
-        return [closed for closed in map(mounts.first_closed, parents) if closed]
+        return list(filter(None, map(mounts.first_closed, set(map(os.path.dirname, ways)))))
 
     def _source(self, path: str) -> mounts.Source:
         """Open a source before anything is covered, because its path may lead elsewhere afterwards."""
@@ -265,7 +260,7 @@ class View:
             place = self._place(path)
             if any(mounts.holds(target, [path]) for target in same) and mounts.is_directory(place):
                 _cover(place)
-                kernel.make_read_only(place)
+                _seal(place)
         files = [("/etc/hosts", hosts)]
         if os.path.exists("/etc/resolv.conf"):
             files.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
@@ -352,22 +347,18 @@ _STEP = re.compile(rb"[^/]_\d+\.\d+\Z")
 """The end of the path of a socket that is named NODE_JOB.STEP, as steps have them."""
 
 
-def of_slurms_steps() -> list[str]:
-    """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
-    their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
-    everybody."""
+def of_slurms_steps() -> set[str]:
+    """Return the directories of the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has their
+    user's id on these, which programs have that do not run as root, and reveal themselves to everybody."""
     # The eighth column is the path, which may have blanks.
     rows = (line.split(None, 7) for line in processes.read("/proc/net/unix").splitlines())
     steps = {row[7] for row in rows if len(row) > 7 and _STEP.search(row[7])}
-    return sorted(
-        {os.path.dirname(path) for path in map(os.fsdecode, steps) if _is_kept_apart(path)}
-    )
+    return {os.path.dirname(path) for path in map(os.fsdecode, steps) if _is_kept_apart(path)}
 
 
 def _is_kept_apart(path: str) -> bool:
-    """Whether a path is a socket in a directory that only its owner can write to. In a directory that all
-    users share, anybody could give a socket such a name. Which user owns it cannot be checked, because in a
-    user namespace root shows as nobody."""
+    """Whether a path is a socket in a directory that only its owner can write to: elsewhere anybody could
+    give a socket such a name. Whose it is cannot be checked: in a user namespace root shows as nobody."""
     try:
         status, around = os.lstat(path), os.lstat(os.path.dirname(path))
     except OSError:
@@ -382,6 +373,16 @@ def _cover(path: str) -> bool:
         kernel.mount("tmpfs", path, "tmpfs", mounts.SAFE, "mode=755,size=64k")
         return True
     return False
+
+
+def _seal(path: str) -> None:
+    """Make a cover read-only, unless whoever removed its directory took the cover away. Raises OSError."""
+    try:
+        kernel.make_read_only(path)
+    except OSError as error:
+        # While a directory goes, it is still there and covered no longer; and somebody may make it again.
+        if error.errno != errno.ENOENT and (error.errno != errno.EINVAL or _cover(path)):
+            raise
 
 
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty")
