@@ -216,6 +216,7 @@ class Controller:
             timer.cancel()
         self._watchers.close()
         self._crew.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
         tidying = self._carrying(final=True)
         if tidying:
             # Jobs that are over give their slots back; the next start does what is not done in time.
@@ -223,7 +224,7 @@ class Controller:
         carrying = self._carrying()
         for tracked in self._tracked.values():
             tracked.carrier.cancel()
-        await asyncio.gather(*busy, *carrying, return_exceptions=True)
+        await asyncio.gather(*carrying, return_exceptions=True)
         if self._curves is not None:
             await self._curves.close()
         await self._ports.engine.close()
@@ -474,7 +475,7 @@ class Controller:
         self._alarms.set(job.uid, deadlines(job))
         if job.drills:
             self._watchers.lines_written(job)
-        if not self._closing:
+        if not self._closing or job.state.is_final:
             tracked.carrier.look()
 
     async def _commit(self, commit: Commit) -> int:

@@ -137,7 +137,6 @@ class Service:
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         if self._stop_jobs:
             await self._cancel_jobs()
-        live = self._app.controller.running()
         server.should_exit = True
         await asyncio.gather(serving, grpc.stop(DRAIN))
         await self._end_work()
@@ -148,7 +147,7 @@ class Service:
         with contextlib.suppress(OSError):
             # The disk may have become read-only; readers of the file check whether the process lives.
             (self._bootstrap.settings.data / SERVICE_FILE).unlink()
-        if live:
+        if live := self._app.controller.running():
             many = len(live) > 1
             say(
                 f"{len(live)} {'jobs keep' if many else 'job keeps'} running; the next `trainshed up` "
