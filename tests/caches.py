@@ -102,14 +102,9 @@ def _built(
     return Prefix(Path(prepared.template).parent, choice.python_version)
 
 
-def wait_until_finished() -> None:
-    """Until nothing is done any more of what this process has built: it is compiled, and on the disk."""
+def remove_cache(root: Path) -> None:
+    """Once the threads that wait for the disk behind a build are done: they write into it."""
     for thread in threading.enumerate():
         if thread.name == SETTLING:
             thread.join()
-
-
-def remove_cache(root: Path) -> None:
-    """Once the threads that wait for the disk behind a build are done: they write into it."""
-    wait_until_finished()
     remove_tree(root)

@@ -47,7 +47,7 @@ CEILINGS: Final = {
     "lines that one machine needs": 84_829,
     "lines of code": 77_440,
     "lines of code on the way of a start": 8_720,
-    "lines of tests": 93_639,
+    "lines of tests": 93_638,
     "settings of the service": 48,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,

@@ -26,11 +26,6 @@ def first_line(service: Service, job_id: str, wanted: str) -> None:
     assert any(line == wanted for line in service.follow(job_id))
 
 
-def kill_buckets(service: Service) -> None:
-    (pid,) = (pid for pid in children(service.pid) if "trainshed.buckets" in command_line(pid))
-    os.kill(pid, signal.SIGKILL)
-
-
 STORES = """
 import http.client, os, time, urllib.error, urllib.request
 # {mark}
@@ -117,7 +112,9 @@ def test_programs_survive_what_becomes_of_service_database_and_bucket_process(
     with running(data) as service:
         seen = len(counted(service, job_id))
         first_line(service, job_id, str(seen + 3))
-        kill_buckets(service)
+        below = children(service.pid)
+        (buckets,) = (pid for pid in below if "trainshed.buckets" in command_line(pid))
+        os.kill(buckets, signal.SIGKILL)
         first_line(service, job_id, str(seen + 6))
         service.put("trainshed", "stop", b"")
         view = service.finish(job_id)

@@ -110,13 +110,9 @@ async def _of_lists(reader: Reader, accepted: Accepted) -> list[str]:
         faults += [
             f"job {job.uid} is listed {seen[job.uid]} times"
             for job in own
-            if seen[job.uid] != 1 and not _is_child(job)
+            if seen[job.uid] != 1 and (isinstance(job, Pipeline) or job.parent is None)
         ]
     return faults
-
-
-def _is_child(work: Work) -> bool:
-    return not isinstance(work, Pipeline) and work.parent is not None
 
 
 def _of_submit(job: Work, story: tuple[TimelineEntry, ...], *, in_order: bool) -> Iterator[str]:

@@ -44,7 +44,7 @@ def main() -> int:
     while time.monotonic() < until and seed - options.seed != options.worlds:
         lived = _lived(_world(seed))
         if lived.wrong:
-            print(f"seed {seed}: {_first(lived)}", flush=True)
+            print(f"seed {seed}: {lived.wrong[0].splitlines()[0]}", flush=True)
             if not options.quick:
                 print("looking for a shorter story …", flush=True)
                 _show(_shortest(_world(seed), by=time.monotonic() + 120))
@@ -106,10 +106,6 @@ def _lived(world: Scenario) -> Universe:
         return made
     finally:
         signal.alarm(0)
-
-
-def _first(lived: Universe) -> str:
-    return lived.wrong[0].splitlines()[0]
 
 
 def _show(world: Scenario) -> int:

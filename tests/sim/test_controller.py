@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.datasets.port import DataRefused
 from trainshed.engines.port import LaunchRejected, ReplicaReport, SlotRequest
 from trainshed.runtimes.port import PackageFailed
-from trainshed.store.port import NewWork
+from trainshed.store.port import Commit, NewWork
 
 
 async def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(
@@ -278,3 +279,24 @@ async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> 
             while w.notices.count(uid) == 0:
                 await w.notices.wait_beyond(uid, 0, 10)
         await w.state(uid, JobState.RUNNING)
+
+
+async def test_what_ends_with_the_service_is_given_back(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its last commit is stored already, and the controller is told so as it closes."""
+    async with world(tmp_path) as w:
+        uid, commit = await w.create(job(1)), w.store.ledger.commit
+        closing = list[asyncio.Task[None]]()
+
+        async def slowly(epoch: int, change: Commit) -> int:
+            generation = await commit(epoch, change)
+            if change.job.state.is_final:
+                closing.append(asyncio.create_task(w.controller.close()))
+                await asyncio.wait(closing, timeout=0)
+            return generation
+
+        await w.state(uid, JobState.RUNNING)
+        monkeypatch.setattr(w.store.ledger, "commit", slowly)
+        w.engine.exit(uid, 1, PRIMARY, 0)
+        await w.state(uid, JobState.SUCCEEDED)
+        await closing[0]
+        assert (w.controller.running(), w.engine.released.get_nowait()) == ((), (uid, 1))

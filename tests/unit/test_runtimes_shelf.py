@@ -4,6 +4,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -83,7 +84,8 @@ def test_a_failure_leaves_nothing_and_the_next_one_succeeds(tmp_path: Path) -> N
 def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable, "sync_file_system", _never)
+    # A disk that was cut off before anything reached it.
+    monkeypatch.setattr(durable, "sync_file_system", Mock(side_effect=FileNotFoundError))
     monkeypatch.setattr(durable, "boot", lambda: "first")
     root = tmp_path / "shelf"
     Shelf(root).put("lost", _fill)
@@ -94,11 +96,6 @@ def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
     assert not after.has("kept")  # a mark alone is nothing
     after.put("lost", _fill)
     assert after.has("lost")
-
-
-def _never(path: str) -> None:
-    """A disk that was cut off before anything reached it."""
-    raise FileNotFoundError(path)
 
 
 def test_what_was_moved_or_copied_is_built_again(tmp_path: Path) -> None:
