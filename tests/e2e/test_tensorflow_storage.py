@@ -46,4 +46,4 @@ def test_gs_is_read_and_written_by_tensorflow(service: Service, version: str) ->
     assert len([line for line in lines if line.startswith("worked: ")]) == 8
     assert lines[-1].startswith(f"TensorFlow {version}."), lines[-1]
     complaints = ("bearer token", "metadata", "libcurl", "SSL")
-    assert not [line for line in lines if any(words in line for words in complaints)]
+    assert not [line for line in lines if any(complaint in line for complaint in complaints)]

@@ -25,7 +25,7 @@ made, refused = [], []
 for path in {paths}:
     try:
         os.makedirs(path)
-        open(path + "/written", "w").close()
+        print("x", file=open(path + "/written", "w"), flush=True)
         made.append(path)
     except OSError as error:
         refused.append(path)
