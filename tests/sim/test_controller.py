@@ -285,18 +285,17 @@ async def test_what_ends_with_the_service_is_given_back(tmp_path: Path, monkeypa
     """Its last commit is stored already, and the controller is told so as it closes."""
     async with world(tmp_path) as w:
         uid, commit = await w.create(job(1)), w.store.ledger.commit
-        closing = list[asyncio.Task[None]]()
+        closing = asyncio.get_running_loop().create_future()
 
         async def slowly(epoch: int, change: Commit) -> int:
             generation = await commit(epoch, change)
             if change.job.state.is_final:
-                closing.append(asyncio.create_task(w.controller.close()))
-                await asyncio.wait(closing, timeout=0)
+                closing.set_result(asyncio.create_task(w.controller.close()))
+                await asyncio.wait([closing.result()], timeout=0)
             return generation
 
         await w.state(uid, JobState.RUNNING)
         monkeypatch.setattr(w.store.ledger, "commit", slowly)
         w.engine.exit(uid, 1, PRIMARY, 0)
-        await w.state(uid, JobState.SUCCEEDED)
-        await closing[0]
+        await (await closing)
         assert (w.controller.running(), w.engine.released.get_nowait()) == ((), (uid, 1))
