@@ -2,7 +2,9 @@
 
 import asyncio
 import importlib
+import os
 import socket
+import sys
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.api.house import House
 from tests.ports import free_ports
 from trainshed.access import strangers
@@ -60,6 +63,14 @@ async def test_it_listens_at_a_port_that_a_child_still_holds(house: House) -> No
         with pytest.raises(OSError, match="in use"):
             hold_tcp("127.0.0.1", port)
     await server.stop(1)
+
+
+def test_grpc_does_nothing_where_the_service_forks() -> None:
+    """Else the child breaks connections of clients, on its way to another program."""
+    serving = "from trainshed.api.grpc import grpc; server = grpc.server(None); server.start()"
+    words = (sys.executable, "-c", f"{serving}; import os; os.fork(); os._exit(0)")
+    done = execute(*words, env=os.environ | {"GRPC_VERBOSITY": "info"}, check=True)
+    assert "fork_posix" not in done.stderr
 
 
 async def test_who_guesses_tokens_is_known_by_the_address(

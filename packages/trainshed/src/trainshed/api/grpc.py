@@ -36,24 +36,24 @@ from trainshed.wire import pool, routes
 from trainshed.wire.routes import Rpc
 from trainshed.wire.status import StatusCode, Violation, WireError, status_message
 
-_VERBOSITY: Final = "GRPC_VERBOSITY"
-
 
 @contextmanager
-def _quietly() -> Generator[None]:
-    """Silence gRPC's core while it is loaded. It reads the variable then; by default it writes a line to
-    stderr for every stray connection. A value that the operator has set is kept; programs that are started
-    later do not inherit ours."""
-    before = os.environ.get(_VERBOSITY)
-    os.environ[_VERBOSITY] = before or "NONE"
+def _kept_quiet() -> Generator[None]:
+    """Set what gRPC's core reads while it is loaded, for it alone: programs that are started do not inherit
+    it. By default it writes a line to stderr for every stray connection, and where the process forks it acts
+    in the child, which breaks open connections on its way to another program (grpc/grpc#28557). What the
+    operator has set is kept."""
+    quiet = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    ours = quiet.keys() - os.environ.keys()
+    os.environ.update((name, quiet[name]) for name in ours)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_VERBOSITY]
+        for name in ours:
+            del os.environ[name]
 
 
-with _quietly():
+with _kept_quiet():
     grpc: Any = importlib.import_module("grpc")
     aio: Any = importlib.import_module("grpc.aio")
 
