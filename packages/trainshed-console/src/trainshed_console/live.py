@@ -1,8 +1,7 @@
 """Event streams of pages: while a page is open in a browser, it is rendered again when there is news, and the
 parts that changed are sent.
 
-A stream sleeps until the store's notices wake it. However much news there is, it renders its page at most
-once a second.
+A stream sleeps until the store's notices wake it, and renders its page at most once a second.
 """
 
 import asyncio
@@ -58,8 +57,9 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
         try:
             view = await page(visit)
         except Refused as refused:
-            is_out = not visit.is_valid()
-            yield event("gone", {"message": str(refused), "signedOut": is_out})
+            if not visit.is_valid():
+                continue  # Its end, above: the refusal is written for who calls the API.
+            yield event("gone", {"message": str(refused), "signedOut": False})
             return
         parts = rendered_parts(visit, view)
         took = loop.time() - began
