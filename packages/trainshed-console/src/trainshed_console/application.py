@@ -13,7 +13,7 @@ import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from trainshed.access.principals import Principal
@@ -71,6 +71,7 @@ _CHALLENGE: Final = (b"www-authenticate", b'Basic realm="Trainshed"')
 _CHALLENGES: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _PORTS: Final = re.compile(r"|[1-9][0-9]{0,4}")
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class ConsoleApplication:
@@ -105,18 +106,8 @@ class ConsoleApplication:
             ("POST", "/login/token"): self._redeem,
             ("GET", "/signed-in"): self._signed_in,
         }
-        self._pages = Router(
-            (("GET", Template.parse(template), page) for (_, template), page in PAGES.items())
-        )
-        self._actions = Router(
-            (
-                (verb, Template.parse(template), action)
-                for (verb, template), action in ACTIONS.items()
-            )
-        )
-        self._streams = Router(
-            ((verb, Template.parse(template), made) for (verb, template), made in STREAMS.items())
-        )
+        self._pages, self._actions = _router(PAGES), _router(ACTIONS)
+        self._streams = _router(STREAMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. The first one loads what pages are made with, in a thread."""
@@ -143,6 +134,9 @@ class ConsoleApplication:
             return await at_the_door(call)
         principal = self._visitor(call)
         if principal is None:
+            if call.path.startswith("/events/"):
+                # Said as an event, since scripts do not learn why an event stream was refused.
+                return self._guarded(sized(live.SIGNED_OUT, _EVENTS, more=[_FRESH]))
             if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
                 target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
                 return self._guarded(_see(f"/login?next={quote(target, safe='')}"))
@@ -177,9 +171,7 @@ class ConsoleApplication:
         action, variables = matched
         visit = self._visit(call, principal, variables, await _form(call, _MOST))
         answer = await action(visit)
-        if isinstance(answer, View):
-            return self._shown(visit, answer)
-        return self._guarded(answer)
+        return self._shown(visit, answer) if isinstance(answer, View) else self._guarded(answer)
 
     def _events(self, call: Request, principal: Principal) -> Response:
         """Return the event stream of a page, whose address is `/events` followed by the page's."""
@@ -458,3 +450,7 @@ def _local(following: str) -> str:
 
 def _see(address: str) -> Response:
     return Response(b"", 303, [(b"location", address.encode()), (b"content-length", b"0"), _FRESH])
+
+
+def _router(table: Mapping[tuple[str, str], T]) -> Router[T]:
+    return Router((verb, Template.parse(path), target) for (verb, path), target in table.items())

@@ -30,6 +30,11 @@ def event(name: str, value: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
+_WHY: Final = "You are signed out, or your roles have changed."
+SIGNED_OUT: Final = event("gone", {"message": _WHY, "signedOut": True})
+"""All that a stream still says to a visitor who is."""
+
+
 def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
     """Return the HTML of a view's parts, by id."""
     common = {"visit": visit, "facts": visit.facts}
@@ -50,8 +55,7 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
     yield b"retry: 2000\n\n"
     while True:
         if not visit.is_valid():
-            message = "You are signed out, or your roles have changed."
-            yield event("gone", {"message": message, "signedOut": True})
+            yield SIGNED_OUT
             return
         began, latest = loop.time(), news.latest
         try:
