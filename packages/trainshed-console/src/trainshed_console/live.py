@@ -51,7 +51,6 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
     # Digest of each part's HTML, by id.
     sent: Mapping[str, bytes] = {}
     lists: Mapping[str, Sequence[str]] = {}
-    first = True
     yield b"retry: 2000\n\n"
     while True:
         if not visit.is_valid():
@@ -73,9 +72,8 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
         sent, lists = digests, view.lists
         if changed or ordered:
             whole = sorted(view.whole & set(ordered))
-            tells = {"parts": changed, "lists": ordered, "whole": whole}
-            yield event("parts", {**tells, "first": first, "build": build()})
-        first = False
+            tells = {"parts": changed, "lists": ordered, "whole": whole, "build": build()}
+            yield event("parts", tells)
         await asyncio.sleep(max(_PAUSE, _SHARE * took))
         while not await news.wait_beyond(view.subject, latest, SILENCE) and visit.is_valid():
             yield QUIET

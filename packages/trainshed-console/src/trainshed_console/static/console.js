@@ -117,10 +117,14 @@ const sent = new Map();
 addEventListener("pageshow", () => sent.clear());
 document.addEventListener("submit", (event) => {
   const form = closest(event, "form", HTMLFormElement);
-  if (form?.method !== "post") return;
-  const last = sent.get(form.action) ?? 0;
+  // A button may send the form elsewhere, and otherwise.
+  const by = event.submitter?.hasAttribute("formaction") ? event.submitter : null;
+  const button = by instanceof HTMLButtonElement ? by : null;
+  if (!form || (button?.formMethod || form.method) !== "post") return;
+  const action = button?.formAction ?? form.action;
+  const last = sent.get(action) ?? 0;
   if (Date.now() - last < 10_000) event.preventDefault();
-  else sent.set(form.action, Date.now());
+  else sent.set(action, Date.now());
 });
 
 document.addEventListener("change", (event) =>

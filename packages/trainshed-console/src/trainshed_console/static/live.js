@@ -66,6 +66,10 @@ const identity = (control) =>
   control.ariaLabel ||
   control.textContent;
 
+// HTML of parts of which somebody is about to use something, by their ids: it is put when he is done.
+/** @type {Map<string, string>} */
+const waiting = new Map();
+
 /**
  * Put a part anew. What its reader has opened, scrolled, marked and focused stays as it is.
  * @param {string} id
@@ -74,10 +78,15 @@ const identity = (control) =>
 const put = (id, html) => {
   const old = document.getElementById(id);
   if (!old || !html) return;
+  waiting.delete(id);
   const fresh = made(html);
   if (old.isEqualNode(fresh)) return;
-  // What somebody is about to use stays as it is until he is done.
-  if (old.querySelector("details.menu[open], :popover-open")) return;
+  const used = old.querySelector("details.menu[open], :popover-open");
+  if (used) {
+    waiting.set(id, html);
+    used.addEventListener("toggle", () => put(id, waiting.get(id) ?? ""), { once: true });
+    return;
+  }
   const open = pickAll("details", HTMLDetailsElement, old).map((details) => details.open);
   pickAll("details", HTMLDetailsElement, fresh).forEach((details, i) => {
     if (i in open) details.open = open[i];
@@ -237,14 +246,15 @@ const stream = (() => {
     if (!address || source || ended || document.hidden) return;
     const mine = (source = new EventSource(address));
     source.addEventListener("parts", ({ data }) => {
-      const { parts, lists, whole, first, build } = JSON.parse(data);
+      const { parts, lists, whole, build } = JSON.parse(data);
       // The service was changed meanwhile: what it sends belongs to other styles and scripts.
       if (build !== document.body.dataset.build) return location.reload();
       /** @type {[string, string[]][]} */
       const listings = Object.entries(lists);
-      if (!first && document.querySelector(".empty") && listings.some(([, ids]) => ids.length))
+      if (document.querySelector(".empty") && listings.some(([, ids]) => ids.length))
         return location.reload();
       for (const [id, wanted] of listings) arrive(id, { wanted, parts, whole: whole.includes(id) });
+      for (const { parts: rows } of held.values()) Object.assign(rows, parts);
       for (const id in parts) put(id, parts[id]);
     });
     source.addEventListener("gone", ({ data }) => {

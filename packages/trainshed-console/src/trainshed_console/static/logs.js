@@ -144,7 +144,7 @@ const fetchPage = async (more) => {
     if (mine === requests) say("The service does not answer; trying again.");
     return null;
   } finally {
-    isBusy = false;
+    if (mine === requests) isBusy = false;
   }
   if (mine !== requests) return null;
   if (!answer.ok) {
@@ -187,6 +187,7 @@ const show = (page, isFirst) => {
 const showLast = async () => {
   endStream();
   follow(true);
+  isOver = false;
   const page = await fetchPage({});
   if (!page) return tryAgain();
   show(page, false);
@@ -356,6 +357,7 @@ const beginStream = async () => {
     if (signal.aborted) return;
     if (!answer) {
       asking = null;
+      later = linesShown().at(-1)?.dataset.place ?? later;
       if (isFollowing) say("The service does not answer; trying again.");
       return tryAgain();
     }

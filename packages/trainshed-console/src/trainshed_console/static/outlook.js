@@ -243,9 +243,13 @@ const compute = async () => {
   const query = new URLSearchParams();
   for (const [name, value] of new FormData(form)) if (value) query.append(name, String(value));
   const headers = { accept: "application/json" };
-  const answer = await fetch(`${form.dataset.outlook}?${query}`, { headers });
-  const model = await answer.json();
-  mine.model = answer.ok ? model : { reason: model.error.message };
+  try {
+    const answer = await fetch(`${form.dataset.outlook}?${query}`, { headers });
+    const model = await answer.json();
+    mine.model = answer.ok ? model : { reason: model.error.message };
+  } catch {
+    mine.model ??= /** @type {Model} */ ({ reason: "The service does not answer. Try again." });
+  }
   if (mine === outlook) drawOutlook();
 };
 
