@@ -135,14 +135,8 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
         "startTime": "2025-10-09T08:53:21Z",
         "endTime": "2025-10-09T08:53:22Z",
     }
-    assert [trial["state"] for trial in output["trials"]] == [
-        "SUCCEEDED",
-        "SUCCEEDED",
-        "SUCCEEDED",
-        "FAILED",
-        "CANCELLED",
-        "PREPARING",
-    ]
+    expected = ["SUCCEEDED", "SUCCEEDED", "SUCCEEDED", "FAILED", "CANCELLED", "PREPARING"]
+    assert [trial["state"] for trial in output["trials"]] == expected
     assert [trial["trialId"] for trial in output["trials"] if trial.get("isTrialStoppedEarly")] == [
         "3"
     ]

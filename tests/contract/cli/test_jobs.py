@@ -301,11 +301,8 @@ def test_the_lines_stand_in_order_and_the_error_behind_them(
     trainshed: Invoke, output: FakeService
 ) -> None:
     result = trainshed("jobs", "logs", "7", "--tail", "3")
-    assert result.stdout.splitlines() == [
-        "workerpool0-0  epoch 1",
-        "workerpool1-0  oh no",
-        "workerpool0-0  epoch 2",
-    ]
+    expected = ["workerpool0-0  epoch 1", "workerpool1-0  oh no", "workerpool0-0  epoch 2"]
+    assert result.stdout.splitlines() == expected
     assert result.stderr == "It failed.\n"
     (request,) = [item for item in output.sent if item.path.endswith("/logs")]
     assert request.query["tail"] == "3"

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,12 +90,15 @@ def test_a_service_that_comes_back_at_another_address_is_found(
     assert result.stdout == "".join(f"workerpool0-0  line {n}\n" for n in range(4))
 
 
-def test_a_watch_goes_on_and_tells_nothing_twice(service: FakeService) -> None:
-    followed(service, Stream([job()], broken=True))
+def test_a_watch_goes_on_and_tells_nothing_twice(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the service is away, if not for longer than a minute."""
+    clock = Mock(side_effect=range(0, 400, 40))
+    monkeypatch.setattr(follow, "time", Mock(monotonic=clock))
+    followed(service, *[Stream([job()], broken=True)] * 2)
     result = service.cli("jobs", "watch", "7", "--format", "json")
     assert result.exit_code == 0, result.stderr
-    assert [json.loads(text)["state"] for text in result.stdout.splitlines()] == [
-        "RUNNING",
-        "SUCCEEDED",
-    ]
-    assert result.stderr.count(GONE) == 1
+    states = [json.loads(text)["state"] for text in result.stdout.splitlines()]
+    assert states == ["RUNNING", "SUCCEEDED"]
+    assert result.stderr.count(GONE) == 2

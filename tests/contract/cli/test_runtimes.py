@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.caches import copy_environment, of_reducers
+from tests.caches import copy_environment, of_reducers, remove_cache
 from trainshed.replica.supervisor import program
 from trainshed.runtimes.environments import Base, Environments
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.shelf import Shelf
-from trainshed.runtimes.trees import remove_tree
 from trainshed.serve import runtimes
 
 Invoke = Callable[..., Result]
@@ -25,7 +24,7 @@ DAY = 86400 * 10**9
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("runtimes") / "cache"
     yield root
-    remove_tree(root)
+    remove_cache(root)
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def test_downloads_go_alone_and_at_any_age(invoke: Invoke, cache: Path) -> None:
     answer = invoke("gc", "--downloads", "--dry-run")
     assert "would go  downloads of uv" in answer.output
     assert "environment" not in answer.output
-    remove_tree(cache)
+    remove_cache(cache)
 
 
 def test_a_runtime_is_built_while_one_watches_listed_and_cleared(

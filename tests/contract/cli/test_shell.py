@@ -13,13 +13,17 @@ from trainshed.cli.client import Client
 from trainshed.cli.jobs import shell
 
 
-def test_a_connection_ends_where_its_far_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sent", [b"all of it", b""])
+def test_a_connection_ends_where_its_far_end_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sent: bytes
+) -> None:
     """Whoever reads an answer to its end waits for that."""
 
     def answer(far: ServerConnection) -> None:
         far.recv()
-        far.send("{}")
-        far.send(b"all of it")
+        if sent:
+            far.send("{}")
+            far.send(sent)
 
     here, theirs = socket.socketpair()
     with serve(answer, "127.0.0.1", 0) as server, here, theirs:
@@ -27,8 +31,8 @@ def test_a_connection_ends_where_its_far_end_ends(monkeypatch: pytest.MonkeyPatc
         client = Client(f"http://127.0.0.1:{server.socket.getsockname()[1]}", "", "")
         monkeypatch.setattr(client, "post", Mock(return_value={"token": "t", "path": "/"}))
         shell._carry(client, "", {}, here)  # pyright: ignore[reportPrivateUsage] - forwards for ever
-        theirs.settimeout(10)
-        assert theirs.makefile("rb").read() == b"all of it"
+        assert theirs.makefile("rb").read() == sent
+    assert ("does not answer" in capsys.readouterr().err) == (not sent)
 
 
 def test_a_shell_that_cannot_be_had_is_told(service: FakeService) -> None:

@@ -40,8 +40,8 @@ class Patience:
     def __init__(self, client: Client, again: str) -> None:
         self._client = client
         self._again = again
-        #: When the service was found to be away; None = it is there.
-        self._since: float | None = None
+        #: When the service was found to be away; None = it is there, which whoever reads a stream notes.
+        self.since: float | None = None
 
     @contextmanager
     def outlasted(self) -> Generator[None]:
@@ -49,27 +49,23 @@ class Patience:
         asked again. Raises Unreachable in the end."""
         try:
             yield
-            self._since = None
+            self.since = None
         except Unreachable as failure:
             self._wait(failure.message)
 
     def _wait(self, cause: str) -> None:
-        if self._since is None:
-            self._since = time.monotonic()
-            click.echo(
-                f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for the "
-                "service ...",
-                err=True,
-            )
+        if self.since is None:
+            self.since = time.monotonic()
+            away = "The service does not answer any more; the job goes on."
+            click.echo(f"{away} Waiting {PATIENCE:g} s for the service ...", err=True)
         try:
             self._client.look_again()
         except Unreachable as failure:
             cause = failure.message
-        if time.monotonic() > self._since + PATIENCE:
+        if time.monotonic() > self.since + PATIENCE:
             raise Unreachable(
-                f"{cause}\n"
-                f"It was waited for, for {PATIENCE:g} s. The job goes on; when the service is back: "
-                f"{self._again}"
+                f"{cause}\nIt was waited for, for {PATIENCE:g} s. The job goes on; when the service is "
+                f"back: {self._again}"
             )
 
 
@@ -103,8 +99,7 @@ class Lines:
 
     def _is_fresh(self, line: Line) -> bool:
         place = (line.attempt, line.n)
-        is_fresh = place > self._last.get(line.replica, (-1, -1))
-        if is_fresh:
+        if is_fresh := place > self._last.get(line.replica, (-1, -1)):
             self._last[line.replica] = place
             self._began = self._began or line.at
         return is_fresh
@@ -166,6 +161,7 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
                     below = below or Entries(client, job.child.uid)
                     yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
                 yield from lines.fresh() if lines is not None else ()
+                patience.since = None
                 before = shown
                 shown = replace(job, progress=UNSET, tensorboard_uri=UNSET, resource=UNSET)
                 if shown != before:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _NO_STATUS = 255
 """Exit status if the shell's own is not known; the same as ssh's."""
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 """Seconds to wait for the service to open the shell."""
 _LEAVE = b"~."
 """Hangs up when typed at the beginning of a line."""
@@ -77,11 +77,7 @@ def _run_shell(
         "command": line or "",
         "label": ticket.job.rpartition("/")[2],
     }
-    with _connected(client, ticket.path) as connection:
-        connection.send(json.dumps(order))
-        opened = json.loads(connection.recv(_PATIENCE))
-        if "error" in opened:
-            raise Refused(0, plain(opened["error"]))
+    with _connected(client, ticket.path, order) as (connection, opened):
         if is_terminal and not line:
             click.echo(
                 f"{plain(opened['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
@@ -155,8 +151,10 @@ class _Session:
 
 
 @contextlib.contextmanager
-def _connected(client: Client, path: str) -> Generator["ClientConnection"]:
-    """Open a WebSocket to the service. Raises Unreachable."""
+def _connected(
+    client: Client, path: str, order: Mapping[str, Any]
+) -> Generator[tuple["ClientConnection", Any]]:
+    """Open a WebSocket to the service; yield it with the answer to `order`. Raises Refused, Unreachable."""
     # Imported here, since it is slow to import and no other command needs it.
     from websockets.exceptions import WebSocketException
     from websockets.sync.client import connect
@@ -169,9 +167,13 @@ def _connected(client: Client, path: str) -> Generator["ClientConnection"]:
                 address, ssl=trust, compression=None, open_timeout=_PATIENCE, max_size=None
             )
             connection = stack.enter_context(opening)
+            connection.send(json.dumps(order))
+            opened = json.loads(connection.recv(_PATIENCE))
         except (OSError, WebSocketException) as failure:
             raise Unreachable(f"The shell at {address} does not answer: {failure}.") from None
-        yield connection
+        if "error" in opened:
+            raise Refused(0, plain(opened["error"]))
+        yield connection, opened
 
 
 def _beside(work: Callable[[], None]) -> None:
@@ -252,11 +254,7 @@ def _carry(client: Client, path: str, which: Mapping[str, Any], connection: sock
     with connection:
         try:
             ticket = read(client.post(path, which), ShellTicket)
-            with _connected(client, ticket.path) as far:
-                far.send(json.dumps({"token": ticket.token}))
-                opened = json.loads(far.recv(_PATIENCE))
-                if "error" in opened:
-                    raise Refused(0, opened["error"])
+            with _connected(client, ticket.path, {"token": ticket.token}) as (far, _):
                 _beside(partial(_send_on, connection, far))
                 for message in far:
                     if isinstance(message, bytes):

@@ -100,8 +100,10 @@ class MemoryLimit:
         victim, start, killed_at = self._victim
         is_dying = victim and (not start or protocol.process_start(victim) == start)
         if used > self._limit and not (is_dying and time.monotonic() < killed_at + _PATIENCE):
-            victim = max(sizes, key=lambda process: sizes[process])
-            self._victim = (victim, protocol.process_start(victim), time.monotonic())
-            self._killed += 1
-            self._has_killed_main |= victim == self._shim.main_process()
-            processes.send(victim, signal.SIGKILL)
+            largest = max(sizes, key=lambda process: sizes[process])
+            began = protocol.process_start(largest)
+            # One that takes long to die is counted once.
+            self._killed += (largest, began) != (victim, start)
+            self._victim = (largest, began, time.monotonic())
+            self._has_killed_main |= largest == self._shim.main_process()
+            processes.send(largest, signal.SIGKILL)
