@@ -96,7 +96,7 @@ def new_key(kid: str) -> RSAKey:
 
 
 @contextmanager
-def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
+def issuing(now: Any = time.time) -> Generator[ScriptedIssuer]:
     """An issuer that answers over HTTP. `now`: its clock, in seconds."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -151,7 +151,7 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  named so there
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         issuer = ScriptedIssuer(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

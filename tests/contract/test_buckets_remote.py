@@ -46,7 +46,9 @@ def s3() -> Iterator[str]:
     """An S3-compatible server with one bucket, `corp`."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    words = (sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port))
+    # It looks whether an object is there, and makes it, without a lock.
+    begin = "import sys; sys.setswitchinterval(60); from moto.server import main; main()"
+    words = (sys.executable, "-c", begin, "-H", "127.0.0.1", "-p", str(port))
     with running(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         _make_bucket(f"{address}/corp", server)
         yield address

@@ -35,6 +35,7 @@ SPOILT = "UPDATE jobs SET record = CAST('{' AS BLOB), is_live = 0 WHERE uid = 1"
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves_module, "_PAUSE", 0.01)
     monkeypatch.setattr(curves_module, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(curves_module, "_END", 60)
 
 
 def clock() -> float:

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM, sign_in
 from tests.e2e.running import Service, container_job, down, start, submit
 from tests.e2e.stories import make_pipe
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
 SHIFTS = """const named = node => node &&
@@ -199,7 +200,7 @@ def test_a_page_says_that_its_visitor_is_signed_out_and_that_its_job_is_gone(
 @pytest.fixture
 def mortal(tmp_path: Path, chromium: Browser) -> Iterator[tuple[Service, BrowserContext]]:
     """A service of this test alone, and a browser that is signed in."""
-    service = start(tmp_path / "data")
+    service = start(tmp_path / "data", "--port", str(free_port()))
     context = chromium.new_context(**FORMS["light"], reduced_motion="reduce")
     yield service, context
     context.close()

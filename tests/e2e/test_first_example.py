@@ -51,7 +51,7 @@ def test_the_programs_that_resume_do_so_after_a_kill(
     words = f"run {program} --image {image} --format json -- --pause 0.2"
     run = trainshed(*words.split(), data=service.data, cwd=ROOT / "examples/resume")
     job = json.loads(run.stdout)["uid"]
-    drill = {"kind": "kill", "atLine": "(?i)^epoch 5/"}
+    drill = {"kind": "kill", "atLine": "(?i)^epoch 15/"}
     service.call("POST", f"/trainshed/v1/jobs/{job}:drill", drill)
     service.finish(job)
     report = service.call("GET", f"/trainshed/v1/jobs/{job}/resumeReport")

@@ -333,6 +333,7 @@ def test_a_job_is_listed_relabelled_and_cancelled(gcloud: Gcloud) -> None:
     }
     service.call("POST", f"/v1/projects/{PROJECT}/jobs", job)
     next(line for line in service.follow(ref("waits")) if line == "WAITING")
+    next(view for view in service.watch(ref("waits")) if view["state"] == "RUNNING")
     listed = gcloud.run(
         *("ai-platform", "jobs", "list", "--filter", "state=RUNNING AND jobId:wait*"),
         *("--format", "value(jobId)"),

@@ -17,13 +17,14 @@ pytestmark = needs_compiler
 IMAGE = "europe-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 UNDER_WAY = "under way"
 _SUMS = f"""
-import os, sys
+import os, signal, sys
 import numpy as np
 from trainshed_reduction import process
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.settings import from_environ
 from trainshed_reduction.wire import DType, Reduction
 
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # It says what it has to although the primary has ended.
 end = sys.argv[1]
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 group = Communicator(

@@ -52,6 +52,8 @@ def begun(service: Service) -> str:
     body["jobSpec"]["enableWebAccess"] = True
     job = submit(service, body)
     until_line(service.follow(job), "here")
+    # A line may be seen before that.
+    next(view for view in service.watch(job, 30) if view["state"] == "RUNNING")
     return job
 
 
@@ -71,11 +73,7 @@ def run(
 
 
 def link(service: Service, job: str) -> dict[str, str]:
-    """What stands behind the # of the link of a job's primary, as soon as it has one: a line may be seen
-    before that."""
-    for view in service.watch(job, 30):
-        if view["state"] == "RUNNING":
-            break
+    """What stands behind the # of the link of a job's primary."""
     uri = service.call("GET", f"{CUSTOM_JOBS}/{job}")["webAccessUris"]["workerpool0-0"]
     assert uri.startswith(f"{service.rest}/shell/#")
     fragment: str = urlsplit(str(uri)).fragment
@@ -85,7 +83,7 @@ def link(service: Service, job: str) -> dict[str, str]:
 @contextlib.contextmanager
 def opened(service: Service, token: str, **order: Any) -> Generator[ClientConnection]:
     """A shell as the page opens it, once its title came."""
-    with connect(door(service), origin=Origin(service.rest)) as connection:
+    with connect(door(service), origin=Origin(service.rest), open_timeout=60) as connection:
         connection.send(json.dumps({"token": token, "rows": 24, "columns": 80, **order}))
         assert json.loads(connection.recv(30))["title"] == "workerpool0-0, waits"
         yield connection

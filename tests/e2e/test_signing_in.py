@@ -155,7 +155,7 @@ def test_gcloud_shows_an_id_token_as_it_is(
     gcloud.run("ai", "custom-jobs", "list")
     job = submit(service, container_job("import time; time.sleep(600)"))
     began = time.monotonic()
-    assert not [view for view in hers(3).watch(job) if "SUCCEEDED" in view["state"]]
+    assert not [view for view in hers(10).watch(job) if "SUCCEEDED" in view["state"]]
     assert time.monotonic() - began < 60
     service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel")
 

@@ -160,7 +160,7 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     expect(page.get_by_role("button", name="Cancel")).to_have_count(1)
     ticket = fay.call("POST", f"/trainshed/v1/jobs/{of_ana}:shell", {})["token"]
     door = f"ws{service.rest.removeprefix('http')}/shell/connect"
-    with connect(door, origin=Origin(service.rest)) as shell:
+    with connect(door, origin=Origin(service.rest), open_timeout=60) as shell:
         shell.send(json.dumps({"token": ticket, "terminal": False}))
         assert "title" in json.loads(shell.recv(30))
         shell.send(b"echo $((6 * 7))\n")

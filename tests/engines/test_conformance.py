@@ -95,7 +95,7 @@ class LocalLab(Lab):
         # The interpreter that tests run may lie where only its owner can go.
         own = (Path(sys.prefix), Path(sys.base_prefix))
         rules = ProgramRules(level, autopsy_ttl=HOUR)
-        self._options = Options(rules=rules, nodes=2, lease=3.0, read_only=own)
+        self._options = Options(rules=rules, nodes=2, read_only=own)
 
     def engine(self) -> Engine:
         return self.elsewhere()()

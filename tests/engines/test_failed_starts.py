@@ -34,7 +34,7 @@ class Site:
 
     def __init__(self, directory: Path, port: int) -> None:
         self.engine: RemoteEngine = new_engine(
-            directory, port, start_pauses=(0.0, 0.05), quarantine=5.0
+            directory, port, start_pauses=(0.0, 0.05), quarantine=5.0, lease=40.0
         )
         self.cluster = ProcessCluster(directory / "cluster")
         self.events: list[EngineEvent] = []

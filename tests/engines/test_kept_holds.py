@@ -20,7 +20,7 @@ from trainshed_cluster.remote.kept_holds import KeptHolds
 
 
 def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:
-    return RemoteLab(directory, free_port(), keep=keep)
+    return RemoteLab(directory, free_port(), keep=keep, lease=40.0)
 
 
 def _held(stage: Stage) -> dict[str, dict[str, int]]:

@@ -41,12 +41,10 @@ from trainshed_cluster.remote.mirror import StreamCopies
 class TestRemote(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path, request: pytest.FixtureRequest) -> Lab:
-        # A service that is gone says to nobody for how long; on a busy machine the next one takes seconds.
-        goes = any(
-            part in request.node.name
-            for part in ("process_killed", "not_given_up", "outlive", "followed")
-        )
-        return RemoteLab(tmp_path, free_port(), lease=10 * LEASE if goes else LEASE)
+        # On a busy machine an agent is not heard for seconds, and a service that is gone takes as long.
+        names = ("left_alone", "lease_is_over", "lost_node")
+        is_short = any(part in request.node.name for part in names)
+        return RemoteLab(tmp_path, free_port(), lease=LEASE if is_short else 10 * LEASE)
 
     @staged
     async def test_what_runs_on_a_node_that_is_not_given_up_is_not_begun_elsewhere(
@@ -104,7 +102,7 @@ class TestRemote(Conformance):
         lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
         [slot] = await stage.allocate(uid)
-        await stage.printed(uid, 1)
+        await stage.started(uid)
         lab.freeze(slot.node, frozen=True)
         try:
             await stage.end(uid)
@@ -136,7 +134,7 @@ class TestRemote(Conformance):
         await stage.printed(uid, 1)
         lab.end_agents(before[0].node)
         assert isinstance(await stage.end(uid), ReplicaLost)
-        await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
+        await stage.launch(stage.plan(uid, FOREVER, incarnation=2))
         await stage.started(uid, incarnation=2)
         assert await stage.allocate(uid) == before
         await stage.until(
@@ -160,13 +158,12 @@ class TestRemote(Conformance):
         [slot, _] = await stage.allocate(uid, PRIMARY, second)
         lab.freeze(slot.node, frozen=True)
         lab.cluster.mark(slot.node, "evicting", True)
-        await asyncio.sleep(LEASE + 0.5)
+        await asyncio.sleep(LEASE)
         lab.freeze(slot.node, frozen=False)
         end = await stage.exited(uid, second)
         assert end.exit.stopped
         assert (end.loss, end.cause) == (Cause.POD_EVICTED, f"{slot.node} is being emptied")
         lab.cluster.mark(slot.node, "evicting", False)
-        assert not stage.ends(uid)
         await stage.launch(stage.plan(uid, FOREVER, second, incarnation=2))
         await stage.started(uid, second, incarnation=2)
         assert (await stage.exited(uid)).exit.stopped
@@ -297,7 +294,7 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
         finally:
             await lab.reconnect(stage.engine, slot.node)
         # It may have said its last word a moment before.
-        assert time.monotonic() - cut > longest_silence(LEASE) - 2 * beat(LEASE)
+        assert time.monotonic() - cut > longest_silence(LEASE) - 4 * beat(LEASE)
         assert isinstance(end, ReplicaLost)
         assert (end.loss, end.cause) == (Cause.NODE_FAILED, f"node {slot.node} is gone")
 
@@ -394,4 +391,4 @@ def test_a_cluster_that_chooses_nodes_is_asked_for_as_many_and_tells_which(tmp_p
         assert told() == [((PRIMARY, chosen),)]
         assert await stage.allocate(uid, node=wish) == (slot,)
 
-    staged(body)(None, RemoteLab(tmp_path, free_port(), anywhere=True))
+    staged(body)(None, RemoteLab(tmp_path, free_port(), anywhere=True, lease=10 * LEASE))

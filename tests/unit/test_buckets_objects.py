@@ -403,7 +403,7 @@ class TestSessions:
 
         def wait_for_the_commit() -> None:
             dropping.start()
-            dropping.join(10)
+            dropping.join(60)
             assert not dropping.is_alive()
 
         monkeypatch.setattr(writer, "give_up", wait_for_the_commit)

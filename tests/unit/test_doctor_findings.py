@@ -45,12 +45,8 @@ def test_each_fault_that_a_machine_can_have_says_how_to_mend_it() -> None:
             if finding.verdict is not Verdict.GOOD:
                 assert finding.cause.endswith(".")
                 assert "`" in finding.remedy or "root" in finding.remedy
-    assert {about for about, verdict in seen if verdict is Verdict.LESS} == {
-        "isolation",
-        "memory limit",
-        "process limit",
-        "addresses",
-    }
+    expected = {"isolation", "memory limit", "process limit", "addresses"}
+    assert {about for about, verdict in seen if verdict is Verdict.LESS} == expected
 
 
 def test_a_place_that_is_no_directory_says_so(tmp_path: Path) -> None:

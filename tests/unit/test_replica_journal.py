@@ -1,7 +1,6 @@
 """A slot's journal: the fence and the attempt records in one file (spec/invariants#shims)."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -82,12 +81,16 @@ def test_an_unfinished_entry_counts_for_nothing_and_spoils_nothing(slot: Path) -
     journal.release(lock)
 
 
-def test_a_claim_waits_for_a_predecessor_that_ends(slot: Path) -> None:
+def test_a_claim_waits_for_a_predecessor_that_ends(
+    slot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = journal.try_lock(".")
-    ends = threading.Timer(0.02, journal.release, (held,))
-    ends.start()
+
+    def end(_: float) -> None:
+        journal.release(held)
+
+    monkeypatch.setattr(journal.time, "sleep", end)
     journal.release(journal.claim(1, SHIM).lock)
-    ends.join()
 
 
 def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:

@@ -160,5 +160,5 @@ def test_nobody_waits_for_whoever_writes_an_images_users(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "etc/passwd")
     looker = threading.Thread(target=user_of, args=("7", str(tmp_path)), daemon=True)
     looker.start()
-    looker.join(10)
+    looker.join(60)
     assert not looker.is_alive()

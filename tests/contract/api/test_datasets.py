@@ -52,11 +52,8 @@ async def test_each_kind_shows_its_schema_and_metadata_as_given(house: House, ki
 
 async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house: House) -> None:
     wrong = {"labels": {"A B": "x"}, "metadataSchemaUri": "gs://mine.yaml"}
-    assert fields(await house.call("POST", DATASETS, wrong)) == {
-        "dataset.display_name",
-        "dataset.labels.A B",
-        "dataset.metadata_schema_uri",
-    }
+    expected = {"dataset.display_name", "dataset.labels.A B", "dataset.metadata_schema_uri"}
+    assert fields(await house.call("POST", DATASETS, wrong)) == expected
     for uri, fault in (
         ("gs://missing/a.csv", "does not exist; create it first"),
         ("gs://theirs/a.csv", "belongs to another one"),

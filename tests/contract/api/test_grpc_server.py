@@ -37,10 +37,14 @@ class Serving:
         identity = Identity(files.key.read_bytes(), files.chain.read_bytes())
         self.server.listen(f"127.0.0.1:{self.ports[1]}", identity)
 
-    async def call(self, channel: Any, token: str = "") -> bytes:
-        metadata = (("authorization", f"Bearer {token or self.house.token}"),)
+    async def call(self, channel: Any) -> bytes:
         async with channel:
-            return await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
+            return await asked(channel, self.house.token)
+
+
+async def asked(channel: Any, token: str) -> bytes:
+    metadata = (("authorization", f"Bearer {token}"),)
+    return await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
 
 
 @pytest.fixture
@@ -77,9 +81,10 @@ async def test_who_guesses_tokens_is_known_by_the_address(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strangers, "_DELAY", 0.0)
-    for _ in range(31):
-        with pytest.raises(grpc.aio.AioRpcError, match="not known here"):
-            await serving.call(grpc.aio.insecure_channel(serving.plain), "guessed")
+    async with grpc.aio.insecure_channel(serving.plain) as channel:
+        for _ in range(31):
+            with pytest.raises(grpc.aio.AioRpcError, match="not known here"):
+                await asked(channel, "guessed")
     [row] = await serving.house.store.access.audited(None, None, 10)
     assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
 

@@ -18,7 +18,8 @@ FINAL = {"finalMeasurement": {"stepCount": "7", "metrics": [{"metricId": "loss",
 
 
 @pytest.fixture(autouse=True)
-def adviser(house: House) -> Adviser:
+def adviser(house: House, monkeypatch: pytest.MonkeyPatch) -> Adviser:
+    monkeypatch.setattr(studies, "PATIENCE", 60.0)
     return advised(house)
 
 

@@ -70,7 +70,9 @@ async def test_streams_are_told_apart(house: House) -> None:
 
 
 async def test_lines_of_children_that_outlive_the_main_process_are_kept(house: House) -> None:
-    uid = await house.run("sh", "-c", "(echo child; exec sleep 60) & echo main; sleep 0.2")
+    until_up = "until [ -e up ]; do sleep 0.01; done"
+    begin = f"(echo child; : >up; exec sleep 60) & echo main; {until_up}"
+    uid = await house.run("sh", "-c", begin)
     end = await house.exit(uid)
     assert sorted(map(str, house.texts(uid))) == ["child", "main"]
     assert end.exit.log_lines == 2

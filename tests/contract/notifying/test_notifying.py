@@ -27,6 +27,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, House
+from tests.ports import free_port
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.waiting import until, until_found
 from trainshed.controller.outbox import OutboxWorker
@@ -260,8 +261,7 @@ async def test_who_does_not_take_it_is_tried_again_and_the_job_says_so(
 
 
 async def test_it_is_given_up_after_a_day(house: House) -> None:
-    with hook() as gone:
-        url = gone.url
+    url = f"http://127.0.0.1:{free_port()}"
     outbox = worker(house, NotifyTable("ops", url))
     async with at_work(outbox):
         uid = await failed(house, outbox, **{"trainshed-notify": "ops"})

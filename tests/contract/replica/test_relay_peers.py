@@ -89,6 +89,7 @@ subprocess.run([sys.executable, '-c', source], check=True)
 
 # One whose parent is gone, and that made a session of its own.
 done, say = os.pipe()
+reading, writing = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
@@ -96,7 +97,6 @@ if os.fork() == 0:
         print(call('{ADDRESS}'), flush=True)
     os._exit(0)
 os.wait()
-reading, writing = os.pipe()
 if os.fork() == 0:
     os.close(reading)
     os.write(say, b'x')

@@ -41,8 +41,8 @@ sys.exit(7)
 LEVELS = pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
 
 
-def until_waiting(line: Line) -> None:
-    while line.hear("note")["name"] != replica_disk.LOG_WAITS:
+def until_noted(line: Line, name: str) -> None:
+    while line.hear("note")["name"] != name:
         pass
 
 
@@ -53,13 +53,13 @@ def test_a_full_disk_holds_a_program_until_there_is_room(
     """Issue: a job that printed one line on a full disk was killed and started over."""
     place = Place(small_disk, zygote, level)
     line = place.python(PRINTS_A_MEGABYTE)
-    until_waiting(line)
+    until_noted(line, replica_disk.LOG_WAITS)
     line.order(o="ping", n=1)
     assert line.hear("pong")["n"] == 1
     line.order(o="write", lines=["said in another way"])
     assert "full" in line.hear("refused")["cause"]
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    assert line.hear("note")["name"] == replica_disk.LOG_GOES_ON
+    until_noted(line, replica_disk.LOG_GOES_ON)
     record = line.record()
     assert (record["exit_code"], record["log_lines"]) == (0, 1000)
     assert [text.split()[0] for text in place.texts()] == [str(n) for n in range(1000)]
@@ -83,7 +83,7 @@ def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
     program = place.program()
     filler = fill(small_disk)
     line.order(o="stop", grace=600 * SECOND)
-    until_waiting(line)
+    until_noted(line, replica_disk.LOG_WAITS)
     deadline = time.monotonic() + PATIENCE
     while protocol.process_start(program):
         assert time.monotonic() < deadline
@@ -105,7 +105,7 @@ def test_a_shim_that_waits_for_room_does_next_to_nothing(
 ) -> None:
     place = Place(small_disk, zygote, protocol.LEVEL_ROOT)
     line = place.python("while True: print('x' * 1000)")
-    until_waiting(line)
+    until_noted(line, replica_disk.LOG_WAITS)
     shim = place.journal()["shim"]
     before = processor_seconds(shim)
     assert not threading.Event().wait(2.0)

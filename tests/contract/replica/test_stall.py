@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.replica.conftest import Place
 
-AFTER = 1.2
+AFTER = 2.0
 
 HANGS = """
 import subprocess, sys, threading
@@ -42,7 +42,7 @@ def test_a_hanging_program_leaves_its_stacks_and_is_ended(place: Place) -> None:
     assert (record["stopped"], record["oom"]) == (False, False)
     texts = place.texts()
     assert texts[0] == "up"
-    assert "for 1.2 seconds" in texts[1]
+    assert f"for {AFTER:g} seconds" in texts[1]
     for function in ("load_batch", "train_step"):
         assert any(function in text for text in texts), texts
     assert any("child_waits" in text for text in texts), "\n".join(texts)

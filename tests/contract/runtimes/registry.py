@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -30,7 +32,7 @@ class Registry:
         self._blobs: dict[str, bytes] = {}
         self._manifests: dict[str, bytes] = {}
         self._server: _Server | None = None
-        self._port = 0
+        self._port = free_port()
         self.open()
 
     @property
@@ -39,7 +41,6 @@ class Registry:
         return f"127.0.0.1:{self._port}"
 
     def open(self) -> None:
-        """Listen, the first time on a free port."""
         self._server = _Server(("127.0.0.1", self._port), _Answer)
         self._server.registry = self
         self._port = self._server.server_address[1]

@@ -116,7 +116,7 @@ class SlurmLab(Machines):
             return {}
         return dict(line.split() for line in printed.splitlines())
 
-    def await_states(self, wanted: Mapping[str, Iterable[str]], seconds: float = 30) -> None:
+    def await_states(self, wanted: Mapping[str, Iterable[str]], seconds: float = 60) -> None:
         """Until each node's state is one of those."""
         now: dict[str, str] = {}
         try:

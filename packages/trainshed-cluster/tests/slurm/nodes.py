@@ -313,7 +313,7 @@ class Machines:
         )
 
 
-def until(what: str, seconds: float = 20.0) -> Iterator[None]:
+def until(what: str, seconds: float = 60.0) -> Iterator[None]:
     """Ask again and again, less and less often (who asks Slurm starts a process), until the caller breaks
     off. Raises TimeoutError: it was never so."""
     end, pause = time.monotonic() + seconds, 0.02

@@ -62,7 +62,7 @@ def held_by(lab: SlurmLab, data: Path) -> list[str]:
     return [line for line in lines if own in line and " COMPLETING " not in line]
 
 
-def await_given_back(lab: SlurmLab, data: Path, seconds: float = 20.0) -> None:
+def await_given_back(lab: SlurmLab, data: Path, seconds: float = 60.0) -> None:
     """Until that service holds nothing. Raises TimeoutError: with whose the allocations are that there are,
     their steps, and the end of the service's log."""
     try:

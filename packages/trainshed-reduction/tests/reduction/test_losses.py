@@ -124,7 +124,7 @@ def test_a_worker_that_is_gone_is_not_waited_for() -> None:
             with pytest.raises(ReductionFailed, match=r"a rank is gone.*for rank 1"):
                 _sum_of(communicator, 0, 2, 0)
 
-        group = Ranks(settings(reducers.addresses, absent_seconds=2.0), 2)
+        group = Ranks(settings(reducers.addresses, absent_seconds=8.0), 2)
         group.world = 1
         starter = threading.Thread(target=_come_and_go, args=(reducers.addresses[0][1],))
         starter.start()
@@ -150,11 +150,14 @@ def test_a_reducer_that_stays_away_is_an_error_that_names_it() -> None:
 
         def act(rank: int, communicator: Communicator) -> str:
             _sum_of(communicator, rank, 2, 0)
+            summed.wait(
+                ranks.PATIENCE
+            )  # Else what the other one still waits for is killed as well.
             reducers.all[1].kill()
             with pytest.raises(ReductionFailed) as caught:
                 _sum_of(communicator, rank, 2, 1)
             return str(caught.value)
 
-        place = "{}:{}".format(*reducers.all[1].address)
-        for text in Ranks(settings(reducers.addresses, wait_seconds=2.0), 2).run(act):
+        place, summed = "{}:{}".format(*reducers.all[1].address), threading.Barrier(2)
+        for text in Ranks(settings(reducers.addresses, wait_seconds=8.0), 2).run(act):
             assert place in text

@@ -97,7 +97,7 @@ def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...]
 
 def test_a_rank_that_does_not_come_is_named(addresses: tuple[Address, ...]) -> None:
     """spec/reduction#reports: starting has a limit, and says whom it waited for."""
-    group = Ranks(settings(addresses, start_seconds=2.5), 3, group="missing")
+    group = Ranks(settings(addresses, start_seconds=8.0), 3, group="missing")
     group.world = 2
     with pytest.raises(ReductionFailed, match="rank 2"):
         group.run(lambda rank, communicator: None)
@@ -120,7 +120,7 @@ def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> 
         return str(caught.value)
 
     missed = threading.Event()
-    text, _ = Ranks(settings(addresses, wait_seconds=2.0), 2, group="late").run(act)
+    text, _ = Ranks(settings(addresses, wait_seconds=8.0), 2, group="late").run(act)
     assert "operation 2, chunk 0 waits" in text
     assert "rank 1" in text
     assert "127.0.0.1:" in text
@@ -139,8 +139,10 @@ def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)
         if rank == 2:
+            begun.wait(ranks.PATIENCE)
             return left.wait(ranks.PATIENCE) * "waited"
         operation = issue(communicator, array, DType.FLOAT32)
+        begun.wait(ranks.PATIENCE)
         if rank == 1:
             assert not operation.wait(0.2)
             return ""
@@ -149,6 +151,6 @@ def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -
         left.set()
         return str(caught.value)
 
-    left = threading.Event()
+    left, begun = threading.Event(), threading.Barrier(3)
     result = Ranks(settings(addresses), 3, group="gives up").run(act)[0]
     assert "rank 1 cannot go on: it left the group before operation 1 was done" in result

@@ -261,12 +261,8 @@ def test_what_is_sent_again_after_a_reducer_was_lost(make: Make, reducers: Reduc
     transfer.push(0, chunk(0, 5, data))
     transfer.push(0, final(0, 6, b"late" * 250))
     run_until(transfer, [new], lambda _: len(new.arrived) == 4)
-    assert [frame.header.kind for frame in new.arrived] == [
-        Kind.FINAL,
-        Kind.FINAL,
-        Kind.DATA,
-        Kind.FINAL,
-    ]
+    expected = [Kind.FINAL, Kind.FINAL, Kind.DATA, Kind.FINAL]
+    assert [frame.header.kind for frame in new.arrived] == expected
     assert [frame.header.acknowledged for frame in new.arrived] == [5, 5, 5, 5]
     assert data == b"mine" * 250
     new.own.send(result(0, 5, b"sums" * 250, acknowledged=4))

@@ -116,8 +116,9 @@ PROGRAMS = {
     "crashed": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "interrupted": "import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(5)",
     "piped": "import os\nr, w = os.pipe(); os.close(r)\nprint('before')\nos.write(w, b'x')\n",
-    "late": "import atexit, threading, time\natexit.register(print, 'at exit')\n"
-    "threading.Thread(target=lambda: (time.sleep(0.05), print('thread'))).start()\nprint('main')\n",
+    "late": "import atexit, threading, time\natexit.register(print, 'at exit')\nsaid = threading.Event()\n"
+    "threading.Thread(target=lambda: (said.wait(), time.sleep(0.05), print('thread'))).start()\n"
+    "print('main')\nsaid.set()\n",
     "finalized": "class A:\n    def __del__(self): print('deleted', flush=True)\na = A()\n",
     "hooked": "import sys\nsys.excepthook = lambda *e: print('hook', e[0].__name__, len(e))\n1 / 0\n",
     "warns": "import warnings\nwarnings.warn('mind')\nwarnings.warn('old', DeprecationWarning)\n",

@@ -2,8 +2,10 @@
 what it is."""
 
 import atexit
+import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 
 import torch
@@ -14,9 +16,10 @@ os.environ.update(LOCAL_WORLD_SIZE="2", LOCAL_RANK=str(rank % 2), GROUP_RANK=str
 
 
 def gloos_threads():
-    names = [
-        Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task")
-    ]
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # It has ended since.
+            names.append(Path(f"/proc/self/task/{task}/comm").read_text())
     return len([name for name in names if "gloo" in name])
 
 
@@ -43,8 +46,10 @@ for tensor, operation, work in works:
 # What is closed at the exit of a program that forgets to destroy its group, and what is left is the group's.
 name = type(dist.group.WORLD).__name__
 atexit._run_exitfuncs()
-assert gloos_threads() == own, (gloos_threads(), own)
+while gloos_threads() != own:  # One that was joined is listed for a moment longer.
+    time.sleep(0.01)
 assert threading.enumerate() == [threading.main_thread()]
 dist.destroy_process_group()
-assert gloos_threads() == 0
+while gloos_threads():
+    time.sleep(0.01)
 print("ok", name, flush=True)

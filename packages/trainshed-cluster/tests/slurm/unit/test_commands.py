@@ -263,12 +263,8 @@ def test_a_secret_is_neither_an_argument_nor_in_the_environment_of_a_step() -> N
 
 def test_habits_of_a_user_change_no_command() -> None:
     ambient = {"SQUEUE_FORMAT": "%i", "SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/x", "PATH": "/bin"}
-    assert commands.environment(ambient) == {
-        "SLURM_CONF": "/etc/x",
-        "PATH": "/bin",
-        "SLURM_TIME_FORMAT": "%s",
-        "LC_ALL": "C",
-    }
+    expected = {"SLURM_CONF": "/etc/x", "PATH": "/bin", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    assert commands.environment(ambient) == expected
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ async def test_gcloud_s_own_user_is_taken_by_what_the_issuer_tells_of_the_access
         shown = [house.call("GET", path, token=token) for path in (JOBS, WHO) * 5]
         assert {answer.status for answer in await asyncio.gather(*shown)} == {200}
         await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token)
-        for span, times in ((0, 1), (170, 1), (11, 2)):
+        for span, times in ((0, 1), (90, 1), (91, 2)):
             clock = Clock(monkeypatch)
             clock.passes(span)
             assert (await house.call("GET", JOBS, token=token)).status == 200
@@ -374,10 +374,8 @@ async def test_an_issuer_that_is_away_keeps_its_keys_and_begins_no_sign_in(
         answer = await other.call("GET", WHO, token=issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.error["message"]
         assert (await Browser(other).sign_in(token=issuer.id_token(now=NOW))).status == 503
-    with issuing(lambda: NOW, port=int(issuer.address.rpartition(":")[2])):
-        assert (await exchanged(other, issuer.id_token(now=NOW))).status == 503, (
-            "asked a moment ago"
-        )
+    monkeypatch.setattr("trainshed.serve.issuers._read", None)
+    assert (await exchanged(other, issuer.id_token(now=NOW))).status == 503, "asked a moment ago"
     other.close()
 
 
@@ -437,8 +435,8 @@ async def test_an_issuer_that_answers_byte_by_byte_holds_nobody(
             answer = await Browser(house).get("/login/with?issuer=Corp")
             await left.wait()
             refusal = (await house.call("GET", WHO, token="ya29.x")).error["message"]
-    assert answer.status == 503 and "no whole answer within 0.2 s" in text_of(answer)
-    assert "no whole answer within 0.2 s" in refusal
+    assert answer.status == 503 and "Corp does not answer" in text_of(answer)
+    assert "Corp does not answer" in refusal
     house.close()
 
 

@@ -13,11 +13,8 @@ def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
         Trial(number=3, parameters={"rate": 0.01}, value=0.7),
     ]
     axes, lines = parallel(trials, Search(trials, (Metric("accuracy", True),), frozenset({2})))
-    assert [(axis.name, axis.low, axis.high) for axis in axes] == [
-        ("rate", "0.001", "0.1"),
-        ("kind", "adam", "sgd"),
-        ("accuracy", "0.5", "0.9"),
-    ]
+    expected = [("rate", "0.001", "0.1"), ("kind", "adam", "sgd"), ("accuracy", "0.5", "0.9")]
+    assert [(axis.name, axis.low, axis.high) for axis in axes] == expected
     assert [line.number for line in lines] == [1, 3, 2]
     assert lines[-1].is_best
     # A rate that spans decades is drawn by decades: a hundredth is half way.
