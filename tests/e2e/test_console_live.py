@@ -180,7 +180,11 @@ def test_a_page_says_that_its_visitor_is_signed_out_and_that_its_job_is_gone(
     page = enter()
     page.goto(f"{service.rest}/jobs/{job}")
     expect(page.locator("#replicas")).to_contain_text("Running")
+    # Under a sheet that is open the page stays as it is.
+    page.get_by_role("button", name="Cancel").click()
     gate.write_text("")
+    expect(page.get_by_role("list", name="What happened")).to_contain_text("succeeded")
+    page.keyboard.press("Escape")
     expect(page.locator("#head")).to_contain_text("Succeeded")
     service.call("DELETE", f"/trainshed/v1/jobs/{job}")
     banner = page.locator("[data-live]")

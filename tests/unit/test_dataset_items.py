@@ -105,11 +105,8 @@ def test_an_items_ml_use_goes_before_the_fractions() -> None:
         for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
     )
     items = imported(IMAGE, lines)
-    assert {split: len(rows) for split, rows in items.items()} == {
-        "training": 2,
-        "validation": 1,
-        "test": 1,
-    }
+    expected = {"training": 2, "validation": 1, "test": 1}
+    assert {split: len(rows) for split, rows in items.items()} == expected
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,8 @@ def test_without_namespaces_paths_lead_into_the_slot() -> None:
 def test_the_hosts_file_names_the_gang_and_whatever_else_the_plan_does() -> None:
     peers = (("host-a", "127.64.0.7"), ("host-b", "127.64.0.8"))
     other = replace(SLOT, hostname="host-c", address="127.64.0.9")
-    assert hosts_text([SLOT, other], peers).splitlines()[2:] == [
-        "127.64.0.7\thost-a",
-        "127.64.0.8\thost-b",
-        "127.64.0.9\thost-c",
-    ]
+    expected = ["127.64.0.7\thost-a", "127.64.0.8\thost-b", "127.64.0.9\thost-c"]
+    assert hosts_text([SLOT, other], peers).splitlines()[2:] == expected
 
 
 CERTIFIED = replace(

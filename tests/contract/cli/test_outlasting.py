@@ -94,7 +94,7 @@ def test_a_watch_goes_on_and_tells_nothing_twice(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often the service is away, if not for longer than a minute."""
-    clock = Mock(side_effect=range(0, 400, 40))
+    clock = Mock(side_effect=range(0, 4000, 40))
     monkeypatch.setattr(follow, "time", Mock(monotonic=clock))
     followed(service, *[Stream([job()], broken=True)] * 2)
     result = service.cli("jobs", "watch", "7", "--format", "json")

@@ -190,12 +190,8 @@ async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> N
         store.intake.create(NewWork(make_job(40), (entry("created"),))),
         return_exceptions=True,
     )
-    assert [type(result) for result in results[38:]] == [
-        AlreadyExists,
-        Unavailable,
-        FailedPrecondition,
-        type(None),
-    ]
+    expected = [AlreadyExists, Unavailable, FailedPrecondition, type(None)]
+    assert [type(result) for result in results[38:]] == expected
     assert set(results[:38]) == {None}
     assert [work.job.uid for work in await store.ledger.load_live()] == list(range(1, 41))
     await created(store, make_job(41, "other"))

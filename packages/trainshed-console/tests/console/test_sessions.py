@@ -30,7 +30,9 @@ async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> Non
     for path in ("/jobs/1/lines", "/jobs/1/lines/new"):
         assert (await stranger.get(path, ("accept", "application/json"))).status in (303, 401)
     for path in ("/events/jobs", "/events/jobs/1/logs"):
-        assert b"You are signed out" in (await stranger.get(path)).body
+        answer = await stranger.get(path)
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
+        assert b"You are signed out" in answer.body
     assert (await stranger.post("/jobs/1/cancel")).status == 401
 
 

@@ -343,6 +343,12 @@ const append = (lines) => {
   sayShown();
 };
 
+/** Have what comes after the last line read as its reader scrolls. */
+const stopAsking = () => {
+  asking = null;
+  later = linesShown().at(-1)?.dataset.place ?? later;
+};
+
 /** Ask for new lines, one time after the other, until the log is over or nobody looks at the page. */
 const beginStream = async () => {
   endStream();
@@ -356,15 +362,14 @@ const beginStream = async () => {
       .catch(() => null);
     if (signal.aborted) return;
     if (!answer) {
-      asking = null;
-      later = linesShown().at(-1)?.dataset.place ?? later;
+      stopAsking();
       if (isFollowing) say("The service does not answer; trying again.");
       return tryAgain();
     }
     isOver = answer.over;
     if (isOver) asking = null;
     append(answer.lines);
-    if (isOver) return;
+    if (isOver) return stopAsking();
     await new Promise((resolve) => setTimeout(resolve, PAUSE));
   }
 };

@@ -147,6 +147,7 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
     own, below = Entries(client, uid), None
     job, shown = JobView(), JobView()
     while not shown.state.is_final:
+        began = time.monotonic()
         with patience.outlasted(), client.stream(job_path(uid, "/watch")) as news:
             for block in news.blocks():
                 # What has come meanwhile is looked at together; blank lines say that there is more to read.
@@ -161,7 +162,9 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
                     below = below or Entries(client, job.child.uid)
                     yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
                 yield from lines.fresh() if lines is not None else ()
-                patience.since = None
+                # One that breaks off at once each time is not there.
+                if time.monotonic() > began + 1:
+                    patience.since = None
                 before = shown
                 shown = replace(job, progress=UNSET, tensorboard_uri=UNSET, resource=UNSET)
                 if shown != before:
