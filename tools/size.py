@@ -47,7 +47,7 @@ CEILINGS: Final = {
     "lines that one machine needs": 84_828,
     "lines of code": 77_411,
     "lines of code on the way of a start": 8_720,
-    "lines of tests": 93_635,
+    "lines of tests": 93_634,
     "settings of the service": 48,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,

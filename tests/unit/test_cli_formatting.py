@@ -26,12 +26,11 @@ def lines_of(
 def test_tables_align_and_give_way() -> None:
     fields = (Field("A", "a", flexible=True), Field("N", "n", right=True), Field("Z", "z"))
     rows = ({"a": "a long long name", "n": "7", "z": "end"}, {"a": "ｗｉｄｅ", "n": "128"})
-    expected = [
+    assert lines_of(fields, *rows) == [
         "A                   N  Z",
         "a long long name    7  end",
         "ｗｉｄｅ          128  –",
     ]
-    assert lines_of(fields, *rows) == expected
     narrow = lines_of(fields, *rows, max_width=20)
     assert narrow[1] == "a long lo…    7  end"
     assert all(width(text) <= 20 for text in narrow)

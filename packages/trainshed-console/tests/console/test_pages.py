@@ -343,6 +343,7 @@ async def test_what_was_submitted_stands_beside_what_ran(
     page = await browser.get(f"/jobs/{uid}/spec")
     assert "Environment: 2 variables" in text_of(page)
     assert "Started attempt 1, start 1" in text_of(page)
+    assert EVIL.encode() not in page.body
     assert b"<script>alert" not in page.body
 
 

@@ -150,9 +150,8 @@ def test_a_reducer_that_stays_away_is_an_error_that_names_it() -> None:
 
         def act(rank: int, communicator: Communicator) -> str:
             _sum_of(communicator, rank, 2, 0)
-            summed.wait(
-                ranks.PATIENCE
-            )  # Else what the other one still waits for is killed as well.
+            # Else what the other one still waits for is killed as well.
+            summed.wait(ranks.PATIENCE)
             reducers.all[1].kill()
             with pytest.raises(ReductionFailed) as caught:
                 _sum_of(communicator, rank, 2, 1)
