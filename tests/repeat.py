@@ -1,14 +1,11 @@
-"""Runs the tests again and again and tells how often each failed: `./dev test --repeat N [--stress]`.
+"""Runs the tests again and again and tells how often each failed: `./dev test --repeat N`.
 
 Nothing that failed is asked a second time: one failure in one run ends the command with 1 (docs/adr/0054).
-With `--stress` every second run has `stress-ng --cpu 4` beside it. Further arguments go to pytest; without
-any, each run is a whole one.
+Further arguments go to pytest; without any, each run is a whole one.
 """
 
 import argparse
-import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,15 +16,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 _SCRIPT = Path(__file__).with_name("run.sh")
-_STRESS = ("stress-ng", "--cpu", "4", "--quiet")
 
 
-def _run(words: Sequence[str], *, stressed: bool) -> tuple[int, set[str]]:
+def _run(words: Sequence[str]) -> tuple[int, set[str]]:
     """The exit status of one run, and the tests of which it says that they failed, or their set-up did."""
-    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as beside:
-        if stressed:
-            stress = beside.enter_context(subprocess.Popen(_STRESS))
-            beside.callback(stress.terminate)
+    with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         environ = os.environ | {"TRAINSHED_TEST_REPORT": str(report)}
         status = subprocess.run(["sh", _SCRIPT, *words], env=environ, check=False).returncode
@@ -45,24 +38,18 @@ def main() -> int:
         prog="./dev test --repeat", description="Run the tests N times."
     )
     parser.add_argument("times", type=int, metavar="N")
-    parser.add_argument(
-        "--stress", action="store_true", help="every second run beside stress-ng --cpu 4"
-    )
     options, words = parser.parse_known_args()
-    if options.stress and not shutil.which(_STRESS[0]):
-        parser.error("--stress needs stress-ng (Debian: apt-get install stress-ng)")
-    failures, red = Counter[tuple[str, bool]](), 0
+    failures, red = Counter[str](), 0
     for number in range(1, options.times + 1):
         began = time.monotonic()
-        stressed = options.stress and number % 2 == 0
-        status, failed = _run(words, stressed=stressed)
-        failures.update((name, stressed) for name in failed)
+        status, failed = _run(words)
+        failures.update(failed)
         red += status != 0
         # Also for who ends this before the last run.
         took = time.monotonic() - began
         print(f"\nRun {number} of {options.times} took {took:.0f} s; {red} were red.", flush=True)
-        for (name, under_stress), count in failures.most_common():
-            print(f"{count:>4} times{' beside stress-ng' if under_stress else ''}: {name}")
+        for name, count in failures.most_common():
+            print(f"{count:>4} times: {name}")
     return 1 if red else 0
 
 

@@ -30,11 +30,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.fixture
-def port(request: pytest.FixtureRequest, service: Service) -> Iterator[int]:
-    """Of the gateway, if nothing else is said."""
-    if getattr(request, "param", "gateway") == "direct":
-        yield service.port
-        return
+def port(service: Service) -> Iterator[int]:
+    """Of the gateway."""
     with serving(service.gateway()) as gateway_port:
         yield gateway_port
 
@@ -44,7 +41,6 @@ def client(service: Service, port: int) -> Any:
     return client_at(service.address(port))
 
 
-@pytest.mark.parametrize("port", ["direct", "gateway"], indirect=True)
 def test_the_python_client(client: Any) -> None:
     bucket = client.create_bucket("bucket-1", location="europe-west4")
     assert bucket.location == "EUROPE-WEST4"

@@ -109,11 +109,6 @@ versions = aiplatform.Model(first.resource_name).versioning_registry.list_versio
 seen["versions"] = [[each.version_id, sorted(each.version_aliases)] for each in versions]
 seen["default"] = aiplatform.Model(first.resource_name).uri
 seen["candidate"] = aiplatform.Model(first.resource_name, version="candidate").uri
-seen["listed"] = sorted(job.display_name for job in aiplatform.CustomTrainingJob.list())
-for model in (first, second):
-    aiplatform.Model(model.resource_name).delete()
-seen["left"] = [model.resource_name for model in aiplatform.Model.list(filter='labels.kind="script"')]
-scripted.delete()
 print("SEEN " + json.dumps(seen))
 """
 
@@ -170,9 +165,3 @@ def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any]) -> No
     job = ran["empty"]
     assert f"there is no model at gs://{BUCKET}/models/sdk/empty/model" in job
     assert "AIP_MODEL_DIR" in job
-
-
-def test_pipelines_are_listed_and_models_deleted(ran: dict[str, Any]) -> None:
-    kinds = {"script", "container", "empty", "package"}
-    assert kinds <= set(ran["listed"])
-    assert ran["script"]["name"] not in ran["left"]

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from trainshed.engines.launch.devices import (
-    NO_DRIVER,
     Device,
     DeviceEdits,
     Driver,
@@ -93,11 +92,6 @@ def test_a_replica_without_gpus_sees_none_of_the_machines(
     """spec/queue#capacity, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
     edits = machine.edits(words, image=True)
     assert edits == DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})
-
-
-def test_on_a_machine_without_gpus_who_asked_for_some_is_told() -> None:
-    edits = device_edits("", (), NO_DRIVER, private=True, image=False)
-    assert edits.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_an_image_gets_the_drivers_libraries_by_the_names_that_programs_ask_for(

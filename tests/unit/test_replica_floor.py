@@ -21,7 +21,7 @@ def _file(name: str) -> Path | None:
     return None
 
 
-def _imported(path: Path) -> set[str]:
+def imported(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -41,7 +41,7 @@ def _closure() -> dict[str, Path]:
         if path is None or name in files:
             continue
         files[name] = path
-        left += sorted(_imported(path))
+        left += sorted(imported(path))
         left.append(name.rpartition(".")[0])
     return files
 

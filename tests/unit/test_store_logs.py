@@ -133,15 +133,6 @@ def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
     assert read_on(tmp_path, {}) == ["workerpool0-0/1/0", "workerpool0-0/1/3"]
 
 
-def test_a_follower_goes_on_with_a_replica_that_goes_on_elsewhere(tmp_path: Path) -> None:
-    """On another node a log has a segment of its own, though the last one is not full."""
-    write(tmp_path, PRIMARY, [stored(0, T0)])
-    seen: dict[ReplicaId, tuple[int, int]] = {}
-    assert read_on(tmp_path, seen) == ["workerpool0-0/1/0"]
-    write(tmp_path, PRIMARY, [stored(1, T0 + 1)], first=1)
-    assert read_on(tmp_path, seen) == ["workerpool0-0/1/1"]
-
-
 def test_a_follower_goes_on_behind_what_it_has_seen(tmp_path: Path) -> None:
     """One attempt after the other, though the clock was set back between them."""
     for attempt in (1, 2, 3):

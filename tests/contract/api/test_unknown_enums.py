@@ -61,16 +61,3 @@ async def test_accelerators_by_number_and_name(house: House, accelerator: object
         return
     assert list(shown) == ["job.training_input.master_config.accelerator_config.type"]
     assert "NVIDIA_TESLA_K80, NVIDIA_TESLA_P100" in next(iter(shown.values()))
-
-
-async def test_what_is_wrong_whatever_the_value_is_told_beside_it(house: House) -> None:
-    body = custom_job(
-        gpu_pool("NVIDIA_TESLA_T5"), scheduling={"strategy": "CHEAP"}, tensorboard="x"
-    )
-    shown = await faults(house, VERTEX_JOBS, body)
-    assert list(shown) == [
-        "custom_job.job_spec.worker_pool_specs[0].machine_spec.accelerator_type",
-        "custom_job.job_spec.scheduling.strategy",
-        "job_spec.tensorboard",
-    ]
-    assert "STANDARD, SPOT, FLEX_START." in shown["custom_job.job_spec.scheduling.strategy"]

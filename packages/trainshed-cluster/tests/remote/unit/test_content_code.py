@@ -1,28 +1,17 @@
 """What an agent is sent of our code is all that it imports, and what others it imports (docs/adr/0063)."""
 
-import ast
 import sys
 from pathlib import Path
 
 import trainshed
 import trainshed_cluster
+from tests.unit.test_replica_floor import imported
 from trainshed_cluster.remote.content.bootstrap import AGENT, LIBRARIES, PACKAGES, AgentCode
 
 _ROOTS = [Path(str(package.__file__)).parents[1] for package in (trainshed, trainshed_cluster)]
 _STARTS = (AGENT, "trainshed.replica.zygote", "trainshed.replica.endpoint")
 _NOT_THERE = {"cryptography"}
 """What makes certificates, in the service."""
-
-
-def _imports(path: Path) -> set[str]:
-    """Also those inside of functions."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
 
 
 def _file(module: str) -> Path | None:
@@ -41,7 +30,7 @@ def test_all_that_an_agent_imports_is_sent() -> None:
         if module in seen or path is None:
             continue
         seen.add(module)
-        for name in _imports(path):
+        for name in imported(path):
             top = name.partition(".")[0]
             if top in ("trainshed", "trainshed_cluster"):
                 waiting.append(name)
