@@ -186,6 +186,16 @@ async def test_an_id_means_the_job_of_a_project_that_one_may_see(house: House) -
     assert (await house.call("POST", f"{PREFIX}jobs/night:cancel", {}, token=ana)).status == 200
 
 
+async def test_a_parent_lets_nobody_into_the_services_own_project(house: House) -> None:
+    """Only the list of jobs has one; what names no project else means that of the service."""
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    for path in ("access:change", "access:change?parent=projects/vision/locations/x"):
+        grant = {"role": "roles/owner", "member": f"user:{ANA}"}
+        assert (await house.call("POST", f"{PREFIX}{path}", grant, token=ana)).status == 200
+    assert ANA not in (await house.call("GET", f"{PREFIX}access")).body.decode()
+    assert ANA in (await house.call("GET", f"{PREFIX}access?project=vision")).body.decode()
+
+
 async def test_nobody_runs_a_job_as_an_account_of_another_project(house: House) -> None:
     """Which a bucket of that project may have let in."""
     ana = known(house.tokens, ANA, "roles/owner", "vision")

@@ -294,14 +294,15 @@ async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
 
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
-    """Return the projects that a call is about: that of the job which the path names in full, or those of the
-    query and of the body. For anything else the project is not known."""
+    """Return the projects that a call is about: that of the job which the path names in full, or that of the
+    query or of the body; of a list of jobs also its parent's. For anything else the project is not known."""
     if method.startswith(_OF_JOBS) and call.target:
         return (project_in(call.target),)
     if method not in _IN_PROJECTS:
         return ()
     project = str(call.body.get("project") or "") if _in_body(call) else call.parameter("project")
-    return tuple(filter(None, (project_in(call.parameter("parent")), project)))
+    parent = call.parameter("parent") if method == "trainshed.v1.Jobs.List" else ""
+    return tuple(filter(None, (project_in(parent), project)))
 
 
 def _in_body(call: JsonCall) -> bool:
