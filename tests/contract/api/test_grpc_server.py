@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.contract.api.house import House
 from tests.ports import free_ports
 from trainshed.access import strangers
 from trainshed.api.grpc import GrpcServer, Identity
+from trainshed.core.errors import Unavailable
 from trainshed.replica.system.listening import hold_tcp
 from trainshed.serve import certificates
 
@@ -55,8 +57,8 @@ async def serving(house: House, tmp_path: Path) -> AsyncGenerator[Serving]:
     await made.server.stop(1)
 
 
-async def test_it_listens_at_a_port_that_a_child_still_holds(house: House) -> None:
-    """One that was forked before the service has let go of it, and has not begun its program yet."""
+async def test_it_listens_at_a_port_that_is_held_for_it(house: House) -> None:
+    """By the service, so that nobody else can take it, and by children that are just being forked."""
     server = GrpcServer(house.services, house.issuers.authenticate)
     with hold_tcp("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
@@ -66,6 +68,21 @@ async def test_it_listens_at_a_port_that_a_child_still_holds(house: House) -> No
             pass
         with pytest.raises(OSError, match="in use"):
             hold_tcp("127.0.0.1", port)
+    await server.stop(1)
+
+
+async def test_a_caller_who_was_not_known_at_first_is_not_heard(
+    house: House, tmp_path: Path
+) -> None:
+    """Nothing of the request was read, and nothing must be done in its place."""
+    known = house.tokens.authenticate(f"Bearer {house.token}")
+    silent = Unavailable("the issuer is silent")
+    server = GrpcServer(house.services, AsyncMock(side_effect=[silent, known]))
+    server.listen(address := f"unix:{tmp_path / 's'}")
+    await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="the issuer is silent"):
+            await asked(channel, house.token)
     await server.stop(1)
 
 

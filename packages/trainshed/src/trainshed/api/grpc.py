@@ -22,6 +22,7 @@ from urllib.parse import unquote
 from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
+from trainshed.access.principals import Principal
 from trainshed.access.strangers import SOURCE, Strangers
 from trainshed.api.calls.call import Call, Registry, tell_of_stranger
 from trainshed.api.calls.errors import Refusal, not_served, refusal
@@ -97,14 +98,14 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             request_id.set(identity)
             SOURCE.set(_source(context))
             try:
-                await self._authenticate(header)
-            except Exception:  # `_answer` meets it again and tells the caller.
-                request = b""
-            else:
-                request = await anext(aiter(requests), b"")
+                principal = await self._authenticate(header)
+            except Exception as error:
+                is_there = aliased(path) in self._methods or _known(path)
+                outcome = refusal(error, "", path) if is_there else self._unserved(path)
+                return await self._end(context, path, outcome, identity, began)
             # A call that its client gives up is still completed: a job that was stored without waking the
             # controller would wait until the service's next start.
-            task = joined(self._answer(path, header, request))
+            task = joined(self._answer(path, principal, await anext(aiter(requests), b"")))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             return await self._end(context, path, await outliving(task), identity, began)
@@ -137,12 +138,11 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
-    async def _answer(self, path: str, header: str | None, request: bytes) -> bytes | Refusal:
+    async def _answer(self, path: str, principal: Principal, request: bytes) -> bytes | Refusal:
         api, rpc = self._methods.get(aliased(path), ("", None))
         try:
             if rpc is None:
-                return await self._unserved(path, header)
-            principal = await self._authenticate(header)
+                return self._unserved(path)
             read, version = partial(_read, rpc, request), version_of(path)
             call = Call(principal, self._services, rpc.full_name)
             answer = await self._registry.answered(call, version, len(request), read)
@@ -150,12 +150,10 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         except Exception as error:  # A caller is answered whatever goes wrong.
             return refusal(error, api, path)
 
-    async def _unserved(self, path: str, header: str | None) -> Refusal:
+    def _unserved(self, path: str) -> Refusal:
         """Return the refusal for a path without a handler. For a method of the public APIs, raise the same as
         over REST."""
-        known = routes.by_name(_name(aliased(path))) or routes.by_name(_name(path))
-        if known is not None:
-            await self._authenticate(header)
+        if (known := _known(path)) is not None:
             raise not_served(known, self._registry.handlers)
         services = ", ".join(sorted({name.rpartition(".")[0] for name in self._registry.handlers}))
         text = f"There is no method {path} in the APIs that are served here: {services}."
@@ -168,8 +166,9 @@ def _source(context: Any) -> str:
     return "" if kind == "unix" else address.rpartition(":")[0].strip("[]")
 
 
-def _name(path: str) -> str:
-    return path.removeprefix("/").replace("/", ".")
+def _known(path: str) -> routes.KnownMethod | None:
+    names = (some.removeprefix("/").replace("/", ".") for some in (aliased(path), path))
+    return next(filter(None, map(routes.by_name, names)), None)
 
 
 def _read(rpc: Rpc, request: bytes) -> Message:

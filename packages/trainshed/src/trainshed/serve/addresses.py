@@ -24,8 +24,6 @@ class GrpcPorts(Struct, frozen=True):
 
     plain: tuple[str, int]
     secure: tuple[str, int]
-    #: Hold the ports until it does (`hold_tcp`): it binds sockets of its own.
-    held: tuple[socket.socket, ...] = ()
 
 
 def own_hosts(settings: Settings) -> Hosts:

@@ -174,20 +174,19 @@ def _certify(settings: Settings) -> Certificates:
 
 
 def _grpc_ports(settings: Settings, cleanup: contextlib.ExitStack) -> GrpcPorts:
-    """Choose the ports. Without TLS gRPC listens only on loopback, because a token goes over the wire as it
-    is."""
+    """Choose the ports, and hold them for gRPC, which binds sockets of its own beside those that hold them.
+    Without TLS it listens only on loopback, because a token goes over the wire as it is."""
     loopback = settings.host if is_loopback(settings.host) else "127.0.0.1"
     ports = [
         ("--grpc-port", loopback, settings.grpc_port, 2),
         ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
     ]
-    held: dict[str, socket.socket] = {}
+    held: dict[str, tuple[str, int]] = {}
     # Ports that the user chose come before ports that are only the default.
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
-        held[option] = _open(hold_tcp, host, port or _beside(settings, distance, host), option)
-        cleanup.callback(held[option].close)
-    plain, secure = held["--grpc-port"], held["--grpc-tls-port"]
-    return GrpcPorts(plain.getsockname()[:2], secure.getsockname()[:2], (plain, secure))
+        holder = _open(hold_tcp, host, port or _beside(settings, distance, host), option)
+        held[option] = cleanup.enter_context(holder).getsockname()[:2]
+    return GrpcPorts(held["--grpc-port"], held["--grpc-tls-port"])
 
 
 def _beside(settings: Settings, distance: int, host: str) -> int:

@@ -161,8 +161,6 @@ class Service:
         shown = await asyncio.wrap_future(self._bootstrap.certified)
         most = connections.of_this_process().connections
         server = GrpcServer(self._app.services, authenticate, most, registry=self._app.registry)
-        for held in ports.held:
-            held.close()
         server.listen(address_of(*ports.plain))
         identity = Identity(shown.key.read_bytes(), shown.chain.read_bytes())
         server.listen(address_of(*ports.secure), identity)
