@@ -449,17 +449,20 @@ def test_a_file_that_can_be_no_object_leaves_the_bucket_listable(
 @pytest.mark.parametrize("forged", [
     {"fields": {"mediaLink": "http://elsewhere.example/"}}, {"md5": "x\r\nset-cookie: y"},
     {"created_ns": 10**30}, {"generation": -1}, {"holds": ["kind"]}, {"deleted_ns": 1},
+    b'{"md5":"\xff"}',
 ], ids=str)  # fmt: skip
 def test_a_program_writes_nothing_into_a_record_that_clients_would_trust(
-    tmp_path: Path, forged: dict[str, object]
+    tmp_path: Path, forged: dict[str, object] | bytes
 ) -> None:
     """Whoever may write to a file may write to its attributes; clients send tokens to a `mediaLink`."""
     store = ObjectStore(tmp_path / "store")
     store.catalog.create(BUCKET)
     record = put(store, "x")
     (attribute,) = os.listxattr(visible(store, "x")) or pytest.skip("files have no attributes")
-    written = json.loads(os.getxattr(visible(store, "x"), attribute))
-    os.setxattr(visible(store, "x"), attribute, json.dumps({**written, **forged}).encode())
+    if isinstance(forged, dict):
+        written = json.loads(os.getxattr(visible(store, "x"), attribute))
+        forged = json.dumps({**written, **forged}).encode()
+    os.setxattr(visible(store, "x"), attribute, forged)
     assert store.list(BUCKET, Query()).objects == [("x", record)]
 
 

@@ -149,6 +149,7 @@ def test_an_upload_in_parts(ask: Ask, store: ObjectStore) -> None:
         b"",
         b"<CompleteMultipartUpload/>",
         b"<a><Part><PartNumber>x</PartNumber></Part></a>",
+        b'<?xml version="1.0" encoding="no-such"?><a/>',
         b'<!DOCTYPE a [<!ENTITY e "e">]><a><Part><PartNumber>1</PartNumber></Part></a>',
         _list_of((2, "")),
         _list_of((1, '"0"')),

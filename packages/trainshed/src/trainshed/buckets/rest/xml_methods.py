@@ -218,7 +218,7 @@ def _parts(body: bytes) -> "list[Part]":
     try:
         root = ElementTree.fromstring(body)
         return [_part(element) for element in root if _bare(element.tag) == "Part"]
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding.
         raise InvalidRequest(f"The list of parts cannot be read: {error}. Correct it.") from error
 
 
