@@ -1,5 +1,6 @@
 """What programs print of their measures, by real output of frameworks (tests/progress_corpus)."""
 
+import asyncio
 import threading
 import time
 from itertools import pairwise
@@ -7,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from trainshed.api.calls.progress import book_of_lists
 from trainshed.core.printed_measures import Measures, measured, values_of
+from trainshed.core.streams import StreamSource
 from trainshed.store.logs.progress import Sample
 
 RECORDINGS = Path(__file__).parents[1] / "progress_corpus"
@@ -147,6 +150,24 @@ async def test_few_long_lines_are_much(
     monkeypatch.setattr(Measures, "feed", feed)
     await book_of_lists().look(Logs(), job())  # pyright: ignore[reportArgumentType]
     assert (threading.main_thread().name not in threads) == is_aside
+
+
+async def test_a_look_from_before_a_retry_leaves_the_new_log_to_be_read() -> None:
+    """It ends while another one, which knows of the retry, waits for it; and the last comes too late."""
+    places: list[tuple[int, int]] = []
+
+    class Logs:
+        async def sampled(self, source: StreamSource, place: int, _: int) -> Sample:
+            places.append((source.attempt, place))
+            await asyncio.sleep(0)
+            return Sample((), 800)
+
+    book, old = book_of_lists(), job()
+    jobs = (old, replace(old, attempt=old.attempt + 1), old)
+    async with asyncio.TaskGroup() as looks:
+        for known in jobs:
+            looks.create_task(book.look(Logs(), known))  # pyright: ignore[reportArgumentType]
+    assert places == [(old.attempt, 0), (old.attempt + 1, 0), (old.attempt + 1, 800)]
 
 
 def test_a_long_curve_is_as_dense_in_its_beginning_as_in_its_end() -> None:

@@ -66,6 +66,13 @@ class LogBook:
         async with followed.lock:
             if followed.is_whole:
                 return followed
+            # A look that began before a retry may come after one that knows of it.
+            if (followed.attempt, followed.incarnation) < (job.attempt, replica.incarnation):
+                if followed.attempt != job.attempt:
+                    followed.place = 0
+                followed.attempt, followed.incarnation = job.attempt, replica.incarnation
+                followed.progress.restarted()
+                followed.measures.restarted()
             source = StreamSource(job.uid, followed.attempt, replica.id)
             sample = await logs.sampled(source, followed.place, self._whole)
             followed.place = sample.place
@@ -93,12 +100,6 @@ class LogBook:
             self._followed[key] = followed
             if len(self._followed) > self._most:
                 self._followed.popitem(last=False)
-        elif (followed.attempt, followed.incarnation) != (job.attempt, replica.incarnation):
-            if followed.attempt != job.attempt:
-                followed.place = 0
-            followed.attempt, followed.incarnation = job.attempt, replica.incarnation
-            followed.progress.restarted()
-            followed.measures.restarted()
         self._followed.move_to_end(key)
         return followed
 
