@@ -117,8 +117,10 @@ CREATED = "1970-01-01T00:16:40Z"
 
 
 def sample() -> Job:
-    labels = (("team", "vision"), ("tier", ""))
-    return replace(job(), display_name="my_job_1", labels=labels, state=JobState.RUNNING)
+    labels, made = (("team", "vision"), ("tier", "")), job()
+    # So few nanoseconds are not shown.
+    shown = replace(made, created=made.created + 999)
+    return replace(shown, display_name="my_job_1", labels=labels, state=JobState.RUNNING)
 
 
 @pytest.mark.parametrize(

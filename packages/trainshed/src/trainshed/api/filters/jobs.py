@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.api.filters.matching import (
+    LAST_MOMENT,
     compile_tree,
     everything,
     implied,
@@ -110,10 +111,11 @@ def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobFilte
         matches = text_test(leaf)
         return JobFilter(lambda job: matches(text_of(job)), _named(leaf, _COLUMNS[field]))
     if moment_of := _MOMENTS.get(field):
+        # To the microsecond, as it is shown: else a job would be newer than itself.
         happened = moment_test(leaf)
         span = span_of(leaf) if field == "create_time" else None
-        where = Created(span[0], span[1] - 1) if span else None
-        return JobFilter(lambda job: happened(moment_of(job)), where)
+        where = Created(span[0], min(span[1] + 998, LAST_MOMENT)) if span else None
+        return JobFilter(lambda job: happened(moment_of(job) // 1_000 * 1_000), where)
     known = ", ".join((*_TEXTS, _STATE, *_MOMENTS, *further))
     raise FilterError(f"jobs cannot be filtered by {leaf.name!r}; use {known} or labels.KEY")
 
