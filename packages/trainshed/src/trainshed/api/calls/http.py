@@ -35,7 +35,7 @@ SMALL_BODY: Final = 64 * 1024
 """Most bytes of a request that makes nothing."""
 _MAKING: Final = (
     *("Add", "BatchCreate", "BatchImport", "Complete", "Create", "Import"),
-    *("Update", "Upload", "Write"),
+    *("Set", "Update", "Upload", "Write"),
 )
 
 NDJSON: Final = b"application/x-ndjson"
