@@ -12,7 +12,8 @@ from tests.engines.remote_lab import RemoteLab
 from tests.isolation import needs_mounts
 from tests.ports import free_port
 from trainshed.core.names import JobUid
-from trainshed_cluster.remote import slots
+from trainshed_cluster.remote import messages, slots
+from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.attempts import Records
 from trainshed_cluster.remote.cluster import HoldName
 from trainshed_cluster.remote.gang import GangRecord
@@ -95,16 +96,6 @@ class TestKeeping:
         return _lab(tmp_path, keep=600.0)
 
     @staged
-    async def test_serves_other_jobs_that_need_the_same(self, stage: Stage) -> None:
-        first, second = stage.job(), stage.job()
-        await stage.allocate(first)
-        before = _held(stage)
-        await _over(stage, first, Program(prints=1))
-        await _over(stage, second, Program(prints=2))
-        assert _held(stage) == before
-        assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
-
-    @staged
     async def test_belongs_to_somebody_while_it_is_adopted(self, stage: Stage) -> None:
         """However long it takes to write that down: it is not given back as what nobody has."""
         first, second, go, rounds = stage.job(), stage.job(), threading.Event(), list[int]()
@@ -132,6 +123,28 @@ class TestKeeping:
                 await stage.until(lambda: len(rounds) > 5, "looks at what is held")
                 go.set()
             assert before and _held(stage) == before
+
+    @staged
+    async def test_serves_who_was_to_adopt_it_when_the_service_ended(self, stage: Stage) -> None:
+        """It is written down who adopts, and the agent was not told."""
+        first, second, reached = stage.job(), stage.job(), asyncio.Event()
+        call = AgentHandle.call
+
+        async def unheard(agent: AgentHandle, order: messages.AnyCall) -> messages.AnyAnswer:
+            if isinstance(order, messages.Adopt):
+                reached.set()
+                await asyncio.Event().wait()
+            return await call(agent, order)
+
+        await _over(stage, first, Program())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(AgentHandle, "call", unheard)
+            adopting = asyncio.create_task(stage.allocate(second))
+            await asyncio.wait_for(reached.wait(), 60)
+            adopting.cancel()
+            await stage.restart()
+        await _over(stage, second, Program(prints=2))
+        assert len(stage.lines(second)) == 2
 
     @staged
     async def test_makes_way_for_jobs_that_need_something_else_there(self, stage: Stage) -> None:

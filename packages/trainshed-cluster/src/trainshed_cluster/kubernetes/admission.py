@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 from trainshed.core.capacity import Delay
 from trainshed.eventloop.background import Crew
 from trainshed_cluster.kubernetes import kueue
-from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed, unstarted
 from trainshed_cluster.kubernetes.objects import ApiGroup, Pod, Workload
-from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName
+from trainshed_cluster.remote.cluster import ClusterUnavailable, HoldName
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,7 @@ class Admission:
             try:
                 await followed.list()
             except ApiFailure as failure:
-                raise ClusterRefused(
-                    f"Kueue's workloads may not be seen: {failure}; the chart deploy/chart gives the "
-                    "rights with kueue=true"
-                ) from failure
+                raise unstarted(failure, "Kueue's workloads (chart: kueue=true)") from failure
             self._tasks.keep(followed.follow, f"kubernetes: watching {path}")
         self._tasks.begin(self._end_strays(), "kubernetes: ending workloads of before")
 
@@ -104,14 +101,8 @@ class Admission:
         try:
             group = await self._client.get(kueue.API, ApiGroup)
         except ApiFailure as failure:
-            if failure.status != 404:
-                raise ClusterRefused(
-                    f"it is not known whether there is Kueue: {failure}"
-                ) from failure
-            raise ClusterRefused(
-                '[engines.kubernetes] queue = "kueue", and the cluster has no Kueue (it has no API '
-                'kueue.x-k8s.io); install it, or set queue = "trainshed"'
-            ) from failure
+            what = 'Kueue (install it, or set queue = "trainshed"; chart: kueue=true)'
+            raise unstarted(failure, what) from failure
         return group.preferred_version.version
 
     def _learn(self, workload: Workload, *, gone: bool) -> None:

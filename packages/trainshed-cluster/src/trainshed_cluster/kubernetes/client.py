@@ -70,6 +70,12 @@ class ApiFailure(Exception):
         return self.status in (400, 403, 404, 405, 413, 415, 422)
 
 
+def unstarted(failure: ApiFailure, what: str) -> ClusterRefused | ClusterUnavailable:
+    """Return what a start fails with that did not see `what`. One that may succeed later is tried again."""
+    kind = ClusterRefused if failure.is_final else ClusterUnavailable
+    return kind(f"the cluster does not let us see {what}: {failure}")
+
+
 class Expired(Exception):
     """The server no longer remembers the version that a watch was to continue from."""
 

@@ -23,7 +23,7 @@ from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew, begin
 from trainshed_cluster.kubernetes import kueue, look, manifests
 from trainshed_cluster.kubernetes.admission import Admission
-from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed, unstarted
 from trainshed_cluster.kubernetes.look import compile_report, node_state
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
 from trainshed_cluster.kubernetes.routes import Routes
@@ -131,10 +131,7 @@ class KubernetesCluster:
             await self._nodes.list()
             await self._list_pods(client)
         except ApiFailure as failure:
-            raise ClusterRefused(
-                f"the cluster does not let its nodes and Pods be seen: {failure}; docs/kubernetes.md has the "
-                "rights that the service's account needs"
-            ) from failure
+            raise unstarted(failure, "nodes and Pods (rights: docs/kubernetes.md)") from failure
         if self._settings.queue == "kueue":
             self._admission = Admission(client, self._service, self._touch, self._has_any_of)
             await self._admission.start(self._namespaces())

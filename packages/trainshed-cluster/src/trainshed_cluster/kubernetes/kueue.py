@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from trainshed.core.capacity import Delay, WaitReason
-from trainshed_cluster.kubernetes.objects import Condition, Pod, Workload
+from trainshed_cluster.kubernetes.objects import ENDED, Condition, Pod, Workload
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed
 
 API: Final = "/apis/kueue.x-k8s.io"
@@ -62,7 +62,8 @@ def crowded(hold: HoldName, need: NodeNeed, pods: Mapping[HoldName, Pod]) -> Del
     others = [
         pod
         for held, pod in pods.items()
-        if held != hold and group(held) == group(hold) and not pod.is_over
+        # As Kueue counts them: whether one may still live, its lease has settled.
+        if held != hold and group(held) == group(hold) and pod.status.phase not in ENDED
     ]
     if len(others) < need.gang_size:
         return None

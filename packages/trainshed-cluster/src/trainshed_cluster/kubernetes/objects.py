@@ -18,6 +18,7 @@ _DECIMAL: Final[Mapping[str, float]] = {
     **{"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18},
 }
 _BINARY: Final = {f"{letter}i": 2 ** (10 * n) for n, letter in enumerate("KMGTPE", 1)}
+ENDED: Final = ("Succeeded", "Failed")
 
 
 def parse_quantity(quantity: str | int) -> float:
@@ -162,7 +163,10 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
         """Whether none of its containers runs or will run."""
         if self.is_leaving and self.spec.scheduling_gates:
             return True  # It never runs; finalizers of the gates' owner may still keep it.
-        return self.status.phase in ("Succeeded", "Failed") or self.terminated is not None
+        if any(known.reason == "DeletionByPodGC" for known in self.status.conditions or ()):
+            # "Failed" was written because its node was deleted, and nobody has asked the node.
+            return self.terminated is not None
+        return self.status.phase in ENDED or self.terminated is not None
 
     @property
     def is_leaving(self) -> bool:

@@ -1,6 +1,7 @@
 """Reads from registries which program a container image starts: the cluster pulls and runs it itself. Only
 an image's manifest and configuration are fetched (OCI distribution, API v2)."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -182,7 +183,7 @@ def _fetched(url: str, headers: Mapping[str, str], authorization: str | None) ->
             content = answer.read(_LARGEST + 1)
     except urllib.error.HTTPError:
         raise
-    except (OSError, ValueError) as failure:
+    except (OSError, ValueError, http.client.HTTPException) as failure:
         reason = getattr(failure, "reason", failure)
         raise NotRead(f"{_place(url)} does not answer ({reason})") from failure
     if len(content) > _LARGEST:

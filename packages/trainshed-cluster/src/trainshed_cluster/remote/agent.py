@@ -186,11 +186,8 @@ class Agent:
         while True:
             began = time.monotonic()
             try:
-                connection = await self._dialer.dial()
-                try:
+                with contextlib.closing(await self._dialer.dial()) as connection:
                     await self._converse(connection)
-                finally:
-                    connection.close()
             except NotAdmitted:
                 # The replicas run elsewhere by now, or are over: they must not run here as well.
                 log.warning("the service knows this agent no more: programs are ended")
@@ -212,6 +209,10 @@ class Agent:
         welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
+        if self._is_resting:
+            # The service wrote down who adopts it, was killed, and speaks to it as one that works.
+            self._leaving.set()
+            raise ChannelClosed("it was not told for whom it works")
         self._lease.begin_anew(last_said)
         self._sender.resume(welcome.sizes)
         self._untold.clear()

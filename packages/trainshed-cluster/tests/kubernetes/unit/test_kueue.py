@@ -208,7 +208,7 @@ async def test_pods_that_kueue_does_not_take_in_are_refused(start: Start) -> Non
 
 
 async def test_a_cluster_without_kueue_is_refused(start: Start) -> None:
-    with pytest.raises(ClusterRefused, match="the cluster has no Kueue"):
+    with pytest.raises(ClusterRefused, match="install it, or set queue"):
         await start(Api(has_kueue=False), **QUEUE)
 
 
@@ -226,7 +226,8 @@ async def test_a_replica_that_moves_follows_once_its_pod_has_ended(start: Start)
     assert "until Kubernetes has seen it end on node node" in delay.message
     assert len(api.kinds["pods"]) == 2
     over = api.kinds["pods"]["job-1-1-1"]
-    over["status"] = {"phase": "Failed"}
+    orphaned = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+    over["status"] = {"phase": "Failed", "conditions": [orphaned]}
     await api.put("MODIFIED", "pods", over)
     await api.until(lambda: "job-1-1-2" in api.kinds["pods"])
     follower = api.kinds["pods"]["job-1-1-2"]["metadata"]

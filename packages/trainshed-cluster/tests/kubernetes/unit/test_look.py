@@ -279,6 +279,14 @@ def test_what_a_pod_of_a_jobs_own_image_waits_for_is_told_by_the_image_that_does
     assert not waiting_pod.is_over and why and "image job:1 cannot be used" in why
 
 
+def test_a_pod_that_only_lost_its_node_object_is_not_over() -> None:
+    """The control plane calls it failed, and nobody has asked the node: it waits for the lease."""
+    lost = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+    assert not pod(phase="Failed", conditions=[lost]).is_over
+    ended = {"name": "c", "state": {"terminated": {"exitCode": 1}}}
+    assert pod(phase="Failed", conditions=[lost], containerStatuses=[ended]).is_over
+
+
 def test_a_python_that_could_not_be_brought_ends_the_pod_with_its_words() -> None:
     failed = {"exitCode": 1, "message": "python3 has no loader of glibc's: it cannot be carried"}
     statuses = [{"name": "carry-python", "image": "base:1", "state": {"terminated": failed}}]

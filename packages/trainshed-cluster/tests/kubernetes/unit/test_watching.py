@@ -175,6 +175,12 @@ async def test_what_a_start_has_seen_that_failed_counts_once(make: Make) -> None
     assert [report.node.others.vcpus for report in here.report().nodes] == [2.0]
 
 
+@pytest.mark.parametrize("status", [401, 429])
+async def test_a_start_that_may_succeed_later_is_tried_again(make: Make, status: int) -> None:
+    with pytest.raises(ClusterUnavailable, match=str(status)):
+        await make(Mock(answer=Mock(return_value=httpx2.Response(status)))).start()
+
+
 async def test_a_token_that_was_exchanged_is_read_again(client_of: Any, tmp_path: Path) -> None:
     api = Api([listed(1), listed(2)])
     client = client_of(api.answer)
