@@ -67,6 +67,31 @@ def test_nothing_jumps_while_data_streams(
     assert all(amount < MOST_SHIFT for amount, _ in result.values()), result
 
 
+def test_a_list_has_no_gap_however_many_jobs_come_at_once(
+    service: Service, enter: Callable[..., Page]
+) -> None:
+    """More than its stream renders; and those that were moved down are kept up to date."""
+    quota = {"project": "crowd", "region": "us-central1", "metric": "cpus_n1_e2", "limit": 0}
+    service.call("POST", "/trainshed/v1/quotas:set", quota)
+    jobs = "/v1/projects/crowd/locations/us-central1/customJobs"
+
+    def come(first: int, last: int) -> list[str]:
+        bodies = [container_job("", name=f"number-{n}") for n in range(first, last)]
+        return [service.call("POST", jobs, body)["name"].rpartition("/")[2] for body in bodies]
+
+    page, early = enter("light"), come(0, 31)
+    page.goto(f"{service.rest}/?project=crowd")
+    rows = page.locator("[data-row]")
+    expect(rows.nth(29)).to_contain_text("number-1")
+    come(31, 41)
+    expect(rows.first).to_contain_text("number-40")
+    service.call("POST", f"/trainshed/v1/jobs/{early[1]}:cancel", {})
+    expect(rows.nth(39)).to_contain_text("Cancelled")
+    come(41, 100)
+    expect(rows.first).to_contain_text("number-99")
+    expect(rows.nth(29)).to_contain_text("number-70")
+
+
 def test_a_page_that_nobody_looks_at_holds_no_connection(
     service: Service, enter: Callable[..., Page], gate: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.console.browser import Browser, ConsoleHouse, text_of
@@ -16,6 +17,7 @@ from trainshed.core.capacity import NodeCondition, Waiting, WaitReason
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed_console.pages import capacity
 
 HERE = "projects/p1/locations/us-central1/customJobs"
 
@@ -58,6 +60,16 @@ async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: 
     assert "Nodes ready 2" in page and "Version 0.0.1" in page
 
 
+async def test_of_many_waiting_jobs_those_are_shown_that_came_first(
+    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "_WAITING", 1)
+    for number in range(2):
+        await submit(house, displayName=f"waits-{number}")
+    page = text_of(await browser.get("/queue"))
+    assert "waits-0" in page and "waits-1" not in page and "And more." in page
+
+
 async def test_nodes_show_what_is_held_and_what_is_used(
     house: ConsoleHouse, browser: Browser
 ) -> None:
@@ -91,8 +103,9 @@ async def test_nodes_show_how_much_of_them_was_held_on_each_of_the_last_days(
 
 
 async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:
-    for number in range(2):
-        job = await started(house, f"<b>broken-{number}")
+    jobs = [await started(house, f"<b>broken-{number}") for number in range(2)]
+    house.clock += 86_400 * SECOND  # It does not matter when they were submitted.
+    for job in jobs:
         await house.happen(str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exited(1)))
     page = await browser.get("/overview")
     assert "2 failed in a day" in text_of(page)

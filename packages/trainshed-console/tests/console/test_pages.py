@@ -15,6 +15,7 @@ from tests.console.test_sessions import JOB
 from tests.console.test_submit import fault
 from tests.contract.api.house import SECOND, START
 from tests.contract.api.test_curves import logged
+from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed_console.inside import InsideCaller
@@ -273,6 +274,10 @@ async def test_a_page_is_kept_up_to_date(house: ConsoleHouse, browser: Browser) 
     async with house.events(f"/events/jobs/{uid}", headers) as events:
         first = await events.next("parts")
         assert "Queued" in first["parts"]["head"]
+        # Why it waits follows from other jobs, and so does the news of it.
+        house.capacity.reasons[JobUid(int(uid))] = Waiting(WaitReason.CAPACITY, "no node", "")
+        house.notices.publish(JobUid(99))
+        assert "No node" in (await events.next("parts"))["parts"]["notice"]
         await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
         second = await events.next("parts")
         assert "Preparing" in second["parts"]["head"]

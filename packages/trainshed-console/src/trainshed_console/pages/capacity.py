@@ -15,7 +15,7 @@ from trainshed_console.rendering import epoch
 from trainshed_console.visits import Part, View, Visit, of_job, redirect
 
 _WAITING: Final = 50
-"""Maximum jobs that are listed as waiting."""
+"""Maximum jobs that are listed as waiting: the oldest of the newest `_NAMED`."""
 _RUNNING: Final = 100
 """Maximum jobs that are listed as running."""
 HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
@@ -66,14 +66,13 @@ async def jobs_of(visit: Visit, **query: str) -> JobList:
 
 
 async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
-    """Return the newest jobs that wait, what starts next first, and whether there are more."""
-    waiting = await jobs_of(visit, state="QUEUED,PREPARING", limit=str(_WAITING))
-    described = [
-        await visit.get_if_allowed(JobDescription, of_job(job.uid)) for job in waiting.jobs
-    ]
+    """Return the jobs that have waited longest, what starts next first, and whether there are more."""
+    waiting = await jobs_of(visit, state="QUEUED,PREPARING", limit=str(_NAMED))
+    oldest = waiting.jobs[-_WAITING:]
+    described = [await visit.get_if_allowed(JobDescription, of_job(job.uid)) for job in oldest]
     jobs = [job for job in described if job is not None]  # Others were deleted meanwhile.
     jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
-    return jobs, bool(waiting.next_page_token)
+    return jobs, len(waiting.jobs) > _WAITING
 
 
 async def nodes(visit: Visit) -> View:

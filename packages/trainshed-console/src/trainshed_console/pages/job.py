@@ -128,12 +128,14 @@ async def overview(visit: Visit) -> View:
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
         "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
     }
+    # Why a job waits follows from others, as what the jobs of a tuning job and of a pipeline do.
+    is_alone = job.tuning is UNSET and job.pipeline is UNSET and job.state not in _WAITING
     return View(
         job.display_name or job.job_id,
         "job.html",
         {"job": job},
         parts=parts,
-        subject=JobUid(int(job.uid)) if job.tuning is UNSET and job.pipeline is UNSET else None,
+        subject=JobUid(int(job.uid)) if is_alone else None,
         lives=is_live,
         place="jobs",
     )

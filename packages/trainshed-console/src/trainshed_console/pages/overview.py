@@ -4,7 +4,6 @@ the page of the service: its status, what its engine promises, and the names of 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
@@ -19,7 +18,7 @@ from trainshed_console.visits import Part, View, Visit
 
 _SHOWN: Final = 8
 _MOST: Final = 500
-"""Most jobs that are added up."""
+"""Most jobs that are added up, the newest by their submit."""
 
 
 class Cause(Struct, frozen=True):
@@ -35,10 +34,10 @@ class Cause(Struct, frozen=True):
 async def page(visit: Visit) -> View:
     """`/overview`: the jobs that run, wait and have failed in the last day, capacity by person, usage of the
     week; for who may see it, the service itself."""
-    day = (datetime.fromtimestamp(visit.now // 10**9, UTC) - timedelta(days=1)).isoformat()
-    holding, failed, waiting, nodes, status, days = await asyncio.gather(
+    day = visit.now // 10**9 - 86_400
+    holding, all_failed, waiting, nodes, status, days = await asyncio.gather(
         jobs_of(visit, state=HOLDING, glance="true", counts="true", limit=str(_MOST)),
-        jobs_of(visit, state="FAILED", since=day, limit=str(_MOST)),
+        jobs_of(visit, state="FAILED", limit=str(_MOST)),
         waiting_jobs(visit),
         visit.get_if_allowed(NodeList, "nodes"),
         visit.get(Status, "status"),
@@ -46,13 +45,14 @@ async def page(visit: Visit) -> View:
     )
     running = [job for job in holding.jobs if job.state == "RUNNING"]
     counts = holding.counts or {}
+    failed = [job for job in all_failed.jobs if epoch(job.end_time) >= day]
     values: dict[str, object] = {
         "running": [{"job": job, **row(job)} for job in running[:_SHOWN]],
         "running_count": counts.get("RUNNING", 0),
         "waiting": waiting[0][:_SHOWN],
         "waiting_count": counts.get("QUEUED", 0) + counts.get("PREPARING", 0),
-        "failed_count": f"{len(failed.jobs)}{'+' if failed.next_page_token else ''}",
-        "causes": causes(failed.jobs),
+        "failed_count": f"{len(failed)}{'+' if len(failed) == _MOST else ''}",
+        "causes": causes(failed),
         "people": accelerators_by_person(holding.jobs),
         "days": days,
         "accelerators": _accelerators(nodes) if nodes else {},

@@ -131,8 +131,8 @@ const parameterAxis = (label, isLog, names) => {
  *   without any: with a double click
  */
 
-/** The charts by the elements that hold them. @type {WeakMap<Element, uPlot>} */
-const charts = new WeakMap();
+/** The charts by the elements that hold them. @type {Map<Element, uPlot>} */
+const charts = new Map();
 
 /**
  * Draw a chart in place of the one that a box holds.
@@ -143,7 +143,12 @@ const charts = new WeakMap();
  */
 const draw = (box, at, lines, look) => {
   const { across, says = plain, zoomed, together, gapless = false } = look;
-  charts.get(box)?.destroy();
+  // Also those of parts that were put anew: each hears of every movement of the mouse until it is destroyed.
+  for (const [held, old] of charts)
+    if (held === box || !held.isConnected) {
+      old.destroy();
+      charts.delete(held);
+    }
   const axis = {
     stroke: ink("--soft"),
     grid: { stroke: ink("--rule"), width: 1 },

@@ -160,16 +160,27 @@ document.addEventListener("formdata", (event) => {
   for (const [name, value] of filled) event.formData.append(name, value);
 });
 
-// Rows that were loaded by scrolling are kept up to date as well.
+// Rows that were loaded by scrolling, or moved down by later ones, are kept up to date as well.
 const MOST_ROWS = 300;
-document.addEventListener("htmx:afterSwap", () => {
-  ages();
+const keepRows = () => {
   const table = pick("[data-rows]", HTMLElement)?.closest("table");
   const count = table?.querySelectorAll("[data-row]").length;
   const address = document.body.dataset.events;
   if (!address || !count) return;
   const sign = address.includes("?") ? "&" : "?";
   stream.move(`${address}${sign}rows=${Math.min(count, MOST_ROWS)}`);
+};
+document.addEventListener("htmx:afterSwap", () => {
+  ages();
+  keepRows();
+});
+/** @type {number | undefined} */
+let widening;
+document.addEventListener("rows", () => {
+  widening ??= setTimeout(() => {
+    widening = undefined;
+    keepRows();
+  }, 10_000);
 });
 
 // Lines by severity, of all jobs that a search has come to so far.

@@ -165,10 +165,15 @@ const held = new Map();
  * @param {Listing} listing
  */
 const settle = (list, listing) => {
+  const rows = members(list);
+  // Nothing of what is shown is among the first ones any more: what lies between was never sent.
+  if (!listing.whole && rows.length && !rows.some(({ id }) => listing.wanted.includes(id)))
+    return location.reload();
   const leaving = lost(list, listing);
   for (const row of leaving) row.remove();
   add(list, listing);
   held.delete(list.id);
+  if (!listing.whole) list.dispatchEvent(new Event("rows", { bubbles: true }));
   // The page says in its own words that a list is empty.
   if (leaving.length && !members(list).length) location.reload();
 };
@@ -290,6 +295,7 @@ const stream = (() => {
      * @param {string} to
      */
     move: (to) => {
+      if (to === address) return;
       address = to;
       if (!source) return;
       close();

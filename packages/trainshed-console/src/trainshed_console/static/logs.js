@@ -195,7 +195,8 @@ const showLast = async () => {
   if (page.more) say("Looking further back…");
   sayShown();
   if (page.more && page.lines.length < 50) await showAbove();
-  if (!isOver) beginStream();
+  // Somebody may have gone elsewhere meanwhile.
+  if (isFollowing && !isOver) beginStream();
 };
 
 const showFirst = async () => {
