@@ -44,10 +44,10 @@ CEILINGS: Final = {
     "modules": 613,
     "modules that one machine needs": 471,
     "lines": 110_677,
-    "lines that one machine needs": 84_828,
-    "lines of code": 77_411,
+    "lines that one machine needs": 84_826,
+    "lines of code": 77_403,
     "lines of code on the way of a start": 8_720,
-    "lines of tests": 93_634,
+    "lines of tests": 93_615,
     "settings of the service": 48,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,
@@ -55,8 +55,8 @@ CEILINGS: Final = {
     "ideas on the way of a start": 30,
     "ideas with a cluster": 42,
     "decision records": 50,
-    "words of decision records": 13_690,
-    "words of documents": 80_800,
+    "words of decision records": 13_680,
+    "words of documents": 80_792,
 }
 
 
