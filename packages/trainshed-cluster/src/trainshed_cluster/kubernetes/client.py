@@ -177,7 +177,7 @@ class ApiClient:
                                 raise Expired
                             raise ApiFailure(status.code, status.reason, status.message)
                         yield event
-        except (*_UNANSWERED, msgspec.MsgspecError) as failure:
+        except (*_UNANSWERED, ValueError) as failure:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
 
     async def attach(self, path: str, container: str, stdin: bytes, word: bytes) -> bool:
@@ -255,7 +255,7 @@ async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:
 def _decoded(answer: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(answer, type=kind)
-    except msgspec.MsgspecError as failure:
+    except (ValueError, RecursionError) as failure:
         raise ClusterUnavailable(f"the API's answer is not understood: {failure}") from failure
 
 
@@ -267,7 +267,7 @@ def _failure(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
         content = b""
     try:
         status = msgspec.json.decode(content, type=Status)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         status = Status(content.decode(errors="replace").strip()[:200])
     if not status.message:
         request = answer.request

@@ -202,7 +202,7 @@ def _not_given(refusal: urllib.error.HTTPError, base: str) -> NotRead:
 def _decoded(content: bytes, kind: type[Any], base: str) -> Any:
     try:
         return msgspec.json.decode(content, type=kind)
-    except msgspec.MsgspecError as failure:
+    except (ValueError, RecursionError) as failure:
         raise NotRead(f"the answer of {_place(base)} is not understood ({failure})") from failure
 
 

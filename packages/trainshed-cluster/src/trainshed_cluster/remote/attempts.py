@@ -183,7 +183,7 @@ class Records:
         for path in sorted(self._directory.glob("*.json")):
             try:
                 yield msgspec.json.decode(path.read_bytes(), type=GangRecord)
-            except msgspec.MsgspecError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(
                     f"{path} cannot be read ({error}); move it away to go on without the job's replicas"
                 ) from error

@@ -25,10 +25,6 @@ _ROOM: Final = 512 << 10
 """Bytes that wait here to be sent, beyond which `send` waits."""
 
 
-NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises of bytes that are no message: RecursionError if they nest too deep."""
-
-
 class ChannelClosed(ConnectionError):
     """The conversation has ended. The message says why; what ended it is the cause."""
 
@@ -95,7 +91,7 @@ class Channel(Generic[Sent, Received]):
         self._coming = None
         try:
             return self._decoder.decode(frame)
-        except NO_MESSAGE as error:
+        except (ValueError, RecursionError) as error:
             raise self._end(ValueError(f"what came is no message: {error}")) from error
 
     async def _read(self, size: int) -> bytes:

@@ -343,5 +343,5 @@ def read_document(stream: IO[bytes]) -> AgentDocument:
         if not size or len(data) < size:
             raise EOFError("the agent's document broke off")
         return msgspec.msgpack.decode(zlib.decompress(data), type=AgentDocument)
-    except (ValueError, zlib.error, msgspec.MsgspecError) as error:
+    except (ValueError, zlib.error) as error:
         raise ValueError(f"the agent's document cannot be read: {error}") from error

@@ -308,5 +308,5 @@ def _message(body: bytes, otherwise: str) -> str:
     """Returns the message of an API error; `otherwise` if it has none."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
-    except (msgspec.MsgspecError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         return otherwise

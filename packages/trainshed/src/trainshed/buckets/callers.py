@@ -107,7 +107,7 @@ def decode_caller(text: bytes) -> Caller:
     """Returns the caller that `encode_caller` was given. Raises UnreadableCaller."""
     try:
         return msgspec.json.decode(text, type=Caller)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableCaller(str(error)) from None
 
 
@@ -137,7 +137,7 @@ def read_preamble(line: bytes) -> Preamble:
     try:
         # Numbers may come as text, as they do in the APIs.
         preamble = msgspec.json.decode(line, type=Preamble, strict=False)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableCaller(str(error)) from None
     if not preamble.project:
         raise UnreadableCaller("it names no project")

@@ -32,7 +32,7 @@ def read(file: Path) -> tuple[Leftover, ...]:
     """Return what a file says. Raises OSError, ValueError (it is damaged)."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=tuple[Leftover, ...])
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read ({error})") from error
 
 

@@ -90,7 +90,7 @@ def write_splits(
     if (done := buckets.read(plan.manifest)) is not None:
         try:
             return msgspec.json.decode(done, type=Written)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as failure:
+        except (ValueError, RecursionError) as failure:
             raise DataRefused(
                 f"{plan.manifest} is not what was written there: {failure}. Name another destination."
             ) from None

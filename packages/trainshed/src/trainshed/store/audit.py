@@ -142,7 +142,7 @@ def _row(row: tuple[int, Nanos, str, bytes, bytes, bytes | None]) -> AuditRow:
     seq, at, project, content, hash_, before = row
     try:
         record = msgspec.json.decode(content, type=AuditRecord)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         record = AuditRecord("", "")
     is_oldest = before is None and seq > 1
     if not is_oldest and hash_ != chained(before or b"", at, project, content):

@@ -57,7 +57,7 @@ class Codec(Generic[T]):
 def _decoded(table: str, raw: bytes, decode: Callable[[bytes], T]) -> T:
     try:
         return decode(raw)
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as failure:
+    except (ValueError, TypeError, RecursionError) as failure:
         raise FailedPrecondition(
             f"A record in the table {table} of trainshed.db cannot be read: {failure}. {ADVICE}"
         ) from failure

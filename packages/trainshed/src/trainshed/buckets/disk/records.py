@@ -182,7 +182,7 @@ def _decode(encoded: bytes) -> ObjectRecord | None:
     # A job may scribble on the attribute of its own file: what the service cannot have written is no record.
     try:
         return msgspec.json.decode(encoded, type=ObjectRecord)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 

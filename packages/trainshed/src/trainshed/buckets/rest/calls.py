@@ -248,7 +248,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"Parse Error: the body is not JSON: {error}. Correct it.") from error
     if not isinstance(value, dict):
         raise InvalidRequest("Parse Error: the body is not a JSON object. Send an object.")

@@ -80,7 +80,7 @@ def fill(file: BinaryIO, blocks: Iterable[bytes]) -> tuple[str, int]:
 def decode(manifest: bytes) -> Contents:
     try:
         contents = msgspec.json.decode(manifest, type=Contents)
-    except msgspec.MsgspecError as failure:
+    except (ValueError, RecursionError) as failure:
         raise BackupUnusable(
             f"Its {FILE} cannot be read: {failure}. Use another backup."
         ) from failure

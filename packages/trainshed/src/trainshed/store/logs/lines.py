@@ -278,7 +278,7 @@ def _structured(stream: Stream, text: str) -> Reading | None:
     """Return the reading of a line that is one JSON object which clients can read; None if it is not."""
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     if not _is_readable(value, _DEEPEST):
         return None

@@ -43,7 +43,7 @@ def decoded(raw: bytes) -> Entry | None:
     """Return the entry of a line; None for what a crash of the machine may have left, which is skipped."""
     try:
         return _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return None
 
 
@@ -51,7 +51,7 @@ def _decoded_lines(data: bytes) -> list[Entry]:
     """Return the entries of whole lines, as `decoded` does."""
     try:
         return _decoder.decode_lines(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return [entry for raw in data.split(b"\n") if (entry := decoded(raw)) is not None]
 
 
@@ -213,7 +213,7 @@ def records(data: bytes, decoder: msgspec.json.Decoder[Record]) -> Iterator[Reco
     for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
         try:
             yield decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             continue
 
 

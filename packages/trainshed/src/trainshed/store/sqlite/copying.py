@@ -89,6 +89,6 @@ def works_in(database: Path) -> Iterator[StoredWork]:
         for uid, project_id, job_id, state, is_live, record in rows:
             try:
                 attempt = msgspec.json.decode(record, type=_Attempted).attempt
-            except msgspec.MsgspecError:
+            except (ValueError, RecursionError):
                 attempt = None
             yield StoredWork(JobUid(uid), f"{project_id}/{job_id}", state, bool(is_live), attempt)
