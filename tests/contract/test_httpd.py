@@ -15,9 +15,10 @@ from unittest.mock import Mock
 import pytest
 import uvicorn
 from msgspec.structs import replace
+from websockets.sync.client import connect
 
 from trainshed.httpd.connections import Connections, Limits
-from trainshed.httpd.protocol import ConnectionGroups, guarded
+from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
 
 LIMITS = Limits(head_seconds=60, body_seconds=60, body_bytes=100, unread_bytes=1 << 20)
 """No test whose callers do what they should meets one of them, however slow the machine is."""
@@ -38,6 +39,12 @@ class Application:
     left: queue.Queue[str] = field(default_factory=queue.Queue[str])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.accept"})
+            while (await receive())["type"] == "websocket.connect":
+                pass
+            await send({"type": "websocket.send", "text": "fine"})
+            return
         if scope["method"] == "POST":
             message = await receive()
             body = message.get("body", b"")
@@ -53,12 +60,16 @@ class Application:
                     await receive()
                 self.left.put(scope["path"])
                 return
-        headers = [(b"content-length", b"4")] if scope["query_string"] == b"late" else []
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        late = scope["query_string"]
+        status, headers = (200, [(b"content-length", b"4")]) if late == b"late" else (204, [])
+        await send(
+            {"type": "http.response.start", "status": status if late else 200, "headers": headers}
+        )
         if headers:
             await send({"type": "http.response.body", "body": b"fine", "more_body": True})
+        if late:
             await asyncio.sleep(0.2)
-        await send({"type": "http.response.body", "body": b"" if headers else b"fine"})
+        await send({"type": "http.response.body", "body": b"" if late else b"fine"})
 
 
 @dataclass
@@ -76,9 +87,8 @@ class Served:
 def serving(limits: Limits) -> Generator[Served]:
     application = Application()
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        config = uvicorn.Config(
-            application, http=guarded(ConnectionGroups(limits)), lifespan="off", log_config=None
-        )
+        groups = ConnectionGroups(limits)
+        config = server_config(application, guarded(groups), grace=60, websockets=groups)
         server = uvicorn.Server(config)
         thread = threading.Thread(
             target=lambda: asyncio.Runner(loop_factory=config.get_loop_factory()).run(
@@ -116,6 +126,14 @@ def test_who_says_nothing_at_all_is_told_nothing(strict: Served) -> None:
         assert told(connection) == b""
 
 
+def test_a_web_socket_on_which_only_the_server_speaks_stays(strict: Served) -> None:
+    with connect(f"ws://127.0.0.1:{strict.port}") as quiet:
+        with strict.connected() as later:
+            assert told(later) == b""  # Its time is over: so is that of the one before it.
+        quiet.send("are you there?")
+        assert quiet.recv() == "fine"
+
+
 @pytest.mark.parametrize(
     ("begun", "limit"),
     [(b"GET / HTTP/1.1\r\n", b"0.5 seconds"), (POST, b"100 bytes"), (POST + b"some", b"100 bytes")],
@@ -151,12 +169,16 @@ def test_requests_of_one_connection_are_answered_one_at_a_time(served: Served) -
             assert statuses(told(connection, LAST_CHUNK)) == [b"200"]
 
 
-def test_who_has_the_whole_answer_may_ask_again(served: Served) -> None:
-    """The application may say only later that it has no more: a download ends so."""
+@pytest.mark.parametrize(("path", "end"), [("/?late", b"fine"), ("/?none", b"\r\n\r\n")])
+def test_who_has_the_whole_answer_may_ask_again(served: Served, path: str, end: bytes) -> None:
+    """The application may say only later that it has no more: a download ends so, and the answer to a part of
+    an upload, whose next part is long."""
     with served.connected() as connection:
         for _ in range(2):
-            connection.sendall(asked("/?late"))
-            assert statuses(told(connection, b"fine")) == [b"200"]
+            connection.sendall(asked(path))
+            assert len(statuses(told(connection, end))) == 1
+        connection.sendall(POST.replace(b"1000000000", b"1000000") + bytes(1_000_000))
+        assert statuses(told(connection, LAST_CHUNK)) == [b"200"]
 
 
 def asked(path: str) -> bytes:

@@ -224,8 +224,11 @@ def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_p
     assert refused.returncode == 1
     assert b"has no MANIFEST" in refused.stderr
     endless.unlink()
-    changed = tmp_path / "changed"
-    assert trainshed("backup", changed, data=data).returncode == 0
+    changed, config = tmp_path / "changed", tmp_path / "mounted.toml"
+    (tmp_path / "real.toml").write_text("")
+    config.symlink_to("real.toml")  # As Kubernetes mounts it.
+    assert trainshed("backup", changed, "--config", config, data=data).returncode == 0
+    assert not (changed / "settings.toml").read_bytes()
     key = changed / "jobs.key"
     key.write_bytes(key.read_bytes()[::-1])
     refused = trainshed("restore", changed, data=tmp_path / "restored")

@@ -47,6 +47,7 @@ def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "exact_runtimes = 2",
         'project = ""',
         'region = "mars-west1"',
+        'web_url = "https://train.example.org:84430"',
         'project = "No Project"',
         'node_accelerators = "NVIDIA_TESLA_T5=1"',
         'smtp = "mail.example.org"',

@@ -50,15 +50,15 @@ def said(place: Place) -> list[dict[str, str]]:
 def test_a_note_is_told_kept_and_written_to_the_log_once(place: Place) -> None:
     """spec/reduction#reports: whatever the program's user is, its reports are seen; in the log with how bad
     they are."""
-    late = '("late", "WARNING", "rank 3\\n waits")'
+    late = '("\\ud800late", "WARNING", "rank 3\\n waits")'
     line = run(place, f"{REPORT}report([MODE]); report([MODE]); report([MODE, {late}])")
     seen = notes(line)
-    assert seen == [(1, "mode", "INFO", "pure: 4 reducers"), (2, "late", "WARNING", "rank 3 waits")]
+    assert seen == [(1, "mode", "INFO", "pure: 4 reducers"), (2, "?late", "WARNING", "rank 3 waits")]
     assert said(place) == [
         {"severity": note[2], "message": f"trainshed reduction: {note[3]}"} for note in seen
     ]
     kept = journal.Entries(str(place.slot)).notes(1)
-    assert [(note["n"], note["name"]) for note in kept] == [(1, "mode"), (2, "late")]
+    assert [(note["n"], note["name"]) for note in kept] == [(1, "mode"), (2, "?late")]
 
 
 def test_a_hostile_report_is_bounded(place: Place) -> None:

@@ -92,8 +92,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._has_answered:
             self._next += data
-            if len(self._next) > self._limits.head_bytes:
-                self._abort()
+            self.flow.pause_reading()  # Until the application says that its answer ends.
             return
         if self._is_idle:
             self._is_idle = False
@@ -163,8 +162,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._is_busy
             and self._in_head
             and cycle.response_started
-            and cycle.chunked_encoding is False
-            and cycle.expected_content_length == 0
+            and not cycle.chunked_encoding
+            and (cycle.expected_content_length == 0 or cycle.scope["method"] == "HEAD")
         )
 
     @property
@@ -383,6 +382,9 @@ def _websocket() -> Callable[..., asyncio.Protocol]:
             return self.read_paused
 
         def drop(self, reason: Reason) -> None:
-            self.transport.abort()
+            if reason is Reason.HEAD_LATE and self.handshake_complete:
+                self._counted.active(self)  # It was accepted, and need not say anything.
+            else:
+                self.transport.abort()
 
     return CountedWebSocket

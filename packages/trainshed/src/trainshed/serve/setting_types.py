@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct, structs
@@ -192,7 +193,8 @@ def _check_paths(text: str) -> None:
 
 
 def _check_web_url(url: str) -> None:
-    if not url.startswith(("http://", "https://")):
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(
             f"{url!r} is not the address of a page, such as https://training.example.org"
         )

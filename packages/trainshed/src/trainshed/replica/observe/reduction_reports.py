@@ -118,7 +118,8 @@ class Note:
     """Something that people should know, as one line of text. `name`: the program's name of it."""
 
     def __init__(self, name: str, severity: str, text: str) -> None:
-        self.name = name
+        # JSON may hold half of a surrogate pair, which nothing can store.
+        self.name = name.encode("utf-8", "replace").decode()
         self.severity = severity if severity in (INFO, WARNING, ERROR) else INFO
         text = " ".join(text[: 2 * LONGEST_TEXT].split())
         text = "".join([c if c.isprintable() else "\ufffd" for c in text])

@@ -87,7 +87,7 @@ class Backup:
         for path in [*_KEYS, *_files(self._data, "tls")]:
             self._file(self._data / path, path)
         if config is not None:
-            self._file(config, "settings.toml")
+            self._file(config.resolve(), "settings.toml")
         for work in works:
             self._logs(work)
         for path in _files(self._data, POINTS):
