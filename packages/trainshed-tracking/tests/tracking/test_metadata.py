@@ -99,9 +99,9 @@ async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
     experiment = {"schemaTitle": "system.Experiment", "metadata": {"mine": 1}}
     made = await house.result("POST", f"{CONTEXTS}?contextId=e", experiment)
     await house.result("PATCH", f"{CONTEXTS}/e", {"metadata": {"mine": 1, "others": 2}})
-    stale = {"metadata": {"mine": 3}, "etag": made["etag"]}
+    stale = {"metadata": {"mine": 3, "mine/deep": 4}, "etag": made["etag"]}
     merged = await house.result("PATCH", f"{CONTEXTS}/e", stale)
-    assert merged["metadata"] == {"mine": 3, "others": 2}
+    assert merged["metadata"] == {"mine": 3, "mine/deep": 4, "others": 2}
     answer = await house.call("PATCH", f"{CONTEXTS}/e", stale | {"etag": "1" * 5000})
     assert answer.error["status"] == "ABORTED"
 
@@ -176,6 +176,10 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
     inside = f'(schema_title="system.Run") AND in_context("{experiment}")'
     assert await listed(EXECUTIONS, inside) == ["x"]
     assert await listed(EXECUTIONS, 'in_context("f-r")') == []
+    # A filter opens no other store.
+    others = EXECUTIONS.replace("default", "mine")
+    await house.result("POST", f"{STORES}?metadataStoreId=mine", {})
+    assert await listed(others, inside) == []
     assert await listed(CONTEXTS, "schema_title = system.Experiment") == ["e"]
     assert await listed(EXECUTIONS, 'create_time < "9999-12-31" AND create_time > "0001-01-01"')
     for wrong in ("banana=1", "in_context(", 'in_context("a"', "metadata", "create_time > x"):

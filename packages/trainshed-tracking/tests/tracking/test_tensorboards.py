@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
+from trainshed.core.names import project_number
 
 PLACE = "projects/p1/locations/us-central1"
 BOARDS = f"{LOCATION}/tensorboards"
@@ -75,6 +76,18 @@ async def test_masks_come_in_two_spellings(house: House, mask: str) -> None:
     assert fields(await house.call("PATCH", f"{board}?updateMask=name", body)) == {"update_mask"}
 
 
+async def test_an_update_leaves_what_it_does_not_send_and_refuses_an_old_etag(house: House) -> None:
+    board = await board_made(house, description="kept", isDefault=True)
+    etag = (await house.result("GET", board))["etag"]
+    renamed = {"displayName": "new", "etag": etag}
+    await house.result("PATCH", board, renamed)
+    shown = await house.result("GET", board)
+    assert (shown["displayName"], shown["description"], shown["isDefault"]) == ("new", "kept", True)
+    assert (await house.call("PATCH", board, renamed)).error["status"] == "ABORTED"
+    await house.result("PATCH", f"{board}?updateMask=*", {"displayName": "bare"})
+    assert "description" not in await house.result("GET", board)
+
+
 async def test_a_tree_is_made_listed_and_deleted(house: House) -> None:
     run = await run_made(house)
     board, experiment = run.partition("/experiments")[0], run.partition("/runs")[0]
@@ -109,6 +122,11 @@ async def test_an_identical_series_is_the_one_that_is_there(house: House) -> Non
     )
     assert fields(answer) == {"tensorboard_time_series.display_name"}
     assert "already exist" in answer.error["message"]
+    other = f"{run}/timeSeries/{await series_made(house, run, 'acc')}"
+    renamed = await house.call("PATCH", f"{other}?updateMask=displayName", {"displayName": "loss"})
+    assert "already exist" in renamed.error["message"]
+    described = await house.result("PATCH", f"{other}?updateMask=description", {"description": "d"})
+    assert (described["displayName"], described["description"]) == ("acc", "d")
 
 
 async def test_points_are_read_in_the_order_of_their_steps(house: House) -> None:
@@ -161,7 +179,11 @@ async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -
     made = await house.result("POST", f"{experiment}/runs:batchCreate", {"requests": requests})
     names = [entry["name"] for entry in made["tensorboardRuns"]]
     series = {"displayName": "loss", "valueType": "SCALAR", "pluginName": "scalars"}
-    requests = [{"parent": name, "tensorboardTimeSeries": series} for name in names]
+    number = f"projects/{project_number('p1')}/"  # As programs know it.
+    requests = [
+        {"parent": name.replace("projects/p1/", number), "tensorboardTimeSeries": series}
+        for name in names
+    ]
     made = await house.result("POST", f"{experiment}:batchCreate", {"requests": requests})
     ids = [entry["name"] for entry in made["tensorboardTimeSeries"]]
     assert [name.partition("/timeSeries")[0] for name in ids] == names

@@ -193,10 +193,10 @@ def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
         if change is not None and change.etag > seen and value == change.was:
             continue
         name, _, inner = key.partition("/")
-        if inner:
+        if inner and name in SHARED:
             result[name] = {**_shared(result, name), inner: value}
-        elif name not in SHARED or name not in result:
-            result[name] = value
+        elif key not in SHARED or key not in result:
+            result[key] = value
     return result
 
 

@@ -103,7 +103,9 @@ class Metadata(Resources[NodeName, Node]):
                 place = asdict(store) | {"kind": kind}
                 nodes = records(connection, _SQL["list"], place, NODE)
             else:
-                keys = [self.key(name) for name in sorted(within) if name.kind is kind]
+                # The caller was let into this store alone, and a filter may name another's context.
+                here = [name for name in sorted(within) if (name.store, name.kind) == (store, kind)]
+                keys = map(self.key, here)
                 there = [records(connection, _SQL["get"], key, NODE) for key in keys]
                 nodes = tuple(sorted(chain.from_iterable(there), key=lambda node: node.created))
             return tuple([self._with_parents(connection, node) for node in nodes])

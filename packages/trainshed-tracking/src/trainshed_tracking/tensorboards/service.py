@@ -5,7 +5,7 @@ The four levels differ in a few fields only. `points` has the points of series.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import require_default_bucket
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.names import default_bucket
 from trainshed.core.requests import Faults, Section, snake_case
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
@@ -42,6 +42,8 @@ SERVICE: Final = f"{V1}.TensorboardService"
 MAX_PLUGIN_DATA: Final = 65_000
 _MOST_AT_ONCE: Final = 1000
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
+_ETAG: Final = 10**6
+"""Nanoseconds of the last update that an etag tells apart."""
 
 
 _TEXTS: Final[Mapping[str, Callable[[BoardResource], str]]] = {
@@ -159,7 +161,9 @@ def _read_update(
     field, now = _field(level), call.services.now()
     sent = getattr(request, field)
     name = BoardName.parse(sent.name, level, of=f"{field}.name")
-    fields = read_update_mask(request.update_mask.paths, _UPDATABLE[level]) or _UPDATABLE[level]
+    paths, all_of = request.update_mask.paths, _UPDATABLE[level]
+    # Without a mask, what has a value; `*` names all.
+    fields = read_update_mask(paths, all_of) or [f for f in all_of if paths or getattr(sent, f)]
     return name, lambda record: _updated(record, sent, fields, now)
 
 
@@ -198,7 +202,7 @@ def view(record: BoardResource, bucket: str | None = None) -> Message:
         name=str(record.name),
         display_name=record.display_name,
         description=record.description,
-        etag=str(record.updated // 10**6),
+        etag=_etag(record),
     )
     set_micros(board.create_time, record.created)
     set_micros(board.update_time, record.updated)
@@ -221,6 +225,10 @@ def view(record: BoardResource, bucket: str | None = None) -> Message:
     return board
 
 
+def _etag(record: BoardResource) -> str:
+    return str(record.updated // _ETAG)
+
+
 def value_number(value_type: ValueType | None) -> int:
     return 0 if value_type is None else 1 + list(ValueType).index(value_type)
 
@@ -229,7 +237,7 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
     """Return the record of a resource to create. Raises InvalidRequest with all faults."""
     faults = Faults()
     level = name.level
-    _check(sent, level, faults)
+    _check(sent, level, faults, ("display_name",))
     if level is not Level.TENSORBOARD and not _ID.fullmatch(name.own_id):
         text = (
             f"{name.own_id!r} is not an id; it has at most 128 lowercase letters, digits and dashes, and "
@@ -260,26 +268,29 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
     )
 
 
-def _updated(
-    record: BoardResource, sent: Any, fields: tuple[str, ...], now: Nanos
-) -> BoardResource:
-    """Return the record with the fields of the sent. Raises InvalidRequest with all faults."""
+def _updated(record: BoardResource, sent: Any, fields: Sequence[str], now: Nanos) -> BoardResource:
+    """Return the record with the fields of the sent. Raises InvalidRequest with all faults, Aborted (it has
+    changed since its etag was read)."""
+    if sent.etag not in ("", _etag(record)):
+        raise Aborted(
+            f"{record.name} has changed since its etag {sent.etag!r} was read; read it again."
+        )
     faults = Faults()
     level = record.name.level
-    _check(sent, level, faults)
+    _check(sent, level, faults, fields)
     faults.refuse()
     for field in fields:
         value = _labels(sent, level) if field == "labels" else getattr(sent, field)
         record = replace(record, **{field: value})
-    return replace(record, updated=now)
+    return replace(record, updated=max(now, record.updated + _ETAG))
 
 
-def _check(sent: Any, level: Level, faults: Faults) -> None:
+def _check(sent: Any, level: Level, faults: Faults, fields: Sequence[str]) -> None:
     section = Section(wire_json.to_public(sent), _field(level), faults)
     if len(sent.display_name) > MAX_DISPLAY_NAME:
         section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
     if level is Level.SERIES:
-        if not sent.display_name:
+        if not sent.display_name and "display_name" in fields:
             section.fault("displayName", "The display name must be set.")
         if len(sent.plugin_data) > MAX_PLUGIN_DATA:
             section.fault("pluginData", f"At most {MAX_PLUGIN_DATA} bytes are allowed.")

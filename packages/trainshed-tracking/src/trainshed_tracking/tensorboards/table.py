@@ -78,7 +78,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
 
     def put(self, connection: sqlite3.Connection, record: BoardResource) -> None:
         """Raises InvalidRequest (another series of the run has that display name)."""
-        self._double(connection, record)
+        self._double(connection, record, is_new=False)
         super().put(connection, record)
         self._take_default(connection, record)
 
@@ -91,20 +91,24 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return (*super().remove(connection, record), *removed)
 
     def _double(
-        self, connection: sqlite3.Connection, series: BoardResource
+        self, connection: sqlite3.Connection, series: BoardResource, *, is_new: bool = True
     ) -> BoardResource | None:
         """Return the run's other series of the same display name, if its type and plug-in are also the same;
-        None if there is no such series. Raises InvalidRequest if it differs."""
+        None if there is no such series. Raises InvalidRequest if it differs, or the series is not new."""
         if series.name.level is not Level.SERIES:
             return None
         for other in records(connection, self.sql["called"], self.columns(series), self.codec):
             if other.name == series.name:
                 continue
-            if (other.value_type, other.plugin_name) == (series.value_type, series.plugin_name):
+            is_alike = (other.value_type, other.plugin_name) == (
+                series.value_type,
+                series.plugin_name,
+            )
+            if is_new and is_alike:
                 return other
+            kind = "" if is_alike else " of another type"
             text = (
-                f"A time series called {series.display_name!r} of another type does already exist in the "
-                "run."
+                f"A time series called {series.display_name!r}{kind} does already exist in the run."
             )
             raise InvalidRequest((Violation("tensorboard_time_series.display_name", text),))
         return None

@@ -76,7 +76,7 @@ _LISTS: Final = frozenset(
 )
 _BARE: Final = "project_ids"
 _ENTRIES: Final = "entries"
-_PARTS: Final = frozenset({_ENTRIES, "events"})
+_PARTS: Final = frozenset({_ENTRIES, "events", "requests", "write_run_data_requests"})
 _RENAMED: Final = _NAMES | {"experiment", "experiment_run", "model"}
 """Fields in which project numbers are replaced; some are within a resource, as in a job's specification."""
 _RENAMED_LISTS: Final = _LISTS | {_BARE}
