@@ -16,6 +16,7 @@ from trainshed.wire.status import WireError
 
 AI = "google.cloud.aiplatform.v1."
 ML = "google.cloud.ml.v1."
+DOMAIN = AI + "ExplanationMetadata.InputMetadata.FeatureValueDomain"
 
 
 def parse(kind: str, body: Any) -> Any:
@@ -55,6 +56,9 @@ def public(kind: str, body: Any) -> Any:
         ),
         (AI + "DiskSpec", {"bootDiskSizeGb": "2"}, {"bootDiskSizeGb": 2}),
         (ML + "TrainingInput", {"workerCount": 9}, {"workerCount": "9"}),
+        # the largest float, as protobuf prints it
+        (DOMAIN, {"maxValue": 3.4028234663852886e38}, {"maxValue": 3.4028235e38}),
+        (DOMAIN, {"maxValue": 3.4028235e38}, {"maxValue": 3.4028235e38}),
         # null is "not given" (spec/clients#task-inputs), zero is left out
         (AI + "Scheduling", {"timeout": None, "restartJobOnWorkerRestart": None}, {}),
         (AI + "CustomJob", {"labels": None, "jobSpec": None}, {}),

@@ -76,7 +76,7 @@ class Buckets:
         return self.locations.get(name)
 
     def is_closed(self, name: str, project: str) -> bool:
-        return name == "theirs" and project != "theirs"
+        return {"theirs": "theirs", **self.projects}.get(name, project) != project
 
     def is_unmounted(self, name: str) -> bool:
         return name == "afar"

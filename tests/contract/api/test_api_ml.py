@@ -114,7 +114,7 @@ async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
     """facts/resources#ml: patch with updateMask=labels; optimistic concurrency with the etag."""
     etag = (await created(house, labels={"a": "1"}))["etag"]
     changed = await house.result(
-        "PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {"b": "2"}, "etag": etag}
+        "PATCH", f"{JOBS}/job_1?updateMask=labels,etag", {"labels": {"b": "2"}, "etag": etag}
     )
     assert changed["labels"] == {"b": "2"}
     assert changed["etag"] != etag
@@ -135,6 +135,7 @@ async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
     ("query", "body", "field"),
     [
         ("", {"labels": {"a": "b"}}, "update_mask"),
+        ("?updateMask=etag", {"labels": {"a": "b"}}, "update_mask"),
         ("?updateMask=labels,trainingInput.region", {"labels": {}}, "update_mask"),
         ("?updateMask=labels", {"labels": {"A": "b"}}, "labels.A"),
         ("?updateMask=labels", {"labels": {"trainshed-notify": "x"}}, "labels.trainshed-notify"),

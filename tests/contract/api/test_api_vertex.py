@@ -272,7 +272,11 @@ async def test_a_project_is_the_same_by_its_number(house: House) -> None:
     assert await house.result("GET", f"{contexts}?filter={quote(below)}") == {}
     spec = custom_job()["jobSpec"] | {"tensorboard": board.replace("p1", str(project_number("p1")))}
     spec |= {"serviceAccount": "a@p1.iam.gserviceaccount.com"}
-    job = await house.call("POST", JOBS, custom_job() | {"jobSpec": spec})
+    spec |= {"baseOutputDirectory": {"outputUriPrefix": "gs://own/out"}}
+    house.buckets.ensure("own", "US", "p1")
+    # So that it is looked at aside.
+    spec["workerPoolSpecs"][0]["pythonPackageSpec"]["args"] = ["x" * 1000] * 20
+    job = await house.call("POST", f"{numbered}/customJobs", custom_job() | {"jobSpec": spec})
     assert job.json["jobSpec"]["tensorboard"] == board, job.body
     other = await house.call("GET", "/v1/projects/123456789012/locations/us-central1/customJobs")
     assert other.json == {}

@@ -176,7 +176,8 @@ async def test_a_job_goes_on_from_an_earlier_one(house: House) -> None:
     await created(house, "most", resumePreviousJobId="more")
     assert (await record(house, "most")).spec.resumed == (first.study, more.study)
     # What it leaves out of the search is as it was before: public programs name only the job.
-    rest = ml_job(job_id="rest", hyperparameters={"resumePreviousJobId": "census"})
+    search = {"resumePreviousJobId": "census"}
+    rest = ml_job(job_id="rest", hyperparameters=search, args=["x" * 1000] * 20)
     await house.result("POST", JOBS, rest)
     assert (await record(house, "rest")).spec.study == first.spec.study
 

@@ -133,7 +133,7 @@ async def update(call: Call, request: Any) -> Message:
     """Replace the labels, which are all that can change. `job.etag` guards against a lost update. What is
     stored already is not checked again: a notification target may be there no longer."""
     name = _job_name(request.name)
-    if not read_update_mask(request.update_mask.paths, ("labels",)):
+    if "labels" not in read_update_mask(request.update_mask.paths, ("labels", "etag")):
         text = "Only labels can be updated: give updateMask=labels."
         raise InvalidRequest((Violation("update_mask", text),))
     faults = Faults()
@@ -183,7 +183,14 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.UpdateJob": update,
 }
 
-CHECKS: Final[Checks] = {f"{_SERVICE}.CreateJob": check_create}
+
+def _check_alone(call: Call, request: Any) -> None:
+    # What a resumed search leaves out only the store knows.
+    if not request.job.training_input.hyperparameters.resume_previous_job_id:
+        check_create(call, request)
+
+
+CHECKS: Final[Checks] = {f"{_SERVICE}.CreateJob": _check_alone}
 
 
 def _job_name(text: str) -> JobName:

@@ -345,7 +345,9 @@ class Walk:
             if plan.full_name == plans.FIELD_MASK:
                 message.paths.extend(plans.read_mask(raw))
                 return
-            depth = (MAX_DEPTH - self._depth) * 2 // _OF_VALUE
+            # What is stored may have come in binary form, where lists nest deeper.
+            left = MAX_DEPTH - self._depth
+            depth = MAX_DEPTH if self._keep_output_only else left * 2 // _OF_VALUE
             json_format.ParseDict(
                 raw, message, descriptor_pool=pool.TYPES, max_recursion_depth=depth
             )

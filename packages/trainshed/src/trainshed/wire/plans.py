@@ -26,7 +26,8 @@ Reader = Callable[[Any], Any]
 _INTEGRAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _NUMERIC = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _BASE64_URLSAFE = str.maketrans("-_", "+/")
-_FLOAT_MAX: Final = 3.4028234663852886e38
+_FLOAT_MAX: Final = 3.4028235e38
+"""The largest one as protobuf prints it, which is a little more than it is."""
 _NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

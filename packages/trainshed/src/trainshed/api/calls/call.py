@@ -7,7 +7,7 @@ name of the resource that it carries. Only Logging also lists bare projects, and
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -136,13 +136,17 @@ class Registry(Struct, frozen=True):
             known = routes.by_name(call.method) or routes.KnownMethod(call.method, "")
             raise not_served(known, self.handlers)
 
+        def named(request: Message) -> Message:
+            name_by_id(request, (*call.principal.rights.projects, call.services.settings.project))
+            return request
+
         def read_whole() -> Message:
             try:
-                request = read()
+                request = named(read())
             except WireError as refused:
                 if check is None:
                     raise
-                raise completed(refused, partial(check, call)) from None
+                raise completed(refused, lambda broken: check(call, named(broken))) from None
             if check is not None and size >= LARGE:
                 check(call, request)
             return request
@@ -157,7 +161,6 @@ async def _performed(handler: Handler, call: Call, request: Any) -> Message:
     """Return what a handler answers to a call, if its principal may make it in the projects that the request
     names. Raises PermissionDenied, and what the handler raises."""
     principal, services, method = call.principal, call.services, call.method
-    name_by_id(request, (*principal.rights.projects, services.settings.project))
     projects = tuple(projects_of(request))
 
     async def answer() -> Message:
