@@ -3,6 +3,7 @@
 import calendar
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from tests.unit.clusters import NOW, SECOND, World, gang, node
@@ -173,10 +174,13 @@ def test_a_person_s_budget_is_theirs_alone_and_may_be_one_of_money() -> None:
     assert waiting.message == f"{ANA} has used 6 of 5 of this month's budget"
 
 
-def test_a_budget_of_nothing_lets_nothing_start_and_a_raised_one_everything() -> None:
-    month = Month(GPU_HOURS, 0)
+@pytest.mark.parametrize("person", ["", EACH])
+def test_a_budget_of_nothing_lets_nothing_start_and_a_raised_one_everything(person: str) -> None:
+    month = Month(GPU_HOURS, 0, person)
     month.wait(1)
     assert month.admitted(moment(2026, 11, 3)) == []
+    waiting = month.tracker.why(JobUid(1), moment(2026, 11, 3))
+    assert waiting is not None and "budget" in waiting.message
     month.tracker.set_quotas({month.key: 1})
     assert month.admitted(moment(2026, 11, 3)) == [1]
 

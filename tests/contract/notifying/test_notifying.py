@@ -66,6 +66,7 @@ def hook() -> Generator[Hook]:
             receiver.taken.append((self.path, headers, body))
             self.send_response(receiver.answers.pop(0) if receiver.answers else 200)
             self.send_header("location", f"{receiver.url}/elsewhere")
+            self.send_header("transfer-encoding", "chunked")  # Nobody needs what does not come.
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the library
@@ -298,6 +299,28 @@ async def test_a_store_that_fails_amid_a_pass_has_nothing_sent_twice(
         answered.set()
         await until_forgotten(house, but=1)
     assert len(sent) == 4 == len(set(sent))
+
+
+async def test_what_comes_meanwhile_does_not_wait_for_a_slow_target(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    async def send(target: str, _: str, __: str) -> None:
+        sent.append(target)
+        if target == "slow":
+            house.clock += MINUTE
+        if len(sent) == 1:
+            await failed(house, outbox, **{"trainshed-notify": "ops"})
+
+    slow, quick = NotifyTable("slow", "https://a", jobs="all"), NotifyTable("ops", "https://b")
+    outbox = worker(house, slow, quick)
+    for _ in range(3):
+        await failed(house, outbox)
+    monkeypatch.setattr(Senders, "send", staticmethod(send))
+    async with at_work(outbox):
+        await until_forgotten(house)
+    assert sent[:2] == ["slow", "ops"]
 
 
 async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(

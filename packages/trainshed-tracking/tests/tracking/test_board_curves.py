@@ -13,7 +13,7 @@ from trainshed.core.curves import CurveWriter, Point
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid
-from trainshed_tracking.metadata.records import NodeKind, NodeName
+from trainshed_tracking.metadata.records import Edge, EdgeRole, NodeKind, NodeName, new_run
 from trainshed_tracking.stores import stores_in
 from trainshed_tracking.tensorboards.curves import curves_of
 from trainshed_tracking.tensorboards.records import BoardName, BoardResource, Level
@@ -117,3 +117,22 @@ async def test_a_tensorboard_that_is_gone_keeps_no_curves_from_the_job(house: Bo
     async with house.service() as curves:
         curves.follow(running)
         await house.until({":acc": {1: 1.0}})
+
+
+async def test_who_links_its_contexts_in_a_circle_keeps_the_job_from_nothing(
+    house: BoardHouse,
+) -> None:
+    await house.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
+    running = await house.created(with_board(RUNNING))
+    run, experiment = context("7-eval"), context("7")
+    async with house.service() as curves:
+        EventWriter(house.logs, clock).scalar("acc", 0, 0)
+        curves.follow(running)
+        await house.until({":acc": {0: 0.0}})
+        await house.stores.metadata.create(new_run(run, "eval", CREATED))
+        await house.stores.metadata.link((Edge(run, EdgeRole.CHILD, experiment, CREATED),))
+        EventWriter(house.logs / "eval", clock).scalar("acc", 1, 1)
+        await house.ended(with_board(OVER))
+        await curves.finish(with_board(OVER))
+        assert await house.store.curves.unfinished() == ()
+    assert (await house.values())["eval:acc"] == {1: 1.0}

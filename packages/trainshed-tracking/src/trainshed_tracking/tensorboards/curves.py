@@ -109,8 +109,8 @@ class BoardCurves:
             await self._add_series(run, [tag for tag in points if tag not in run.series])
             # Raises NotFound if the run was deleted meanwhile: then nothing may be written for it.
             await self._stores.tensorboards.get(run.resource.name)
-        except NotFound:
-            self._stop("was deleted in part, and gets no more points of this job")
+        except (NotFound, InvalidRequest) as failure:
+            self._stop(f"gets no more points of this job: {failure}")
             return
         if run.is_full:
             return

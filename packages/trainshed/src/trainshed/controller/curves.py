@@ -42,6 +42,8 @@ _AT_ONCE: Final = 2
 """Jobs whose files are read at the same time: others need threads as well."""
 _END: Final = 5.0
 """Seconds that the end of a job waits for the last of its curves; the rest is read after it."""
+_LATE: Final = 600.0
+"""Seconds for which those of one job, which may never be read to their ends, hold up others."""
 
 _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
 
@@ -129,7 +131,7 @@ class JobCurves:
             followed = self._followed.get(job.uid)
             tasks = [self._resuming, followed.task if followed is not None else None]
             if reading := [task for task in tasks if task is not None]:
-                await asyncio.wait(reading)
+                await asyncio.wait(reading, timeout=_LATE)
         known = await self._stores.curves.series(job.uid)
         chosen = representative([series for series in known if series.tag == tag])
         points: Sequence[Point] = ()
@@ -154,7 +156,7 @@ class JobCurves:
                 if isinstance(work, Job) and (task := self._begin(work).task) is not None:
                     # One after the other, since nobody waits for them.
                     self._followed[uid].ended.set()
-                    await asyncio.wait([task])
+                    await asyncio.wait([task], timeout=_LATE)
 
     def _begin(self, job: Job) -> _Followed:
         followed = self._followed[job.uid] = _Followed(job)

@@ -32,6 +32,8 @@ from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)
 
+_TURN: Final = 10 * 10**9
+"""Nanoseconds after which a slow target's next notification waits for those of others that came meanwhile."""
 _BATCH: Final = 50
 """Notifications that are looked at together."""
 _LONGEST_WAIT: Final = 600.0
@@ -142,8 +144,10 @@ class OutboxWorker:
     async def _try_all(self, group: Sequence[Outgoing]) -> None:
         """Send the notifications of one target. After a failure the rest is not tried, because it would fail
         as well, and each try may take long."""
-        cause = None
+        cause, begun = None, self._now()
         for outgoing in group:
+            if cause is None and self._now() - begun > _TURN:
+                return  # The rest is still due. Others' may have come meanwhile.
             due = next_try(outgoing.notification.created, outgoing.tries + 1, self._now())
             # Before it is sent: on a full disk it would be sent with each pass.
             await self._outbox.put_off(outgoing.id, due or self._now())

@@ -70,7 +70,6 @@ class Senders:
 _TIMEOUT: Final = 10.0
 """Seconds for each step: connecting, sending, and waiting for the answer."""
 _MAIL_TIMEOUT: Final = 20.0
-_LONGEST_ANSWER: Final = 4096
 
 
 def signed(id_: str, at: int, body: bytes, secret: str | None) -> dict[str, str]:
@@ -102,7 +101,6 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
         sent = {**headers, "content-type": "application/json", "user-agent": "trainshed"}
         connection.request("POST", path, body, sent)
         answer = connection.getresponse()
-        answer.read(_LONGEST_ANSWER)
     except (OSError, http.client.HTTPException) as failure:
         raise NotSent(f"{where} did not take it: {str(failure) or repr(failure)}") from failure
     finally:

@@ -168,7 +168,7 @@ def _condition(snapshot: Snapshot, name: str) -> str:
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
     """Explain that a quota, or the number of replicas at once, is used up."""
-    if (budget := snapshot.exhausted.get(meter.key)) is not None:
+    if (budget := snapshot.spent(meter.key)) is not None:
         project = meter.key.project_id
         raised = f"an owner can set a larger one: trainshed quotas --project {project} shows them"
         return Waiting(WaitReason.QUOTA, budget, raised)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.catalog.quotas import GLOBAL, JOBS, SHARE
+from trainshed.core.catalog.quotas import BUDGETS, GLOBAL, HARD_BUDGETS, JOBS, SHARE
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import (
@@ -365,6 +365,16 @@ class Snapshot:
         """Return a quota's limit; None = it has none."""
         return limit_of(self.quotas, key)
 
+    def spent(self, key: QuotaKey) -> str | None:
+        """Return the sentence about a budget that is used up, by the key of a number of jobs; None = none
+        is."""
+        # A budget of nothing that each person has is used up by people who are not known yet.
+        if key not in self.exhausted and key.metric == JOBS and key.person:
+            budgets = (replace(key, metric=metric) for metric in (*BUDGETS, *HARD_BUDGETS))
+            if any(self.limit(budget) == 0 for budget in budgets):
+                return f"{key.person} has a budget of 0 this month"
+        return self.exhausted.get(key)
+
     def due(self, project: str, person: str | None) -> float:
         """Return how much of the fair share a person is due in a project, or for None the project itself."""
         key = QuotaKey(project, GLOBAL, SHARE, person or "")
@@ -402,7 +412,7 @@ class Snapshot:
     def _limit(self, key: QuotaKey) -> int | None:
         if key == AT_ONCE:
             return None if self.policy.strict else thousandths(self.policy.max_replicas)
-        if key in self.exhausted:
+        if self.spent(key) is not None:
             return 0
         limit = self.limit(key)
         return None if limit is None else thousandths(limit)

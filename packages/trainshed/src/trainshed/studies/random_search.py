@@ -49,19 +49,31 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
     """Yield all points of a tree of parameters, in the order in which the last one changes fastest."""
     nodes = [Node(parameter) for parameter in parameters]
 
-    def points(index: int, chosen: dict[int, Value]) -> Iterator[Parameters]:
-        if index == len(nodes):
-            yield tuple((nodes[at].parameter.id, value) for at, value in chosen.items())
-            return
-        parent, when = nodes[index].parameter.parent, nodes[index].parameter.when
-        if parent is None or (
+    chosen: dict[int, Value] = {}
+
+    def values(node: Node) -> Iterator[Value | None]:
+        """Yield those that a parameter has beside the values of the ones before it; None = it has none."""
+        parent, when = node.parameter.parent, node.parameter.when
+        if parent is not None and not (
             parent in chosen and any(is_same(chosen[parent], trigger) for trigger in when)
         ):
-            node = nodes[index]
-            evenly = (node.value(step / (STEPS - 1)) for step in range(STEPS))
-            for value in node.choices if node.size else evenly:
-                yield from points(index + 1, {**chosen, index: value})
+            yield None
+        elif node.size:
+            yield from node.choices
         else:
-            yield from points(index + 1, chosen)
+            yield from (node.value(step / (STEPS - 1)) for step in range(STEPS))
 
-    return points(0, {})
+    # A stack in place of recursion: there may be a thousand parameters.
+    levels = [values(nodes[0])]
+    while levels:
+        chosen.pop(len(levels) - 1, None)
+        for value in levels[-1]:
+            if value is not None:
+                chosen[len(levels) - 1] = value
+            if len(levels) < len(nodes):
+                levels.append(values(nodes[len(levels)]))
+            else:
+                yield tuple((nodes[at].parameter.id, value) for at, value in chosen.items())
+            break
+        else:
+            levels.pop()
