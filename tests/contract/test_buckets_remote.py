@@ -259,7 +259,9 @@ def test_other_parts_of_the_service(bucket: Any, door: ObjectStore) -> None:
     assert not parts.has_object("gs://far-1/out/q")
     with pytest.raises(FileNotFoundError):
         parts.open("gs://far-1/out/q")
-    parts.write_probe("gs://far-1/out")
+    parts.write_probe("gs://far-1/out", "theirs", "sa@theirs")
+    with pytest.raises(ValueError, match=r"does not have storage\.objects\.create"):
+        parts.write_probe("gs://far-1/out", "own", "sa@own")
     assert [blob.name for blob in bucket.list_blobs()] == ["out/p.tar.gz"]
     assert (parts.last_written("gs://far-1/out") or 0) > before
     assert parts.shown("theirs") == ()

@@ -61,8 +61,8 @@ class House:
         self.logs = root / "bucket" / "out" / "logs"
         (root / "bucket").mkdir()
 
-    def directory(self, uri: str, project: str) -> Directory | None:
-        assert project == "demo"
+    def directory(self, uri: str, project: str, account: str) -> Directory | None:
+        assert project == "demo" and account.startswith("service-")
         self.asked.append(uri)
         return LocalDirectory(self.root / "bucket", tuple(uri.split("/")[3:]))
 

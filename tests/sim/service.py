@@ -86,7 +86,7 @@ class SimBuckets:
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         return ()
 
-    def write_probe(self, uri: str) -> None: ...
+    def write_probe(self, uri: str, project: str, account: str) -> None: ...
 
 
 class Unheard(ServiceLog):

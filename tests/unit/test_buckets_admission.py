@@ -30,7 +30,7 @@ from trainshed.buckets.callers import (
 )
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.setup import BucketRules
-from trainshed.core.names import default_bucket
+from trainshed.core.names import default_bucket, project_number
 
 PERSON = Caller("owner@x", {"": Reach.ADMIN})
 PROGRAM = Caller("sa@p", program=JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
@@ -109,6 +109,11 @@ def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> N
     assert not readable("p", granted("roles/storage.objectViewer", theirs))
     mine = "serviceAccount:any@p.iam.gserviceaccount.com"
     assert readable("p", granted("roles/storage.objectViewer", mine))
+    # What the service itself reads for a job it reads as the job.
+    agent = f"service-{project_number('p')}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
+    assert not readable("p", granted("roles/storage.objectViewer", mine), agent)
+    usual = granted("roles/storage.objectViewer", f"serviceAccount:{agent}")
+    assert readable("p", usual) and readable("p", usual, agent)
 
 
 @pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "trainshed"])

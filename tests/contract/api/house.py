@@ -75,7 +75,7 @@ class Buckets:
     def bucket_location(self, name: str) -> str | None:
         return self.locations.get(name)
 
-    def is_closed(self, name: str, project: str) -> bool:
+    def is_closed(self, name: str, project: str, account: str | None = None) -> bool:
         return {"theirs": "theirs", **self.projects}.get(name, project) != project
 
     def is_unmounted(self, name: str) -> bool:

@@ -8,7 +8,7 @@ from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import violations
-from tests.unit.specs_requests import custom_job, ml_job, package
+from tests.unit.specs_requests import SKLEARN, container, custom_job, ml_job, package
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.copies import copy_of
 from trainshed.core.lifecycle.records import Job
@@ -54,6 +54,15 @@ async def test_every_kind_of_job_is_pinned(house: House) -> None:
     trials = tuning_job(trialJobSpec=vertex["jobSpec"])
     path = f"{LOCATION}/hyperparameterTuningJobs"
     assert pins(await made(house, path, trials)) == expected
+
+
+async def test_a_container_s_arguments_open_no_other_project_s_packages(house: House) -> None:
+    """The service fetches what they name as it fetches `packageUris`."""
+    args = ["--module_name=own.show", "--package_uris=gs://theirs/trainer-0.1.tar.gz"]
+    answer = await house.call(
+        "POST", CUSTOM_JOBS, custom_job(container(imageUri=SKLEARN, args=args))
+    )
+    assert "it belongs to another one" in violations(answer)["package_uris"]
 
 
 async def test_a_project_gets_its_default_bucket_with_its_first_job(house: House) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.house import LOCATION, SETTINGS, House
 from tests.contract.api.refusals import fields
 from trainshed.core.names import project_number
 
@@ -171,6 +172,7 @@ async def test_a_write_is_all_or_nothing(house: House) -> None:
 
 
 async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -> None:
+    house.serve(settings=replace(SETTINGS, project="p1"))
     board = await board_made(house)
     await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
     experiment = f"{board}/experiments/e"

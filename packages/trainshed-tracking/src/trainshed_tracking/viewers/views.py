@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from trainshed.access.principals import Shown
 from trainshed.api.calls.links import MOST_JOBS, Links
 from trainshed.api.resources.jobs import jobs_below
+from trainshed.core.environment import service_account
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -109,15 +110,14 @@ async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDir
         jobs += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
     written = [(name, job, uri) for name, job in jobs if (uri := job.spec.log_directory)]
     shown = written[-MOST_DIRECTORIES:]
-    if len(shown) == 1:
-        return (LogDirectory(None, shown[0][2], shown[0][1].name.project_id),)
     names = [name for name, _, _ in shown]
-    return tuple(
-        LogDirectory(
-            name if names.count(name) == 1 else f"{name}-{job.uid}", uri, job.name.project_id
-        )
-        for name, job, uri in shown
-    )
+    directories: list[LogDirectory] = []
+    for name, job, uri in shown:
+        label = name if names.count(name) == 1 else f"{name}-{job.uid}"
+        project = job.name.project_id
+        account = service_account(project, job.spec)
+        directories.append(LogDirectory(label if len(shown) > 1 else None, uri, project, account))
+    return tuple(directories)
 
 
 def _name(job: Job, parent: str | None) -> str:

@@ -92,8 +92,8 @@ def home_of(account: str) -> str:
     """Return the project, by id or number, to which a service account belongs by its address; "" if that does
     not say it."""
     name, _, domain = account.partition("@")
-    if domain == "developer.gserviceaccount.com":
-        return name.removesuffix("-compute")
+    if domain in ("developer.gserviceaccount.com", "gcp-sa-aiplatform-cc.iam.gserviceaccount.com"):
+        return name.removeprefix("service-").removesuffix("-compute")
     home = domain.removesuffix(".iam.gserviceaccount.com")
     return home if home != domain else ""
 

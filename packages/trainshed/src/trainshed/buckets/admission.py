@@ -172,9 +172,11 @@ def shown(project: str, holding: Holding) -> bool:
     return all(_open_to_program(project, None, permission, holding) for permission in _MOUNTED)
 
 
-def readable(project: str, holding: Holding) -> bool:
-    """Whether programs of a project may read objects of a bucket under at least one of its service
-    accounts."""
+def readable(project: str, holding: Holding, account: str | None = None) -> bool:
+    """Whether programs of a project may read objects of a bucket as this service account; None = under at
+    least one of its own."""
+    if account is not None:
+        return _open_to_program(project, account, _GET, holding)
     own = (project, str(project_number(project)))
     accounts = {
         member.removeprefix("serviceAccount:")

@@ -85,8 +85,9 @@ class Ports(Struct, frozen=True):
     #: Returns (name, directory) of the buckets that a project's programs may see. Does not block. Raises
     #: EngineUnavailable.
     shown_buckets: Callable[[str], tuple[tuple[str, str], ...]]
-    #: Raises OSError or ValueError, with the reason, if a program could not write to a URI. Blocks.
-    write_probe: Callable[[str], None]
+    #: Raises OSError or ValueError, with the reason, if a program of a project could not write to a URI as a
+    #: service account. Blocks.
+    write_probe: Callable[[str, str, str], None]
     #: Takes the output of preparations.
     log: ServiceLog
     launch_defaults: LaunchDefaults
@@ -422,8 +423,10 @@ def _probed(job: Job) -> str | None:
 async def _probe_job_dir(ports: Ports, job: Job) -> None:
     if not (directory := _probed(job)):
         return
+    project = job.name.project_id
+    account = service_account(project, job.spec)
     try:
-        await asyncio.to_thread(ports.write_probe, directory)
+        await asyncio.to_thread(ports.write_probe, directory, project, account)
     except (OSError, ValueError) as failure:
         raise PackageFailed(f"The job directory {directory} cannot be written: {failure}") from None
 

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from trainshed.core.curves import MOST_SERIES, CurveSeries, CurveWriter, Point, point
+from trainshed.core.environment import service_account
 from trainshed.core.errors import RequestError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -55,8 +56,9 @@ class CurveStores(Struct, frozen=True):
     points: PointFiles
     reader: Reader
     intake: Intake
-    #: Returns the directory of a URI; None if no program of the project may read it. Blocks.
-    directory: Callable[[str, str], Directory | None]
+    #: Returns the directory of a URI; None if no program of the project may read it as the service account.
+    #: Blocks.
+    directory: Callable[[str, str, str], Directory | None]
     #: Returns what writes the curves of a job to the tensorboard that it names; None = it names none.
     board: Callable[[Job], CurveWriter | None]
     #: Returns a new identity, ascending with time.
@@ -175,8 +177,11 @@ class JobCurves:
             followed.series = {
                 (series.run, series.tag): series for series in await curves.series(job.uid)
             }
-        uri, project = job.spec.log_directory, job.name.project_id
-        directory = await asyncio.to_thread(self._stores.directory, uri, project) if uri else None
+        directory = None
+        if uri := job.spec.log_directory:
+            project = job.name.project_id
+            account = service_account(project, job.spec)
+            directory = await asyncio.to_thread(self._stores.directory, uri, project, account)
         if directory is None:
             await followed.ended.wait()
         else:

@@ -6,8 +6,11 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Final
 
+from trainshed.access.job_tokens import JobClaims
 from trainshed.access.principals import member_of
 from trainshed.api.calls.services import ContentDigest
+from trainshed.buckets.admission import admit
+from trainshed.buckets.callers import Caller
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.tree import encode_segment
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound, no_such_bucket
@@ -51,10 +54,13 @@ class BucketAdapter:
                 "again to have an empty one"
             ) from failure
 
-    def write_probe(self, uri: str) -> None:
-        """Raise ValueError, with the reason, if nothing can be written below the URI."""
+    def write_probe(self, uri: str, project: str, account: str) -> None:
+        """Raise ValueError, with the reason, if a program can write nothing below the URI."""
         try:
-            self._store.write_probe(*parse_gs_uri(uri))
+            bucket, prefix = parse_gs_uri(uri)
+            program = Caller(account, program=JobClaims(0, 0, "", project, account))
+            admit(program, "storage.objects.create", self._store.catalog.holding(bucket))
+            self._store.write_probe(bucket, prefix)
         except BucketsError as failure:
             raise ValueError(str(failure)) from None
 
@@ -86,8 +92,8 @@ class BucketAdapter:
         except BucketsError:
             return None
 
-    def is_closed(self, name: str, project: str) -> bool:
-        return self._store.catalog.is_closed(name, project)
+    def is_closed(self, name: str, project: str, account: str | None = None) -> bool:
+        return self._store.catalog.is_closed(name, project, account)
 
     def is_unmounted(self, name: str) -> bool:
         return self._store.catalog.is_unmounted(name)
@@ -153,10 +159,10 @@ _LARGEST: Final = 256 << 20
 """Bytes of a remote object up to which it is fetched: it is fetched as a whole each time it has changed."""
 
 
-def find_summaries(store: ObjectStore, uri: str, project: str) -> Directory | None:
-    """Return the directory of a URI; None if no program of the project may read it."""
+def find_summaries(store: ObjectStore, uri: str, project: str, account: str) -> Directory | None:
+    """Return the directory of a URI; None if no program of the project may read it as the account."""
     try:
-        bucket, name = _readable(store, uri, project)
+        bucket, name = _readable(store, uri, project, account)
     except BucketsError:
         return None
     if store.catalog.is_remote(bucket):
@@ -164,11 +170,11 @@ def find_summaries(store: ObjectStore, uri: str, project: str) -> Directory | No
     return LocalDirectory(store.catalog.directory(bucket), path_below(name))
 
 
-def _readable(store: ObjectStore, uri: str, project: str) -> tuple[str, str]:
-    """Return the bucket and the directory of a URI. Raises NotFound also where the project may not read,
+def _readable(store: ObjectStore, uri: str, project: str, account: str) -> tuple[str, str]:
+    """Return the bucket and the directory of a URI. Raises NotFound also where a program may not read,
     InvalidRequest."""
     bucket, name = parse_gs_uri(uri)
-    if not store.catalog.exists(bucket) or store.catalog.is_closed(bucket, project):
+    if not store.catalog.exists(bucket) or store.catalog.is_closed(bucket, project, account):
         raise no_such_bucket(bucket)
     return bucket, name.rstrip("/")
 
@@ -177,7 +183,7 @@ def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | Non
     """Return a directory's place on disk if it contains an event file, otherwise None. Raises
     FailedPrecondition: it is elsewhere."""
     try:
-        bucket, name = _readable(store, wanted.uri, wanted.project)
+        bucket, name = _readable(store, wanted.uri, wanted.project, wanted.account)
     except BucketsError:
         return None
     if store.catalog.is_remote(bucket):

@@ -26,6 +26,8 @@ class LogDirectory(Struct, frozen=True):
     uri: str
     #: The project whose programs wrote it.
     project: str
+    #: The service account that the job runs as.
+    account: str
 
 
 class ShownDirectory(Struct, frozen=True):

@@ -7,7 +7,7 @@ name of the resource that it carries. Only Logging also lists bare projects, and
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -146,7 +146,8 @@ class Registry(Struct, frozen=True):
             except WireError as refused:
                 if check is None:
                     raise
-                raise completed(refused, lambda broken: check(call, named(broken))) from None
+                of_it = partial(check, call)
+                raise completed(refused, lambda broken: of_it(named(broken))) from None
             if check is not None and size >= LARGE:
                 check(call, request)
             return request

@@ -65,8 +65,9 @@ class BucketProbe(Protocol):
         """Return a bucket's location (`US`, `us-central1`); None if there is no bucket of this name."""
         ...
 
-    def is_closed(self, name: str, project: str) -> bool:
-        """Whether programs of a project may not read from an existing bucket."""
+    def is_closed(self, name: str, project: str, account: str | None = None) -> bool:
+        """Whether programs of a project may not read from an existing bucket as this service account; None =
+        under any."""
         ...
 
     def is_unmounted(self, name: str) -> bool:

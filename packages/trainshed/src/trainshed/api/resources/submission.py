@@ -16,6 +16,7 @@ from trainshed.api.calls.call import actor_of
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
 from trainshed.api.resources.jobs import asked_for, find_by_uid
+from trainshed.core.environment import service_account
 from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,
@@ -254,28 +255,30 @@ def _notices(at: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
 
 
 def _missing_buckets(
-    uses: Iterable[BucketUse], buckets: BucketProbe, project: str
+    uses: Iterable[BucketUse], buckets: BucketProbe, project: str, account: str | None = None
 ) -> Iterator[Violation]:
-    """Yield a violation for every well-formed URI whose bucket does not exist for the project; the
-    specification's check reports the others."""
+    """Yield a violation for every well-formed URI whose bucket does not exist for the project and this
+    service account (None = any of its own); the specification's check reports the others."""
     known: dict[str, str | None] = {}
     for field, uri in uses:
         if not uri or bucket_path_fault(uri):
             continue
         bucket = uri[5:].partition("/")[0]
         if bucket not in known:
-            known[bucket] = _why_missing(bucket, buckets, project)
+            known[bucket] = _why_missing(bucket, buckets, project, account)
         if known[bucket] is not None:
             yield Violation(
                 field, f"The bucket {bucket!r} of {uri!r} does not exist{known[bucket]}"
             )
 
 
-def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str | None:
+def _why_missing(
+    bucket: str, buckets: BucketProbe, project: str, account: str | None
+) -> str | None:
     """Return how the sentence continues that says so; None if the bucket exists."""
     if buckets.bucket_location(bucket) is None:
         return f"; create it first, for example with `gcloud storage buckets create gs://{bucket}`."
-    if buckets.is_closed(bucket, project):
+    if buckets.is_closed(bucket, project, account):
         return (
             f" for the project {project!r}: it belongs to another one. Name a bucket of {project!r} or a "
             "shared one, or grant the job's service account a role in the bucket's IAM policy."
@@ -302,6 +305,12 @@ async def pinned(services: Services, work: Work) -> Work:
     uris = tuple(dict.fromkeys(uri for pool in spec.pools for uri in pool.program.package_uris))
     if not uris:
         return work
+    project = work.name.project_id
+    account = service_account(project, spec)
+    # The service fetches them itself, also those that are named among a container's arguments.
+    named_by = (("package_uris", uri) for uri in uris)
+    if closed := tuple(_missing_buckets(named_by, services.buckets, project, account)):
+        raise InvalidRequest(closed)
     before = await _before(services.reader, work)
     demanded = {uri: before.get(uri) or digest_in(uri) for uri in uris}
     seen = await asyncio.to_thread(_seen, services.buckets, uris)

@@ -148,11 +148,11 @@ class BucketCatalog:
     def _is_unmounted(self, record: BucketRecord) -> bool:
         return self.is_remote(record.name) or bool(promises(record.settings))
 
-    def is_closed(self, bucket: str, project: str) -> bool:
-        """Whether a bucket exists but programs of a project may read nothing in it, under any service
-        account."""
+    def is_closed(self, bucket: str, project: str, account: str | None = None) -> bool:
+        """Whether a bucket exists but programs of a project may read nothing in it as this service account;
+        None = under any."""
         holding = self.holding(bucket)
-        return holding is not None and not readable(project, holding)
+        return holding is not None and not readable(project, holding, account)
 
     def project_of(self, record: BucketRecord) -> str:
         table = self.tables.get(record.name)
