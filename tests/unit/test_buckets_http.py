@@ -218,6 +218,7 @@ def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
     plain = ask("GET", ITEM + "z?alt=media")
     assert plain.body == content
     assert "content-encoding" not in plain.headers
+    assert "content-length" not in ask("HEAD", ITEM + "z?alt=media").headers
     # What is packed for the way alone (gsutil cp -J, gcloud storage cp --gzip-in-flight) is stored unpacked.
     put(ask, "w", gzip.compress(content), content_encoding="gzip")
     assert ask("GET", ITEM + "w?alt=media", accept_encoding="gzip").body == content
@@ -241,6 +242,9 @@ def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
         ("POST", UPLOAD + "?uploadType=other&name=x", 400),
         ("POST", UPLOAD + "?uploadType=media", 400),
         ("GET", "/storage/v1/b/no-such-bucket/o", 404),
+        # Where a name is missing, the bucket is not meant.
+        ("DELETE", ITEM, 404),
+        ("PUT", ITEM, 404),
         ("GET", ITEM + "x?generation=abc", 400),
         ("PUT", UPLOAD + "?upload_id=abc", 404),
         ("PUT", f"{UPLOAD}?upload_id={300 * 'a'}", 404),

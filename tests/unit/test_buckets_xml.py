@@ -58,6 +58,7 @@ def test_an_object_is_put_read_and_deleted(ask: Ask) -> None:
     read = ask("GET", "/bucket/a/b?userProject=p&X-Goog-Date=d", range="bytes=1-2")
     assert (read.status, read.body) == (206, b"el")
     # `object_store` takes an answer without any of these for a fault of the server.
+    assert read.headers["x-goog-meta-owner"] == "me"
     for name in ("etag", "x-goog-generation"):
         assert read.headers[name] == written.headers[name]
     assert parsedate_to_datetime(read.headers["last-modified"]).tzinfo is not None

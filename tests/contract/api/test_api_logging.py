@@ -213,6 +213,7 @@ async def test_the_audit_is_a_log_of_the_project_for_who_asks_for_it_and_may(hou
     [denied] = (await entries(house, f"{AUDIT} AND protoPayload.status.code=7")).json["entries"]
     assert denied["protoPayload"]["status"] == {"code": 7, "message": "PERMISSION_DENIED"}
     assert denied["severity"] == "ERROR"
+    assert denied["protoPayload"]["serviceName"] == "cloudresourcemanager.googleapis.com"
 
 
 @pytest.mark.parametrize(

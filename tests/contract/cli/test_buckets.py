@@ -136,3 +136,7 @@ def test_what_lies_below_is_deleted_only_if_asked(trainshed: Invoke, bucket: Fak
     assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0
     deleted = [request.path for request in bucket.sent if request.method == "DELETE"]
     assert deleted == [f"{OBJECTS}/d/a.txt", f"{OBJECTS}/d/e/b.txt"]
+    odd = "d/c\x1b.txt"
+    bucket.on("GET", OBJECTS, {"items": [stored(odd)]})
+    bucket.on("DELETE", f"{OBJECTS}/{odd}", {})
+    assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0

@@ -119,6 +119,28 @@ def test_what_cannot_be_written_or_sent_is_told_in_a_sentence(
     assert (result.returncode != 0, result.stderr.strip().partition("\n")[0]) == (bool(says), says)
 
 
+def test_a_refusal_that_comes_before_all_is_sent_is_told(trainshed: Invoke) -> None:
+    """The service reads no gigabyte that it refuses."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection = listener.accept()[0]
+            connection.recv(1)
+            body = b'{"error": {"message": "There is no bucket."}}'
+            head = b"HTTP/1.1 404 No\r\ncontent-length: %d\r\n\r\n"
+            connection.sendall(head % len(body) + body)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        words = ("buckets", "cp", "-", "gs://b/x", "--url", url, "--token", TOKEN)
+        result = trainshed(*words, input=bytes(32 << 20))
+        thread.join()
+    assert "There is no bucket." in result.stderr
+
+
 @pytest.fixture
 def login_json(tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from tests.contract.cli.conftest import Invoke
-from tests.contract.cli.fake_service import FakeService, job
+from tests.contract.cli.fake_service import TOKEN, FakeService, job
+from trainshed.cli.client import Refused
+from trainshed.cli.connection import Endpoint
+from trainshed.cli.run import sending
 from trainshed.cli.run.program import pack
 from trainshed.cli.run.source_files import PackagingError
 
@@ -54,6 +57,16 @@ def program(tmp_path: Path) -> Path:
 
 def created(service: FakeService) -> dict[str, Any]:
     return json.loads(service.bodies("POST", CREATE)[-1])
+
+
+def test_a_bucket_that_another_run_makes_meanwhile_is_there(service: FakeService) -> None:
+    endpoint = Endpoint(service.address, TOKEN, bucket="b")
+    place = {"project": "p", "region": "us-central1"}
+    service.refuse("POST", "/storage/v1/b", 409, "You already own it.")
+    sending.require_bucket(endpoint, place)
+    service.refuse("POST", "/storage/v1/b", 403, "No.")
+    with pytest.raises(Refused, match="No"):
+        sending.require_bucket(endpoint, place)
 
 
 def test_a_file_becomes_a_job(trainshed: Invoke, ready: FakeService, program: Path) -> None:

@@ -202,7 +202,9 @@ def parse_target(raw_path: bytes) -> Target:
         names.get("bucket", "") if kind.action == "moveTo" else names.get("to_bucket", ""),
         names.get("to_object", ""),
     )
-    if kind.endpoint is Endpoint.XML and not target.bucket:
+    # An object's address without its name, as an unset variable leaves it, does not mean the bucket.
+    is_xml = kind.endpoint is Endpoint.XML
+    if not target.bucket if is_xml else names.get("object") == "":
         return Target(Endpoint.UNKNOWN)
     return target
 

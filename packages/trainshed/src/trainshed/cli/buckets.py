@@ -16,6 +16,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import ListGroup
 from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
 from trainshed.cli.output import print_data, takes_form
+from trainshed.cli.text.colours import plain
 from trainshed.cli.text.moments import counted, local_moment, parse_moment, size
 from trainshed.cli.text.tables import Field, table_of
 
@@ -237,14 +238,18 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
     draft = goal.with_name(f".{token_hex(8)}.part")
     try:
         if goal.exists() and not goal.is_file():
-            raise click.ClickException(f"{goal} is not an ordinary file; - is standard output.")
+            raise click.ClickException(
+                f"{plain(str(goal))} is not an ordinary file; - is standard output."
+            )
         goal.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("xb") as file:
             for chunk in chunks:
                 file.write(chunk)
         draft.replace(goal)
     except OSError as failure:
-        raise click.ClickException(f"{goal} cannot be written: {failure.strerror}.") from None
+        raise click.ClickException(
+            f"{plain(str(goal))} cannot be written: {failure.strerror}."
+        ) from None
     finally:
         with suppress(OSError):
             draft.unlink()

@@ -162,7 +162,12 @@ class Client:
             headers["Content-Length"] = str(length)
         connection = self._connection(patience)
         try:
-            connection.request(method, target, body=content, headers=headers)
+            try:
+                connection.request(method, target, body=content, headers=headers)
+            except (BrokenPipeError, ConnectionResetError):
+                if content is None or connection.sock is None:
+                    raise
+                # It may be refused already: then the answer says why.
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as failure:
             connection.close()

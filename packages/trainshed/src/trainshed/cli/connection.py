@@ -71,8 +71,8 @@ class Endpoint:
         return Client(self.rest, self.token, self.advice, look, ca=self.ca, raw=raw)
 
     def storage_client(self) -> Client:
-        """Return a client for the objects of buckets."""
-        return Client(self.storage or self.rest, self.token, self.advice, ca=self.ca)
+        """Return a client for the objects of buckets, whose names stay as they are."""
+        return Client(self.storage or self.rest, self.token, self.advice, ca=self.ca, raw=True)
 
 
 def data_directory(directory: Path | None) -> Path:

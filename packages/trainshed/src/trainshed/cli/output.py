@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from trainshed.cli.text.colours import plain
 from trainshed.cli.text.moments import size as amount
 
 _YAML = "trainshed.yaml"
@@ -45,7 +46,7 @@ _MANY = 8 << 20
 def metered(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield chunks of `size` bytes in all, and show on a terminal how far it is if these are many."""
     hidden = size < _MANY or not sys.stderr.isatty()
-    label = f"{name[-40:]}, {amount(size)}"
+    label = f"{plain(name)[-40:]}, {amount(size)}"
     with click.progressbar(length=size, label=label, file=sys.stderr, hidden=hidden) as bar:
         for chunk in chunks:
             yield chunk

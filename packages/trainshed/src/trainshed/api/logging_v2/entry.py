@@ -104,12 +104,22 @@ def replica_entry(name: JobName, line: LogLine, trial: str | None = None) -> Ent
     return Entry(source, line.at, line.insert_id, line.severity, line.text, line.payload)
 
 
+_SERVICES: Final = {
+    "admin": "iam",
+    "credentials": "iamcredentials",
+    "resourcemanager": "cloudresourcemanager",
+}
+"""The names of services that their methods' names do not hold."""
+
+
 def audit_entry(row: AuditRow) -> Entry:
     """Return the entry of a record of the audit."""
     record = row.record
     # `google.cloud.ml.v1.JobService.CreateJob` is of `ml.googleapis.com`.
     words = record.method.split(".")
-    service = f"{words[-4]}.googleapis.com" if words[0] == "google" else words[0]
+    service = words[0]
+    if service == "google":
+        service = f"{_SERVICES.get(words[-4], words[-4])}.googleapis.com"
     by: dict[str, Any] = {"principalEmail": record.acting_as or record.who}
     if record.acting_as:
         first = {"firstPartyPrincipal": {"principalEmail": record.who}}

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from trainshed.buckets.disk.objects import Opened
 from trainshed.buckets.errors import BucketsError, RangeNotSatisfiable
+from trainshed.buckets.names import Endpoint
 from trainshed.buckets.port import ObjectRecord, read_digits
 from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import record_headers
@@ -39,7 +40,7 @@ async def download(call: Call) -> Response:
 
 def _answer(call: Call, opened: Opened) -> Response:
     record = opened.record
-    headers = _headers(record)
+    headers = _headers(call, record)
     if call.request.headers.get("sec-fetch-dest", "") not in _SHOWN:
         headers["Content-Type"] = "application/octet-stream"
         if not headers.get("Content-Disposition", "").lower().startswith("attachment"):
@@ -67,7 +68,10 @@ def _answer(call: Call, opened: Opened) -> Response:
         content = _content(call, opened, start, end)
     if call.request.method == "HEAD":
         opened.close()
-        return answer(status=status, headers=headers)
+        headed = answer(status=status, headers=headers)
+        if "Content-Length" not in headers:  # That of the unpacked content is not known.
+            headed.headers.remove((b"content-length", b"0"))
+        return headed
     return ContentResponse(call, opened, content, status, headers)
 
 
@@ -104,7 +108,7 @@ class ContentResponse(Response):
             self._opened.close()
 
 
-def _headers(record: ObjectRecord) -> dict[str, str]:
+def _headers(call: Call, record: ObjectRecord) -> dict[str, str]:
     fields = record.fields
     headers = {
         **record_headers(record),
@@ -118,6 +122,11 @@ def _headers(record: ObjectRecord) -> dict[str, str]:
     for key, name in HEADERS.items():
         if fields.get(key):
             headers[name] = header_text(fields[key])
+    # The JSON API has them in the object's resource.
+    own = record.metadata if call.target.endpoint is Endpoint.XML else {}
+    for key, text in own.items():
+        if re.fullmatch(r"[\w.-]+", key, re.ASCII):
+            headers[f"X-Goog-Meta-{key}"] = header_text(text)
     return headers
 
 

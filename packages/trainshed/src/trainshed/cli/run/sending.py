@@ -49,7 +49,11 @@ def require_bucket(endpoint: Endpoint, place: dict[str, str]) -> None:
             raise
         project = quote(place["project"], safe="")
         bucket = {"name": endpoint.bucket, "location": place["region"]}
-        storage.post(f"/storage/v1/b?project={project}", bucket)
+        try:
+            storage.post(f"/storage/v1/b?project={project}", bucket)
+        except Refused as made_meanwhile:
+            if made_meanwhile.status != HTTPStatus.CONFLICT:
+                raise
 
 
 def create(client: Client, job: JobFile, place: dict[str, str]) -> str:

@@ -105,4 +105,6 @@
   new ResizeObserver(() => fit.fit()).observe(element("terminal"));
   element("again").onclick = open;
   open();
+  // Another link in the same tab, which differs in its fragment alone.
+  addEventListener("hashchange", () => location.reload());
 })();
