@@ -145,6 +145,7 @@ def environment() -> "Environment":
         "left": remaining_text,
         "number": number_text,
         "id": id_of,
+        "job": _job_address,
         "q": _quoted,
         "spark": spark,
         "folder": folder_address,
@@ -157,6 +158,15 @@ def environment() -> "Environment":
 def id_of(name: str) -> str:
     """Return the last part of a resource's name: its id within its collection."""
     return name.rpartition("/")[2]
+
+
+def _job_address(name: str) -> str:
+    """Return the address of a job's page. The ids of AI Platform's are unique in a project alone."""
+    match name.split("/"):
+        case ["projects", project, "jobs", own_id]:
+            return quote(f"/jobs/{project}/named/{own_id}")
+        case _:
+            return quote(f"/jobs/{id_of(name)}")
 
 
 def _quoted(text: object) -> str:

@@ -78,5 +78,6 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/trials/outlook"): studies.outlook,
     ("GET", "/studies/{study}/outlook"): studies.outlook,
     ("GET", "/jobs/{job}/ports/{port}"): job.open_page,
+    ("GET", "/jobs/{project}/named/{job}"): job.by_name,
 }
 """Answers that are not pages of the console: data for scripts, downloads, and ways to pages of jobs."""

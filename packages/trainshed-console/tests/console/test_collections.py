@@ -1,7 +1,11 @@
 """Studies, datasets and models, each with what belongs to it."""
 
 import json
+from html import unescape
 from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
 
 from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
 from tests.contract.api import test_datasets
@@ -12,6 +16,7 @@ from trainshed.api.registry import BUILT_IN
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines import ModelVersion
+from trainshed_console.pages import collections
 
 SPEC = {
     "metrics": [
@@ -167,7 +172,9 @@ async def test_experiments_say_what_to_install_where_nothing_keeps_them(
         assert "trainshed[tracking]" in text_of(await browser.get(path))
 
 
-async def test_runs_of_an_experiment_are_compared(house: ConsoleHouse, browser: Browser) -> None:
+async def test_runs_of_an_experiment_are_compared(
+    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await store_made(house)
     experiment = {"displayName": "exp", "schemaTitle": "system.Experiment"}
     await made(house, f"{CONTEXTS}?contextId=exp", experiment)
@@ -198,5 +205,12 @@ async def test_runs_of_an_experiment_are_compared(house: ConsoleHouse, browser: 
     chosen = text_of(await browser.get(f"{path}&run=r1&run=r3"))
     assert "Runs compared" in chosen
     assert "r2" not in chosen
-    await run_made(house, "odd", _params="no object", _metrics=[1], _state=7)
+    monkeypatch.setattr(collections, "_PAGE", 2)
+    first = (await browser.get(path)).body.decode()
+    older = unescape(first.rpartition('<a class="button" href="')[2].partition('"')[0])
+    shown = (await browser.get(older)).body.decode()
+    token = parse_qs(older.partition("?")[2])["page"][0]
+    assert f'name="page" value="{token}"' in shown, "the runs of that page are compared"
+    assert "Older runs" not in text_of(await browser.get(f"{path}&run=r3"))
+    await run_made(house, "odd", _params="no object", _metrics=[1], _state=7, _custom_jobs=["x"])
     assert "odd" in text_of(await browser.get(path)), "clients may write anything"

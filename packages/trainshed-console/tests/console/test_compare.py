@@ -59,6 +59,7 @@ async def test_two_to_twenty_jobs_that_one_may_see_are_compared(
 ) -> None:
     uids = [await submit(house, displayName=EVIL[:100]) for _ in range(21)]
     assert (await browser.get(f"/compare?job={uids[0]}")).status == 400
+    assert (await browser.get(f"/compare?job={uids[0]}&job=")).status == 400
     for path in ("/compare", "/compare/table.csv"):
         assert (await browser.get(f"{path}?job={'&job='.join(uids)}")).status == 400
     page = await browser.get(f"/compare?job={'&job='.join(uids[:20])}")

@@ -39,6 +39,9 @@ async def test_a_text_is_found_in_the_logs_of_all_jobs(
     assert "diverged" not in text_of(await browser.get("/logs?search=a.b"))
     assert "All 3 jobs" in text_of(await browser.get("/logs?search=(((.*&walked=nonsense"))
     assert "searched" not in text_of(await browser.get("/logs?search=+"))
+    never_up = await submit(house, displayName="never up")
+    house.write_log(int(never_up), "workerpool0-0", (house.clock, "no module of that name"))
+    assert "never up" in text_of(await browser.get("/logs?search=no+module"))
 
 
 async def test_each_answer_searches_a_few_jobs_and_asks_for_the_next(

@@ -47,8 +47,9 @@ NEEDS = {
     "aiplatform.studies.get": "GET /studies/{study} GET /studies/{study}/outlook",
     "trainshed.audit.list": "GET /team/audit",
     "resourcemanager.projects.setIamPolicy": "POST /team/roles POST /team/roles/remove",
-    # Nobody has in a project what concerns the whole service.
-    "": "GET /nodes POST /nodes/{node}/drain POST /nodes/{node}/undrain POST /team/tokens",
+    # Nobody has in a project what concerns the whole service, or a project that is not there.
+    "": "GET /nodes POST /nodes/{node}/drain POST /nodes/{node}/undrain POST /team/tokens "
+    "GET /jobs/{project}/named/{job}",
     # What tells nothing of others, is refused job by job, or is for another process to decide.
     "*": "GET /submit GET /submit/json POST /submit/check POST /submit/json/check GET /team GET /settings "
     "POST /team/tokens/{token}/delete POST /marked/{does} GET /buckets GET /buckets/{bucket} "

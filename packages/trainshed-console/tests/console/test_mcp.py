@@ -103,6 +103,9 @@ async def test_a_job_from_its_dry_run_to_the_reason_of_its_failure(house: House)
     assert (await tool(house, "why_failed", job=name))["reason"] == "ValueError: no data"
     assert (await tool(house, "wait_for_job", job=name))["state"] == "FAILED"
     assert "refused" in await tool(house, "cancel_job", job=name)
+    bare: Any = {**arguments, "job": {**custom_job(), "labels": None}, "idempotency_key": "bare"}
+    await tool(house, "submit_job", **bare)
+    assert (await tool(house, "submit_job", **bare))["was_there"]
     odd: Any = {**arguments, "job": {**custom_job(), "labels": [1]}, "idempotency_key": "odd"}
     assert "refused" in await tool(house, "submit_job", **odd)
     assert (await tool(house, "job_logs", job=name))["lines"] == []
@@ -240,11 +243,18 @@ async def test_an_agent_reads_no_sign_that_its_person_does_not_see(house: House)
     assert (await tool(house, "describe_job", job="\u202e")).replace("\n", "").isprintable()
 
 
-async def test_long_answers_are_cut(house: House) -> None:
+async def test_long_answers_are_cut_and_their_rest_is_asked_for(house: House) -> None:
     name = (await house.result("POST", f"{LOCATION}/customJobs", custom_job()))["name"]
-    house.write_log(1000, "workerpool0-0", *((n, f"line {n} {'x' * 300}") for n in range(60)))
+    longest = (60, "line 60 " + "x" * 2 * MOST)
+    lines = [(n, f"line {n} {'x' * 300}") for n in range(60)]
+    house.write_log(1000, "workerpool0-0", *lines, longest)
     await house.become(name, state=JobState.SUCCEEDED)
     answer = await sent(house, "tools/call", name="job_logs", arguments={"job": name})
     text = answer.json["result"]["content"][0]["text"]
     assert len(text) == MOST and text.endswith("more characters; ask for less)")
-    assert text.index('"before": "') < text.index("line 59") < text.index("line 58")
+    before, numbers = json.loads(text.partition(",")[0] + "}")["before"], list[str]()
+    while before:
+        page = await tool(house, "job_logs", job=name, before=before)
+        numbers += [line.split()[3] for line in page["lines"]]
+        before = page["before"]
+    assert numbers == [str(n) for n in reversed(range(60))]

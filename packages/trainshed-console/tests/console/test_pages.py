@@ -15,10 +15,12 @@ from tests.console.test_sessions import JOB
 from tests.console.test_submit import fault
 from tests.contract.api.house import SECOND, START
 from tests.contract.api.test_curves import logged
+from tests.unit.specs_requests import ml_job
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed_console.inside import InsideCaller
+from trainshed_console.rendering import environment
 
 CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
@@ -34,6 +36,19 @@ async def test_without_jobs_the_list_says_how_to_submit_one(browser: Browser) ->
     assert "No jobs yet" in text_of(page)
     for name in ("gcloud ai custom-jobs create --region=us-central1", "aiplatform"):
         assert name in text_of(page)
+
+
+async def test_a_job_is_linked_by_what_names_it_alone(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Ids of AI Platform's jobs are unique in a project alone."""
+    for project in ("p1", "p2"):
+        await house.result("POST", f"/v1/projects/{project}/jobs", ml_job(job_id="train"))
+    name = "projects/p1/jobs/train"
+    uid = (await house.result("GET", f"/trainshed/v1/jobs/{quote(name, safe='')}"))["uid"]
+    link = environment().from_string("{{ name | job }}").render(name=name)
+    answer = await browser.get(link)
+    assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
 
 
 async def test_a_mistyped_address_leads_back_to_the_pages(browser: Browser) -> None:

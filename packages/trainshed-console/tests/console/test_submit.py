@@ -158,6 +158,7 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
             "training_task_inputs",
         ),
         (json.dumps({**OF_ML, "trainingInput": {"nothing": 1}}), "nothing"),
+        ('{"displayName": "\\ud800"}', "cannot be read as JSON"),
     ],
 )
 async def test_what_is_wrong_with_a_job_of_json_is_told(

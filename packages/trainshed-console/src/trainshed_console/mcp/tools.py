@@ -20,6 +20,8 @@ from trainshed_console.inside import InsideCaller
 
 KEY_LABEL: Final = "trainshed-idempotency-key"
 _MOST_LINES: Final = 40
+_ROOM: Final = 5_500
+"""Characters of lines that an answer has room for."""
 _MOST_JOBS: Final = 10
 """Jobs of one comparison (tools.toml says so, too, as of the next)."""
 _LONGEST_WAIT: Final = 50.0
@@ -115,7 +117,7 @@ async def _submit(inside: Inside, sent: Arguments) -> Any:
             "POST", "jobs:explain", api="vertex", project=project, location=location, job=job
         )
     key, path = sent.idempotency_key, collection_of(Api.VERTEX, job, project, location)
-    labels = job.get("labels", {})
+    labels: Any = job.get("labels") or {}
     if not key or not isinstance(labels, dict):
         return await _create(inside, path, job)
     async with inside.submitting:
@@ -169,8 +171,16 @@ async def _logs(inside: Inside, sent: Arguments) -> Any:
     job = await _job(inside, sent)
     path = f"{_path(job['name'])}/logPage"
     page = await inside.ask("GET", path, {**query, "before": sent.before, "limit": _MOST_LINES})
-    # The newest first, since a long answer loses its end.
-    lines = [f"{line['at'][:19]} {line['task']} {line['message']}" for line in page["lines"][::-1]]
+    lines: list[str] = []
+    before, room = page["earlier"], _ROOM
+    # The newest first; those that a long answer would lose come with the next call.
+    for line in page["lines"][::-1]:
+        text = f"{line['at'][:19]} {line['task']} {line['message']}"
+        room -= len(json.dumps(text, ensure_ascii=False)) + 2
+        if lines and room < 0:
+            return {"before": before, "lines": lines}
+        lines.append(text)
+        before = line["place"]
     return {"before": page["earlier"], "lines": lines}
 
 

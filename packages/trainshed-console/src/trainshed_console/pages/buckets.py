@@ -28,9 +28,11 @@ _KEPT: Final = frozenset({b"content-type", b"content-length", b"x-goog-generatio
 async def buckets(visit: Visit) -> View:
     """`/buckets`: the buckets of the project."""
     project, _ = visit.place
-    query = urlencode({"project": project, "maxResults": _PAGE})
-    answer = await _ask(visit, f"/storage/v1/b?{query}")
-    return View("Buckets", "buckets.html", {"buckets": answer.get("items", ())}, place="buckets")
+    query = {"project": project, "maxResults": _PAGE, "pageToken": visit.query("page")}
+    answer = await _ask(visit, f"/storage/v1/b?{urlencode(query)}")
+    following = visit.next_page(answer.get("nextPageToken"))
+    values = {"buckets": answer.get("items", ()), "following": following}
+    return View("Buckets", "buckets.html", values, place="buckets")
 
 
 async def bucket(visit: Visit) -> View:

@@ -212,7 +212,7 @@ async def experiment(visit: Visit) -> View:
             "alike": alike if len(shown) > 1 else frozenset[str](),
             "metrics": metrics,
             "curves": await _charts(visit, id_of(context["name"]), shown[:_DRAWN]),
-            "following": visit.next_page(answer.get("nextPageToken")),
+            "following": "" if wanted else visit.next_page(answer.get("nextPageToken")),
         },
         parts={"parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines})},
         place="experiments",
@@ -228,13 +228,19 @@ async def _contexts(visit: Visit, wanted: str) -> Any:
 def _run(context: Mapping[str, Any], experiment: str) -> Run:
     metadata: Mapping[str, Any] = context.get("metadata", {})
     state = metadata.get("_state")
-    jobs: Any = metadata.get("_custom_jobs")
+    # A client may write anything there.
+    listed: Any = metadata.get("_custom_jobs")
+    jobs = cast("list[Any]", listed) if isinstance(listed, list) else []
     return Run(
         name=id_of(context["name"]).removeprefix(f"{experiment}-"),
         state=state if isinstance(state, str) else None,
         parameters=_values(metadata.get("_params")),
         metrics=_values(metadata.get("_metrics")),
-        jobs=tuple(job["custom_job_resource_name"] for job in jobs or ()),
+        jobs=tuple(
+            str(cast("dict[str, Any]", job).get("custom_job_resource_name", ""))
+            for job in jobs
+            if isinstance(job, dict)
+        ),
     )
 
 

@@ -97,7 +97,7 @@ def _safe(cells: Sequence[str]) -> list[str]:
 
 
 async def _compared(visit: Visit) -> list[Compared]:
-    targets = tuple(dict.fromkeys(visit.request.values.get("job", ())))
+    targets = tuple(dict.fromkeys(filter(None, visit.request.values.get("job", ()))))
     if not 2 <= len(targets) <= MOST:
         text = f"Two to {MOST} jobs are compared, not {len(targets)}. Mark them in a list of jobs or trials."
         raise Refused(StatusCode.INVALID_ARGUMENT, text)

@@ -98,6 +98,12 @@ def tab_view(
     )
 
 
+async def by_name(visit: Visit) -> Response:
+    """`/jobs/P/named/J`: the page of a job of AI Platform."""
+    name = "projects/{project}/jobs/{job}".format_map(visit.variables)
+    return redirect(job_path((await describe(visit, name)).uid))
+
+
 async def overview(visit: Visit) -> View:
     """`/jobs/J`: why the job failed or waits, what it measures, its replicas, its last lines and its
     timeline."""

@@ -231,7 +231,7 @@ async def _hits_below(visit: Visit, job: JobSummary) -> list[Hits]:
 
 async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
     start = since(visit)
-    if not job.start_time or (start and job.end_time and epoch(job.end_time) < epoch(start)):
+    if start and job.end_time and epoch(job.end_time) < epoch(start):
         return None
     # One may list jobs of several projects and not read the logs of all of them.
     page = await visit.get_if_allowed(

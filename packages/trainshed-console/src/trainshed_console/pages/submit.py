@@ -13,6 +13,7 @@ from trainshed.core.copies import Run, Sweep, api_of, copy_of, custom_job, is_pi
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
+from trainshed.wire.json import encode_text
 from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import Status
@@ -203,6 +204,7 @@ def _read(text: str) -> Draft:
     draft = Draft(None)
     try:
         value = json.loads(text)
+        encode_text(value)  # It raises ValueError for half of a surrogate pair.
     except json.JSONDecodeError as wrong:
         draft.fault("", f"Line {wrong.lineno}, column {wrong.colno} is no JSON: {wrong.msg}.")
         return draft

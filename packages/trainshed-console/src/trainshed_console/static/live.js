@@ -167,7 +167,8 @@ const held = new Map();
 const settle = (list, listing) => {
   const rows = members(list);
   // Nothing of what is shown is among the first ones any more: what lies between was never sent.
-  if (!listing.whole && rows.length && !rows.some(({ id }) => listing.wanted.includes(id)))
+  const { wanted, whole } = listing;
+  if (!whole && wanted.length && rows.length && !rows.some(({ id }) => wanted.includes(id)))
     return location.reload();
   const leaving = lost(list, listing);
   for (const row of leaving) row.remove();

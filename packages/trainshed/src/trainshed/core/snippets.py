@@ -82,7 +82,7 @@ def _gcloud_ml(region: str, job: Mapping[str, Any]) -> str:
             flags.append(_flag(flag, str(value)))
     if packages := training.pop("packageUris", None):
         flags.append(_list_flag("packages", packages))
-    arguments = [str(text) for text in cast(Sequence[Any], training.pop("args", ()))]
+    arguments = [str(text) for text in cast(Sequence[Any], training.pop("args", None) or ())]
     words = [
         f"gcloud ai-platform jobs submit training {shlex.quote(str(job.get('jobId', 'job')))}",
         *flags,
