@@ -117,6 +117,10 @@ def test_what_somebody_put_in_the_way_is_not_written_to(
     for way in (("-r", str(tmp_path), "gs://b/up"), ("gs://b/d/a.txt", str(tmp_path / "pipe"))):
         assert "pipe is not an ordinary file" in trainshed("buckets", "cp", *way).stderr
     assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/linked").symlink_to("/usr")
+    left_out = trainshed("buckets", "cp", "-r", str(tmp_path / "data"), "gs://b/up")
+    assert "data/linked is not an ordinary file" in left_out.stderr
 
 
 def test_a_name_may_be_as_long_as_a_files_and_is_utf_8(

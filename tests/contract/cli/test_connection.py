@@ -7,6 +7,8 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -119,26 +121,40 @@ def test_what_cannot_be_written_or_sent_is_told_in_a_sentence(
     assert (result.returncode != 0, result.stderr.strip().partition("\n")[0]) == (bool(says), says)
 
 
-def test_a_refusal_that_comes_before_all_is_sent_is_told(trainshed: Invoke) -> None:
-    """The service reads no gigabyte that it refuses."""
+@contextmanager
+def breaking_off(answer: bytes) -> Generator[str]:
+    """The address of what reads little of a request, answers so and is gone."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def refuse() -> None:
+        def serve() -> None:
             connection = listener.accept()[0]
-            connection.recv(1)
-            body = b'{"error": {"message": "There is no bucket."}}'
-            head = b"HTTP/1.1 404 No\r\ncontent-length: %d\r\n\r\n"
-            connection.sendall(head % len(body) + body)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.recv(65536)
+            connection.sendall(answer)  # What is unread then makes a reset of the end.
             connection.close()
 
-        thread = threading.Thread(target=refuse)
+        thread = threading.Thread(target=serve)
         thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def test_a_refusal_that_comes_before_all_is_sent_is_told(trainshed: Invoke) -> None:
+    """The service reads no gigabyte that it refuses."""
+    body = b'{"error": {"message": "There is no bucket."}}'
+    head = b"HTTP/1.1 404 No\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with breaking_off(head + body) as url:
         words = ("buckets", "cp", "-", "gs://b/x", "--url", url, "--token", TOKEN)
         result = trainshed(*words, input=bytes(32 << 20))
-        thread.join()
     assert "There is no bucket." in result.stderr
+
+
+def test_a_download_that_breaks_off_is_no_file(trainshed: Invoke, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    with breaking_off(b"HTTP/1.1 200 Fine\r\ncontent-length: 1000\r\n\r\nsome of it") as url:
+        words = ("buckets", "cp", "gs://b/x", str(kept), "--url", url, "--token", TOKEN)
+        assert trainshed(*words).exit_code == 1
+    assert kept.read_text() == "mine"
 
 
 @pytest.fixture

@@ -106,6 +106,8 @@ def test_the_beginning_of_an_id_is_enough(service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("1234"), job("1299"), job("5678")))
     service.on("GET", f"{JOBS}/5678", job("5678"))
     assert service.cli("jobs", "describe", "56").exit_code == 0
+    service.refuse("GET", f"{JOBS}/56", 403, "It is no job of the projects that you may see.")
+    assert service.cli("jobs", "describe", "56").exit_code == 0
     several = service.cli("jobs", "describe", "12")
     assert several.exit_code == 1
     assert "2 jobs have an id that begins with '12':\n  1234" in several.stderr

@@ -193,9 +193,16 @@ def test_a_model_is_described_with_its_versions(service: FakeService) -> None:
     service.on("GET", f"/v1/{MODEL['name']}:listVersions", {"models": versions})
     good = [{"displayName": "holdout"}]
     service.on("GET", f"/v1/{MODEL['name']}/evaluations", {"modelEvaluations": good})
-    for name in ("churn", f"{PLACE}/models/churn", f"{PLACE}/models/churn@2"):
+    for name in ("churn", f"{PLACE}/models/churn"):
         shown = yaml.safe_load(service.cli("models", "describe", name).stdout)
         assert shown == {"name": MODEL["name"], "versions": versions, "evaluations": good}
+    of_one = f"/v1/{MODEL['name']}@2"
+    service.on("GET", of_one, {"name": MODEL["name"], "versionId": "2"})
+    service.on("GET", f"{of_one}:listVersions", {"models": versions})
+    service.on("GET", f"{of_one}/evaluations", {})
+    for name in ("churn@2", f"{PLACE}/models/churn@2"):
+        shown = yaml.safe_load(service.cli("models", "describe", name).stdout)
+        assert (shown["versionId"], shown["evaluations"]) == ("2", [])
 
 
 @pytest.mark.parametrize("kind", ["curves", "usage"])
@@ -274,4 +281,5 @@ def test_the_service_at_a_glance(service: FakeService, tmp_path: Path) -> None:
     assert facts["Service"] == f"{service.address}  trainshed 1.2"
     assert facts["Up"].startswith("1m 00s, since")
     assert facts["Data"] == str(tmp_path)
+    service.refuse("GET", "/trainshed/v1/jobs", 403, "You may list those of one project alone.")
     assert json.loads(service.cli("status", "--format", "json").stdout)["url"] == service.address

@@ -43,6 +43,15 @@ def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
     assert queries[:2] == [{}, {"after": "workerpool0-0/1/1,workerpool1-0/1/1"}]
 
 
+def test_a_proxy_whose_service_is_away_is_waited_for(service: FakeService) -> None:
+    followed(service)
+    path = f"{JOBS}/7/logs"
+    broken = (200, Stream(LINES[:2], broken=True))
+    service.replies["GET", path] = [broken, (502, b""), (200, Stream(LINES[2:]))]
+    result = service.cli("jobs", "logs", "-f", "7")
+    assert result.exit_code == 0, result.stderr
+
+
 @pytest.mark.parametrize("words", [("--since", "10m"), ("--tail", "5")])
 def test_who_began_late_gets_nothing_older(service: FakeService, words: tuple[str, str]) -> None:
     followed(service)

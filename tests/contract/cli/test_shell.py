@@ -25,6 +25,7 @@ def test_a_connection_ends_where_its_far_end_ends(
             far.send("{}")
             far.send(sent)
 
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     here, theirs = socket.socketpair()
     with serve(answer, "127.0.0.1", 0) as server, here, theirs:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -45,3 +46,5 @@ def test_a_shell_that_cannot_be_had_is_told(service: FakeService) -> None:
         assert done.exit_code == 1
         assert "It is over." in done.output
     assert json.loads(service.sent[-1].body) == {"replica": "", "autopsy": True}
+    # An unset variable: without a port a shell would be asked for, and listened for.
+    assert service.cli("jobs", "forward", "7", "8888:").exit_code == 2

@@ -274,8 +274,14 @@ def _to_bucket(
         _upload(storage, path, copy)
         return 1
     kept, copied = f"{path.resolve().name}/" if keeps_name else "", 0
-    for parent, _, files in os.walk(path):
-        for file in sorted(files):
+
+    def refuse(failure: OSError) -> None:
+        raise click.ClickException(f"{failure.filename} cannot be read: {failure.strerror}.")
+
+    for parent, directories, files in os.walk(path, onerror=refuse):
+        # A link to a directory is not entered, and so refused.
+        linked = [name for name in directories if (Path(parent) / name).is_symlink()]
+        for file in sorted([*files, *linked]):
             below = Path(parent) / file
             inner = kept + below.relative_to(path).as_posix()
             _upload(storage, below, Place(target.bucket, target.directory + inner))

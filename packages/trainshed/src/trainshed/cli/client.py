@@ -326,6 +326,9 @@ class Answer:
         chunks = iter(lambda: self._response.read(_CHUNK), b"")
         try:
             yield from metered(name, self._response.length or 0, chunks)
+            # `read` of a size does not raise if the connection ends within the answer.
+            if self._response.length:
+                raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as failure:
             raise self._client.broken(failure) from None
 
@@ -335,7 +338,7 @@ class Answer:
         self._connection.close()
 
 
-def _refused(status: int, content: bytes, unknown_to: str | None) -> Refused:
+def _refused(status: int, content: bytes, unknown_to: str | None) -> Refused | Unreachable:
     """Return the error for an answer of this status. `unknown_to`: the address, if no token was sent; None =
     a token was sent."""
     if status == http.HTTPStatus.UNAUTHORIZED and unknown_to:
@@ -349,9 +352,9 @@ def _refused(status: int, content: bytes, unknown_to: str | None) -> Refused:
         error = json.loads(content)["error"]
         message = plain(str(error["message"]))
     except (ValueError, KeyError, TypeError):
-        return Refused(
-            status, f"The service answered with HTTP status {status} and no explanation."
-        )
+        text = f"The service answered with HTTP status {status} and no explanation."
+        # So says a proxy whose service is away.
+        return Unreachable(text) if status in (502, 503, 504) else Refused(status, text)
     if status == http.HTTPStatus.UNAUTHORIZED:
         message += (
             "\nThe token is not, or no longer, one of this service. Sign in again: trainshed login. If your"

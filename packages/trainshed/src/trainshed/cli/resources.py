@@ -109,7 +109,9 @@ class Place:
     def describe(self, kind: Kind, name: str) -> Json:
         """Return the record that `name` means: an id, a full name, or a display name. Raises
         click.ClickException if there is none; Refused, Unreachable."""
-        place, ident, _ = self.of_name(kind, name)
+        place, ident, version = self.of_name(kind, name)
+        at_version = f"@{version}" if version else ""
+        ident += at_version
         record: Json | None = None
         if kind.path:
             try:
@@ -132,7 +134,7 @@ class Place:
                 f"there are{look}."
             )
         for field, (method, path, key) in (kind.parts or {}).items():
-            at = f"/v1/{record['name']}{path}"
+            at = f"/v1/{record['name']}{at_version}{path}"
             if method == "POST":
                 record[field] = place.client.post(at, {}).get(key, [])
             else:

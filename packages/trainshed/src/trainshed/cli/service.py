@@ -228,7 +228,10 @@ def status(session: Session, endpoint: Endpoint, form: str) -> None:
     """Show whether a service runs, where, since when, and what it does. Exits with 1 if none answers."""
     client = endpoint.client()
     answer: dict[str, Any] = client.get("/trainshed/v1/status")
-    states = Counter(job.state.value for job in live_jobs(client))
+    states = Counter[str]()
+    # Not everybody may list the jobs of all projects.
+    with contextlib.suppress(Refused):
+        states.update(job.state.value for job in live_jobs(client))
     disk = shutil.disk_usage(endpoint.data) if endpoint.data else None
     if form == "json":
         print_data(

@@ -263,14 +263,14 @@ def _ended(
     patience = Patience(client, f"trainshed jobs wait {jobs[0].job_id}")
     began, ended = time.monotonic(), dict[str, dict[str, Any]]()
     while left := [job for job in jobs if job.uid not in ended]:
-        if timeout is not None and time.monotonic() - began > timeout:
-            break
         looked = time.monotonic()
         with patience.outlasted():
             for job in left:
                 answer = client.get(job_path(job.uid))
                 if JobView.parse(answer).state.is_final:
                     ended[job.uid] = answer
+        if timeout is not None and time.monotonic() - began > timeout:
+            break
         if len(ended) < len(jobs):
             time.sleep(max(_LOOKING, time.monotonic() - looked))
     return ended

@@ -87,7 +87,8 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
         except Refused as refused:
             # A text that is no id may be a display name, which may have any characters. A refusal with
             # status 400 and no violations means that it is the id of a job whose record cannot be read.
-            is_name = refused.status == 404 or (refused.status == 400 and refused.violations)
+            # Who has rights in some projects only is refused what is no job there.
+            is_name = refused.status in (403, 404) or (refused.status == 400 and refused.violations)
             if not is_name or "/" in reference:
                 raise
     project = project or read(client.get("/trainshed/v1/status"), Status).project

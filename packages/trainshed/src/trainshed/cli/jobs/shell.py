@@ -164,7 +164,12 @@ def _connected(
     with contextlib.ExitStack() as stack:
         try:
             opening = connect(
-                address, ssl=trust, compression=None, open_timeout=_PATIENCE, max_size=None
+                address,
+                ssl=trust,
+                compression=None,
+                proxy=None,  # As all other commands.
+                open_timeout=_PATIENCE,
+                max_size=None,
             )
             connection = stack.enter_context(opening)
             connection.send(json.dumps(order))
@@ -227,8 +232,11 @@ def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
     A page that the job offers can stand in place of PORT, by its name, with a LOCAL in front.
     """
     local, _, wanted = port.rpartition(":")
-    if not (local or wanted).isdecimal():
-        raise click.UsageError(f"Say at which port of this machine: 8888:{wanted}.")
+    if not wanted or not (local or wanted).isdecimal():
+        way = f"8888:{wanted or 'PORT'}"
+        raise click.UsageError(
+            f"Say at which port of this machine, and which of the replica: {way}."
+        )
     client = endpoint.client()
     path = job_path(find_job(client, job, endpoint.project)["uid"], ":shell")
     which = {"replica": replica, "port": wanted}
