@@ -229,6 +229,7 @@ def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_p
     config.symlink_to("real.toml")  # As Kubernetes mounts it.
     assert trainshed("backup", changed, "--config", config, data=data).returncode == 0
     assert not (changed / "settings.toml").read_bytes()
+    assert not list(data.glob(".backup-*")), "what the killed one has left"
     key = changed / "jobs.key"
     key.write_bytes(key.read_bytes()[::-1])
     refused = trainshed("restore", changed, data=tmp_path / "restored")

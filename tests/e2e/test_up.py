@@ -191,6 +191,9 @@ def test_jobs_run_on_until_service_or_down_ends_them(data: Path) -> None:
     again = services.trainshed("up", "--detach", "--port", "0", data=data).stdout
     assert "Trainshed serves" in again and "Taken over: 1 job that ran on" in again
     pid = json.loads((data / "service.json").read_text())["pid"]
+    twice = services.trainshed("up", "--detach", "--port", "0", data=data, status=1).stderr
+    assert f"process id {pid}" in twice
+    assert "Trainshed serves" in (data / "up.log").read_text(), "it is the running one's"
     below = children(pid)
     os.kill(pid, signal.SIGKILL)
     wait_until_gone([pid])

@@ -150,6 +150,12 @@ async def test_points_of_runs_that_are_gone_are_gone(tmp_path: Path) -> None:
     assert await files.read(7, [1]) == {1: []}
     await files.append(7, [(1, points(2))])
     assert await files.read(7, [1]) == {1: points(2)}
+    # Also what is being written just then.
+    writing = [asyncio.create_task(files.append(run, [(1, points(1))])) for run in (6, 5, 9)]
+    await asyncio.sleep(0)
+    await files.forget([9])
+    await asyncio.gather(*writing)
+    assert await files.read(9, [1]) == {1: []}
 
 
 VALUES = st.lists(st.floats() | st.integers(0, 3).map(float), min_size=1, max_size=200)

@@ -150,6 +150,17 @@ def test_nothing_starts_when_a_budget_is_used_up_until_the_month_is_over() -> No
     assert month.admitted(moment(2026, 12)) == [2]
 
 
+def test_a_clock_that_was_ahead_for_a_moment_changes_no_budget() -> None:
+    month = Month(CPU_HOURS, 6)
+    at = moment(2026, 11, 20)
+    month.tracker.given_back((hour_of(BO, at), hour_of(BO, at)))
+    budgets = month.tracker.budgets
+    before = budgets.exhausted(at + 2 * HOUR)
+    assert before[0] and not budgets.exhausted(moment(2026, 12, 3))[0]
+    assert budgets.exhausted(at + 3 * HOUR) == before
+    assert budgets.used(at + 3 * HOUR)(month.key) == 8
+
+
 def test_what_runs_counts_from_the_beginning_of_the_month() -> None:
     month = Month(CPU_HOURS, 40)
     placed = replace(Life(job(1)).up().job, placed=moment(2026, 10, 20), creator=Actor(ANA))

@@ -107,6 +107,27 @@ async def _made_by(house: House, parent: str) -> str:
     return str(name)
 
 
+async def test_a_deletion_that_has_begun_is_finished(house: House) -> None:
+    await over(house)
+    house.clock += 2 * DAY
+    begun, goes_on, removed = asyncio.Event(), asyncio.Event(), list[JobName]()
+
+    async def remove(name: JobName) -> None:
+        begun.set()
+        await goes_on.wait()
+        removed.append(name)
+
+    retention = timer(house, 1)
+    retention.remove = remove
+    retention.start()
+    await begun.wait()
+    closing = asyncio.create_task(retention.close())
+    await asyncio.sleep(0.01)
+    goes_on.set()
+    await closing
+    assert len(removed) == 1
+
+
 async def test_status_says_what_is_kept(house: House) -> None:
     house.serve(settings=replace(house.services.settings, retention_jobs="90d"))
     assert (await house.result("GET", "/trainshed/v1/status"))["retentionJobs"] == "90d"

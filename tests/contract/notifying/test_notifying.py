@@ -261,6 +261,15 @@ async def test_who_does_not_take_it_is_tried_again_and_the_job_says_so(
     assert all("webhook-signature" not in headers for _, headers, _ in ops.taken)
 
 
+async def test_what_was_stored_while_the_clock_was_ahead_is_sent(house: House, ops: Hook) -> None:
+    outbox = worker(house, NotifyTable("ops", ops.url))
+    house.clock += 7 * 24 * 60 * MINUTE
+    uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
+    house.clock -= 7 * 24 * 60 * MINUTE
+    async with at_work(outbox):
+        assert await noted(house, uid, "notified")
+
+
 async def test_it_is_given_up_after_a_day(house: House) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     outbox = worker(house, NotifyTable("ops", url))

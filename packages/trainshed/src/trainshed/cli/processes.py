@@ -39,7 +39,9 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
     reading, writing = os.pipe()
     command = [sys.executable, "-P", "-m", "trainshed", *words]
     try:
-        with output.open("wb") as log:
+        # A service that runs already writes there.
+        with output.open("ab") as log:
+            before = log.tell()
             process = subprocess.Popen(
                 [*command, "--ready-fd", str(writing)],
                 stdin=subprocess.DEVNULL,
@@ -58,7 +60,7 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
             json.loads(line)
         except ValueError:
             raise click.ClickException(
-                f"The service did not start. The end of {output}:\n{_tail(output)}"
+                f"The service did not start. The end of {output}:\n{_tail(output, before)}"
             ) from None
     except BaseException:
         # Also on Ctrl-C: the user does not know yet that a service runs.
@@ -79,8 +81,9 @@ def _first_line(descriptor: int) -> bytes:
     return message
 
 
-def _tail(file: Path) -> str:
-    lines = file.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+def _tail(file: Path, before: int) -> str:
+    """Return the last lines of a file from a byte on."""
+    lines = file.read_bytes()[before:].decode(errors="replace").splitlines()[-_TAIL_LINES:]
     return "\n".join(f"  {line}" for line in lines) or (
         f"  (nothing, as on a full disk: `trainshed up --data {file.parent}` says why)"
     )

@@ -55,6 +55,8 @@ class Budgets:
         self.limits: Mapping[QuotaKey, float] = {}
         #: What was used in this month by attempts that are over.
         self._ended: _Sums = {}
+        #: The same of other months, by their beginnings: a clock may be set back.
+        self._others: dict[Nanos, _Sums] = {}
         #: When this month began, and when all budgets begin anew (ns).
         self.month: tuple[Nanos, Nanos] = (0, 0)
         self._exhausted: tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]] = ({}, frozenset())
@@ -95,7 +97,7 @@ class Budgets:
     def exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
         """Return the keys of the numbers of jobs of those whose budget is used up, with a sentence each, and
         those keys of them whose hard budget is."""
-        if now < self._holds_until:
+        if self._holds_until - _SOON <= now < self._holds_until:
             return self._exhausted
         sums = self._sums(now)
         gone: dict[QuotaKey, str] = {}
@@ -164,8 +166,10 @@ class Budgets:
                 account[metric] = account.get(metric, 0.0) + amount
 
     def _turn_page(self, now: Nanos) -> None:
-        if now >= self.month[1]:
-            self.month, self._ended = month_of(now), {}
+        if not self.month[0] <= now < self.month[1]:
+            self._others[self.month[0]] = self._ended
+            self.month = month_of(now)
+            self._ended = self._others.pop(self.month[0], {})
 
 
 def _of(sums: _Sums, key: QuotaKey) -> float:

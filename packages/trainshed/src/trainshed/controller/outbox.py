@@ -34,8 +34,10 @@ log = logging.getLogger(__name__)
 
 _TURN: Final = 10 * 10**9
 """Nanoseconds after which a slow target's next notification waits for those of others that came meanwhile."""
-_BATCH: Final = 50
-"""Notifications that are looked at together."""
+_BATCH: Final = 500
+"""Notifications that are looked at together: a target that hangs costs others ten seconds of each pass."""
+_LONGEST_PAUSE: Final = 3600 * 10**9
+"""Nanoseconds. What is due later was stored while the clock was ahead."""
 _LONGEST_WAIT: Final = 600.0
 """Seconds; a later try is looked for again after this, so that a changed clock is noticed."""
 _DISK_PAUSE: Final = 5.0
@@ -125,9 +127,10 @@ class OutboxWorker:
     async def _send_due(self) -> float:
         """Try what is due. Return the seconds until there is more to do, 0 = at once."""
         waiting = await self._outbox.waiting(_BATCH)
-        due = [outgoing for outgoing in waiting if outgoing.due <= self._now()]
+        now = self._now()
+        due = [outgoing for outgoing in waiting if not now < outgoing.due <= now + _LONGEST_PAUSE]
         if not due:
-            later = [outgoing.due - self._now() for outgoing in waiting]
+            later = [outgoing.due - now for outgoing in waiting]
             return min(_LONGEST_WAIT, *(gap / 1e9 for gap in later)) if later else _LONGEST_WAIT
         # A target that hangs delays its own notifications alone.
         due.sort(key=lambda outgoing: outgoing.notification.target)

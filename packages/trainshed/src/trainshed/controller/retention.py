@@ -6,9 +6,9 @@ A job is deleted as a request deletes it. If a pass is interrupted, the next one
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from trainshed.core.errors import NotFound, RequestError
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.units import Nanos
-from trainshed.eventloop.background import Crew
+from trainshed.eventloop.background import Crew, joined, outliving
 from trainshed.store.port import ORPHANS, Created, JobQuery
 from trainshed.store.sqlite.reader import Reader
 from trainshed.telemetry.lines import about
@@ -49,11 +49,12 @@ class RetentionTimer:
     age: Nanos
     reader: Reader
     #: Deletes a job as a request does it, with everything beside its record. Raises RequestError.
-    remove: Callable[[JobName], Awaitable[object]]
+    remove: Callable[[JobName], Coroutine[Any, Any, object]]
     now: Callable[[], int]
     meters: Meters
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     _crew: Crew = field(init=False, default_factory=Crew)
+    _removing: asyncio.Task[object] | None = field(init=False, default=None)
 
     def start(self) -> None:
         """Begin to delete, if the setting is set."""
@@ -61,8 +62,11 @@ class RetentionTimer:
             self._crew.keep(self._run, "retention")
 
     async def close(self) -> None:
-        """Delete nothing more."""
+        """Delete nothing more. A deletion that has begun is finished: later nobody finds what is beside a
+        record that is gone."""
         await self._crew.close()
+        if self._removing is not None:
+            await asyncio.wait([self._removing])
 
     async def _run(self) -> None:
         await self.sleep(FIRST_PASS)
@@ -100,7 +104,8 @@ class RetentionTimer:
             for child in await self.reader.children(over.uid):
                 if not await self._delete(_Over(child.uid, child.name, child.ended)):
                     return False
-            await self.remove(over.name)
+            self._removing = joined(self.remove(over.name))
+            await outliving(self._removing)
         except NotFound:
             # A client has deleted it.
             return True

@@ -13,6 +13,7 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -40,6 +41,8 @@ class Senders:
         self._now = now
         self._environ = environ
         self._context = context
+        # Of their own, because targets that hang keep them.
+        self._threads = ThreadPoolExecutor(4, "notifying")
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -51,7 +54,8 @@ class Senders:
         table = self._tables.get(target)
         if table is None:
             raise NotSent(f"there is no target {target!r} in the service's settings any more")
-        return await asyncio.to_thread(self._send, table, id_, content)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._send, table, id_, content)
 
     def _send(self, table: NotifyTable, id_: str, content: str) -> str | None:
         at = self._now() // 10**9

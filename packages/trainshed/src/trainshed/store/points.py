@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import zip_longest
 from operator import lt
 from pathlib import Path
@@ -173,9 +174,12 @@ class PointFiles:
 
     async def forget(self, runs: Iterable[int]) -> None:
         """Remove the points of runs that were deleted."""
+        loop = asyncio.get_running_loop()
         for run in runs:
+            # Behind what is being written to it.
+            removing = partial(self._path(run).unlink, missing_ok=True)
+            await loop.run_in_executor(self._writing, removing)
             self._lengths.pop(run, None)
-            await asyncio.to_thread(self._path(run).unlink, missing_ok=True)
 
     def _write(self, run: int, data: bytes, thins: bool) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)

@@ -9,6 +9,7 @@ later attempt of a restored job would write into the log of another one.
 The file of generations is copied after the objects, so that no generation is used twice.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -314,6 +315,11 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
     is_new = not into.exists()
     into.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     into.chmod(_DIRECTORY_MODE)
+    # One backup at a time, so that what a killed one has left can be removed.
+    lock = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    for left in place.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=place) as temporary:
             contents = Backup(place, into, Path(temporary)).take(clock.now(), config)
