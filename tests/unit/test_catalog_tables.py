@@ -88,6 +88,7 @@ def test_near_names_are_proposed() -> None:
         assert images.parse_prebuilt(REPOSITORY + near) is not None
     assert closest("n1-standard4", ["n1-standard-4"]) == " Did you mean n1-standard-4?"
     assert closest("zzz", ["n1-standard-4"]) == ""
+    assert closest("n1-standard-" + "4" * 5000, ["n1-standard-4"]) == " Did you mean n1-standard-4?"
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,11 @@ def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(3)})
     with pytest.raises(DataRefused, match="no column 'split'; it has id, text"):
         written(table_plan(rule=SplitRule(SplitMethod.PREDEFINED, key="split")), buckets)
+    # Also of another encoding: the message has to travel.
+    odd = Memory({"gs://b/in/a.csv": "größe,text\n1,2\n".encode("latin-1")})
+    with pytest.raises(DataRefused) as refused:
+        written(table_plan(rule=SplitRule(SplitMethod.PREDEFINED, key="split")), odd)
+    assert str(refused.value).encode()
 
 
 def test_a_column_that_says_nothing_of_use_fails_the_step() -> None:

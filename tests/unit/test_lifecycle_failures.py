@@ -10,6 +10,7 @@ from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import MAX_ATTEMPTS
 from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import (
+    CapacityRefused,
     DrillOrdered,
     JobAdmitted,
     NodeLeft,
@@ -88,6 +89,19 @@ def test_a_job_that_a_hard_budget_stops_waits_for_it_and_nothing_is_counted() ->
     life.see(Preempted(spent, Cause.BUDGET)).exits(PRIMARY, signal=15, stopped=True)
     life.now += 1000 * SECOND
     assert life.cancel().job.ended == life.now, "it has waited since its last program ended"
+
+
+def test_waits_for_room_are_no_running_time() -> None:
+    """spec/lifecycle#time-limits: also where the room is gone while it waits."""
+    life = Life(job(1, scheduling=Scheduling(timeout=3600 * SECOND))).up()
+    life.now += 3300 * SECOND
+    life.see(Preempted("others")).exits(PRIMARY, signal=15, stopped=True)
+    life.now += 600 * SECOND
+    life.see(CapacityRefused("no node"))
+    life.now += 60 * SECOND
+    life.up()
+    (limit,) = deadlines(life.job)
+    assert limit.at - life.now > 250 * SECOND
 
 
 @pytest.mark.parametrize(("has_begun", "state"), [(False, "PREPARING"), (True, "FAILED")])

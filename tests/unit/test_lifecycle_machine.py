@@ -77,14 +77,15 @@ def test_a_job_that_is_up_as_its_maximum_wait_ends_runs_on() -> None:
     ("cause", "words"),
     [
         (CancelCause.MAX_WAIT, "maximum wait time of 1800 seconds"),
-        (CancelCause.TIMEOUT, "maximum running time of 604800 seconds"),
+        (CancelCause.TIMEOUT, "maximum running time of 2592000 seconds"),
         (CancelCause.USER, "cancelled by the user"),
         (CancelCause.IDLE, "did nothing for longer than this service allows"),
     ],
 )
 def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:
     """spec/failures#rules, last row: CANCELLED, the reason in the message, code 1."""
-    life = Life(job(1, scheduling=Scheduling(max_wait=1800 * SECOND))).cancel(cause)
+    limits = Scheduling(max_wait=1800 * SECOND, timeout=2_592_000 * SECOND)
+    life = Life(job(1, scheduling=limits)).cancel(cause)
     assert life.job.state is JobState.CANCELLED
     assert life.job.error is not None and life.job.error.code == 1
     assert words in life.job.error.message

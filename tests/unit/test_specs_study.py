@@ -2,6 +2,7 @@
 facts/tuning#vertex)."""
 
 import itertools
+import time
 from typing import Any
 
 from hypothesis import given
@@ -283,6 +284,17 @@ def test_tree_is_flattened_depth_first() -> None:
         ("rate", 3, (4.0,)),
         ("last", None, ()),
     ]
+
+
+def test_a_condition_of_many_values_is_read_soon() -> None:
+    """It is read before anybody is asked whether they may create a study."""
+    values = {"parentDiscreteValues": {"values": [float(n % 1000) for n in range(10_000)]}}
+    many = child(double("rate"), **values)
+    tree = discrete("d", *range(1000), conditionalParameterSpecs=[many])
+    begun = time.process_time()
+    spec = parse(study(tree))
+    assert time.process_time() - begun < 5
+    assert len(spec.parameters[1].when) == 1000
 
 
 def test_stopping_rules() -> None:

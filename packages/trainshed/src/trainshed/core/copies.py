@@ -41,7 +41,8 @@ def copy_of(api: Api, job: Mapping[str, Any], now: Nanos, uid: str) -> dict[str,
     if _PACKAGES.search(json.dumps(fresh)):
         fresh["labels"] = {**fresh.get("labels", {}), COPY_LABEL: uid}
     if api is Api.ML:
-        stem = _COPY.sub("", str(job.get("jobId", "job")))
+        # A trial's id has a dot, which those of jobs have not; together they may have 128 characters.
+        stem = _COPY.sub("", str(job.get("jobId", "job"))).replace(".", "_")[:105]
         return {**fresh, "jobId": f"{stem}_copy{now // 10**6}"}
     if model := fresh.get("modelToUpload"):
         fresh["modelToUpload"] = {k: v for k, v in model.items() if k not in _OF_MADE_MODEL}

@@ -96,11 +96,12 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near}?"
 
 
-def _numbers(name: str) -> tuple[int, ...]:
-    return tuple(map(int, _NUMBER.findall(name)))
+def _numbers(name: str) -> tuple[float, ...]:
+    # `int` refuses what has thousands of digits.
+    return tuple(map(float, _NUMBER.findall(name)))
 
 
-def _apart(numbers: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
+def _apart(numbers: tuple[float, ...], wanted: tuple[float, ...]) -> tuple[tuple[float, bool], ...]:
     """Return how far numbers are from those asked for, the first number first; of two that are equally far,
     the larger one is nearer, since it suffices."""
     return tuple((abs(n - a), n < a) for n, a in zip(numbers, wanted, strict=False))

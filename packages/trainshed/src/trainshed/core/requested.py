@@ -3,7 +3,7 @@ Pure."""
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
@@ -57,7 +57,7 @@ def requested(resource: Mapping[str, Any]) -> Requested:
     training: Any = resource.get("trainingInput")
     if training:
         return Requested(tuple(_roles(training)), training.get("jobDir"))
-    inputs: Any = resource.get("trainingTaskInputs")
+    inputs: Any = _plain(resource.get("trainingTaskInputs"))
     specs: tuple[Any, ...] = (
         *(resource.get("jobSpec"), resource.get("trialJobSpec")),
         *((inputs.get("trialJobSpec"), inputs) if hasattr(inputs, "get") else ()),
@@ -70,6 +70,18 @@ def requested(resource: Mapping[str, Any]) -> Requested:
         tuple(_pool(number, pool) for number, pool in enumerate(pools) if pool),
         place.get("outputUriPrefix"),
     )
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON, which a pipeline has as its client wrote it, with names in camelCase and without nulls."""
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value).items()
+        return {
+            re.sub("_([a-z])", lambda mark: mark[1].upper(), key): _plain(part)
+            for key, part in members
+            if part is not None
+        }
+    return [_plain(part) for part in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _pool(number: int, pool: Any) -> Pool:

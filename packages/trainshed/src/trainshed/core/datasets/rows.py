@@ -130,7 +130,8 @@ def names(columns: Iterable[str]) -> str:
     """Return columns as an error shows them."""
     shown = list(columns)
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-    return ", ".join(shown[:20]) + more
+    # Those of other encodings hold what no message can.
+    return ", ".join(shown[:20]).encode(errors="replace").decode() + more
 
 
 ML_USE: Final = "aiplatform.googleapis.com/ml_use"

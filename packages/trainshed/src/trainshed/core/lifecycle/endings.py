@@ -255,7 +255,11 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
     job = transition.job
     if not retry.keeps_room or not job.replicas:
         transition.fire_attempt(AttemptTrigger.AGAIN_LATER)
-        transition.change(retry=None, not_before=retry.not_before)
+        # What it has waited for room until now is no running time either.
+        waited = max(0, transition.now - job.not_before) if job.started and job.not_before else 0
+        transition.change(
+            retry=None, not_before=retry.not_before, waited=Nanos(job.waited + waited)
+        )
         transition.record(timeline.waits_again(transition.job, transition.now))
         return
     fresh = tuple(

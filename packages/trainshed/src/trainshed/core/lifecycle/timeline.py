@@ -296,4 +296,4 @@ def _duration(nanoseconds: int) -> str:
 
 
 def _seconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / 10**9:g}"
+    return f"{nanoseconds / 10**9:.12g}"

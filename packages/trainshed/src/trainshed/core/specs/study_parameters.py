@@ -7,7 +7,8 @@ everything flat and no children. The rules are the same for both.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -131,25 +132,24 @@ def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
             wrong, f"The parent is {parent.type}: its values go into {item.at(wanted)} alone."
         )
         return ()
-    condition = item.section(wanted)
+    condition, categories = item.section(wanted), frozenset(parent.categories)
+    meant = {text: _parents_values(parent, text, categories) for text in condition.texts("values")}
     texts = condition.checked_texts(
-        "values",
-        lambda text: (
-            "" if _parents_values(parent, text) else f"{text} is not a value of the parent."
-        ),
+        "values", lambda text: "" if meant[text] else f"{text} is not a value of the parent."
     )
     if not texts:
         condition.fault("values", "At least one value of the parent must be given.")
-    return tuple(dict.fromkeys(value for text in texts for value in _parents_values(parent, text)))
+    return tuple(dict.fromkeys(value for text in texts for value in meant[text]))
 
 
-def _parents_values(parent: Parameter, text: str) -> Sequence[Value]:
-    """Return the parent's value that a text means; () if there is none."""
+def _parents_values(parent: Parameter, text: str, categories: Container[str]) -> Sequence[Value]:
+    """Return the parent's value that a text means; () if there is none. `categories`: its own."""
     if parent.type is ParameterType.CATEGORICAL:
-        return [text] if text in parent.categories else ()
+        return [text] if text in categories else ()
     if parent.type is ParameterType.INTEGER:
         return [int(text)] if parent.low <= int(text) <= parent.high else ()
-    return [value for value in parent.values if is_same(value, float(text))][:1]
+    at = bisect_left(parent.values, float(text) - SAME)
+    return [value for value in parent.values[at : at + 1] if is_same(value, float(text))]
 
 
 MAX_PARAMETERS = 1_000
@@ -234,17 +234,21 @@ class _TreeReader:
     def check_ids(self) -> None:
         """Report ids that stand at two nodes, unless the nodes' conditions exclude each other
         (facts/tuning#vertex): where their branches part, no value of the parent leads into both."""
-        takers: dict[tuple[str, int | None, Value | None], int] = {}
+        whens = [
+            frozenset[Value | None]([None] if p.parent is None else p.when) for p in self.parameters
+        ]
+        takers: dict[tuple[str, int | None], set[int]] = {}
         for position, parameter in enumerate(self.parameters):
             if not parameter.id:
                 continue
             lineage = self._lineage(position)
             can_meet = any(self.parameters[node].id == parameter.id for node in lineage[:-1])
             for node in lineage:
-                branch = self.parameters[node]
-                for value in (None,) if branch.parent is None else branch.when:
-                    taker = takers.setdefault((parameter.id, branch.parent, value), node)
-                    can_meet = can_meet or taker != node
+                others = takers.setdefault((parameter.id, self.parameters[node].parent), set())
+                can_meet = can_meet or any(
+                    other != node and not whens[other].isdisjoint(whens[node]) for other in others
+                )
+                others.add(node)
             if can_meet:
                 self._sections[position].fault(
                     self._words.id,

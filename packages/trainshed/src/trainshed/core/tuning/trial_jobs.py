@@ -140,7 +140,9 @@ def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:
     job: dict[str, Any] = json.loads(spec.job_json)
     if spec.api is Api.ML:
         job.pop("hyperparameters", None)
-        job["args"] = list(spec.pool(0).program.args)
+        config, of_image = job.get("masterConfig", {}), {"containerCommand", "containerArgs"}
+        holder, key = (config, "containerArgs") if of_image & config.keys() else (job, "args")
+        holder[key] = list(spec.pool(0).program.args)
         if spec.job_dir:
             job["jobDir"] = spec.job_dir
         resource: dict[str, Any] = {"jobId": job_id, "trainingInput": job}
