@@ -93,6 +93,9 @@ def test_devices_of_an_image_are_left_out(tmp_path: Path) -> None:
     assert not (root / "null").exists()
     assert not (root / "dev/null").exists()
     assert (root / "etc/x").read_bytes() == b"y"
+    (root / "etc/x").chmod(0)
+    unpacking.remove_devices(root)
+    assert (root / "etc/x").stat().st_mode & 0o777 == 0o400, "other nodes are sent it"
 
 
 @pytest.mark.parametrize(

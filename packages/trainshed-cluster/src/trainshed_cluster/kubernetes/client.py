@@ -69,6 +69,12 @@ class ApiFailure(Exception):
         """Whether the same call would fail again, because the request is wrong or forbidden."""
         return self.status in (400, 403, 404, 405, 413, 415, 422)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a quota has no room now; one that wants more to be said never will have."""
+        text = str(self)
+        return self.status in (403, 429) and "quota" in text and "must specify" not in text
+
 
 def unstarted(failure: ApiFailure, what: str) -> ClusterRefused | ClusterUnavailable:
     """Return what a start fails with that did not see `what`. One that may succeed later is tried again."""

@@ -405,7 +405,7 @@ class KubernetesCluster:
             except ApiFailure as failure:
                 if failure.status == 409 and failure.reason == "AlreadyExists":
                     pod = await self._found(where, manifest["metadata"]["name"], name)
-                elif failure.status in (403, 429) and "quota" in str(failure):
+                elif failure.is_full:
                     self._unmade[name] = Delay(
                         WaitReason.CLUSTER,
                         f"namespace {where} admits no more: {failure}",

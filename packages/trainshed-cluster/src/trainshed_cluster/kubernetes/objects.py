@@ -65,9 +65,11 @@ class Requirements(msgspec.Struct, frozen=True):
     requests: _Quantities | None = None
 
 
-class Container(msgspec.Struct, frozen=True):
+class Container(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     image: str = ""
+    #: `Always`: an init container that runs beside the others.
+    restart_policy: str = ""
     resources: Requirements | None = None
 
     @property
@@ -141,13 +143,14 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def requests(self) -> Mapping[str, float]:
-        """What the scheduler counts for it: the sum over its containers, or the largest init container's if
-        that is more. Kept, as what follows, since each report needs it of all Pods of a cluster."""
-        totals: dict[str, float] = {}
-        for container in self.spec.containers or ():
+        """What the scheduler counts for it: the sum over its containers and sidecars, or the largest init
+        container's if that is more. Kept, as what follows, since each report needs it of all Pods."""
+        before, totals = self.spec.init_containers or (), dict[str, float]()
+        sidecars = (container for container in before if container.restart_policy == "Always")
+        for container in (*(self.spec.containers or ()), *sidecars):
             for key, amount in container.requests:
                 totals[key] = totals.get(key, 0.0) + amount
-        for container in self.spec.init_containers or ():
+        for container in before:
             for key, amount in container.requests:
                 totals[key] = max(totals.get(key, 0.0), amount)
         for key, value in (self.spec.overhead or {}).items():

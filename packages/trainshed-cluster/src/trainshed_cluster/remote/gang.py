@@ -161,6 +161,21 @@ class Gang(Struct):
         """Return the agent that has a replica's slot."""
         return self.agents.get(place(seat.part, seat.request.node))
 
+    def needs_agent(self, part: int, node: str) -> bool:
+        """Whether an agent is missing there."""
+        agent = self.agents.get(place(part, node))
+        return agent is None or agent.is_gone or agent.failure is not None
+
+    def parts_to_hold(self) -> list[int]:
+        """Return the parts that have to be held for agents that are missing. The others are held, or all
+        have left them."""
+        missing = {
+            seat.part
+            for seat in self.record.seats
+            if not seat.is_vacant and self.needs_agent(seat.part, seat.request.node)
+        }
+        return [part for part in self.record.parts if part in missing]
+
     def seats_of(self, agent: AgentHandle) -> Iterator[Seat]:
         """Yield the seats of an agent's replicas, if it is the current agent of its place."""
         if self.agents.get(place(agent.part, agent.node)) is agent:
@@ -246,7 +261,8 @@ def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
     """Return the record with a part on the nodes that the cluster has chosen for it; the same record if
     nothing changes."""
     some = record.parts[part]
-    if {need.node for need in some} == set(nodes):
+    # A cluster may take a node that has failed out of a hold.
+    if set(nodes) <= {need.node for need in some}:
         return record
     chosen = {need.node: node for need, node in zip(some, nodes, strict=True)}
     seats = tuple(

@@ -321,7 +321,7 @@ class SlotMaker:
         async def hold(part: int) -> None:
             holds[part] = await self._hold(gang, part, avoid)
 
-        await all_or_none(hold(part) for part in gang.record.parts)
+        await all_or_none(hold(part) for part in gang.parts_to_hold())
         return holds
 
     async def _hold_in_turn(self, gang: Gang) -> dict[int, Hold]:
@@ -329,13 +329,15 @@ class SlotMaker:
         two jobs with several holds do not wait for each other for ever."""
         holds: dict[int, Hold] = {}
         avoid = self._nodes.not_up()
-        for part in gang.record.parts:
+        for part in gang.parts_to_hold():
             try:
                 async with asyncio.timeout(_REST_SECONDS if holds else None):
                     holds[part] = await self._hold(gang, part, avoid)
             except TimeoutError:
-                for hold in holds.values():
-                    await self._cluster.give_back(hold.name)
+                live = {seat.part for seat in gang.record.seats if gang.is_live(seat)}
+                for held, hold in holds.items():
+                    if held not in live:
+                        await self._cluster.give_back(hold.name)
                 raise ClusterUnavailable(
                     f"the cluster has given {len(holds)} of {len(gang.record.parts)} kinds of nodes that the "
                     f"job needs, and not the next one within {_REST_SECONDS:g} s; they were given back, and "
@@ -356,11 +358,10 @@ class SlotMaker:
         for part, node in dict.fromkeys(
             (seat.part, seat.request.node) for seat in gang.record.seats if not seat.is_vacant
         ):
-            agent = gang.agents.get(place(part, node))
-            if agent is None or agent.is_gone or agent.failure:
+            if gang.needs_agent(part, node):
                 missing.append((part, node))
             else:
-                agents.append(agent)
+                agents.append(gang.agents[place(part, node)])
         if not missing:
             return agents
         await self._starter.require_startable(gang, missing)

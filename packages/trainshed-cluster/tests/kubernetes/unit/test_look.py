@@ -102,6 +102,9 @@ def test_a_pod_asks_for_its_containers_together_or_for_what_runs_before_them() -
     spec = {"containers": [some, some], "initContainers": [large], "overhead": {"cpu": "250m"}}
     parsed = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
     assert parsed.requests == {"cpu": 3.25}
+    spec |= {"initContainers": [large | {"restartPolicy": "Always"}]}
+    beside = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
+    assert beside.requests == {"cpu": 5.25}
 
 
 def test_only_nodes_that_jobs_may_use_are_listed_or_that_have_some() -> None:

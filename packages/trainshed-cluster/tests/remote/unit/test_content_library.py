@@ -29,3 +29,17 @@ def test_launches_learn_of_units_at_the_same_time(
     monkeypatch.setattr(Path, "exists", exists_and_another_is_learnt)
     theirs.append("theirs")
     learn("own")
+
+
+def test_what_is_installed_into_an_interpreter_is_seen(tmp_path: Path) -> None:
+    """Its directory stays as old as it was, and a node that is told an old digest fetches it in vain."""
+    (tmp_path / "cache").mkdir()
+    python = tmp_path / "python"
+    (python / "bin").mkdir(parents=True)
+    library = Library([tmp_path / "cache"], lambda: [python])
+    digests: list[str] = []
+    for installed in ("python3", "pip"):
+        (python / "bin" / installed).write_text(installed)
+        (unit,) = asyncio.run(library.manifest([str(python / "bin/python3")])).units
+        digests.append(unit.digest)
+    assert digests[0] != digests[1]

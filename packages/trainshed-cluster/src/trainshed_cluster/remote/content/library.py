@@ -226,7 +226,8 @@ class Library:
             numbers.append((place.path / BUILT).stat().st_ino)
         key = tuple(numbers)
         known = self._units.get(place.path)
-        if known is not None and known[0] == key:
+        # Below an interpreter's directory anybody may install something; what is built here stays as it is.
+        if known is not None and known[0] == key and not place.is_interpreter:
             return known[1], known[2]
         identity = trees.identify(place.path, without_sites=place.is_interpreter)
         unit = Unit(
