@@ -121,14 +121,10 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
     answers = [ask(service, mine, method, target, b"{}") for method, target in closed]
     assert [status for status, _ in answers] == [403] * len(closed)
     assert "belongs to another project than the job" in answers[0][1]["error"]["message"]
-    for target in (
-        "/storage/v1/b/bucket-q/o/{}",
-        "/bucket-q/{}",
-        "/storage/v1/b/bucket-q/o/{}/acl",
-    ):
+    for way in ("/storage/v1/b/bucket-q/o/{}", "/bucket-q/{}", "/storage/v1/b/bucket-q/o/{}/acl"):
         # Names of buckets are everybody's, as in public: a taken one cannot be made. What lies in them is
         # not.
-        there, missing = (ask(service, mine, "GET", target.format(name)) for name in ("x", "no"))
+        there, missing = (ask(service, mine, "GET", way.format(name)) for name in ("x", "no"))
         assert (there[0], missing) == (403, there)
     listed = ask(service, mine, "GET", "/storage/v1/b")[1]["items"]
     assert [bucket["name"] for bucket in listed] == ["bucket-p", "shared-1"]
@@ -273,12 +269,8 @@ def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(service
     assert status("GET", f"{mine}?alt=media") == 200
     assert status("GET", "/storage/v1/b?project=p") == 200
     assert status("GET", "/storage/v1/b/shared-1/o/x") == 200
-    refused = [("DELETE", mine), ("DELETE", "/storage/v1/b/bucket-p"), ("GET", foreign)]
-    refused += [
-        ("GET", "/storage/v1/b?project=q"),
-        ("GET", "/storage/v1/b"),
-        ("GET", "/bucket-q/x"),
-    ]
+    refused = [("GET", path) for path in (foreign, "/storage/v1/b?project=q", "/storage/v1/b")]
+    refused += [("DELETE", mine), ("DELETE", "/storage/v1/b/bucket-p"), ("GET", "/bucket-q/x")]
     refused += [("DELETE", "/storage/v1/b/shared-1/o/x"), ("POST", "/storage/v1/b?project=p")]
     assert [status(*request) for request in refused] == [403] * len(refused)
     known(service.tokens, "ana@test", "roles/storage.admin", "q")

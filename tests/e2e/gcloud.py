@@ -33,28 +33,16 @@ ALONE = {
     "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
 }
 """Variables with which nothing leaves the machine or waits for a person."""
-_APIS = (
-    *("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER"),
-    *("IAM", "IAMCREDENTIALS", "SERVICEUSAGE"),
+_APIS = "AIPLATFORM ML LOGGING CLOUDRESOURCEMANAGER IAM IAMCREDENTIALS SERVICEUSAGE"
+_COMMANDS = (
+    "crash_handling logs.stream ai.custom_jobs.custom_jobs_util ai.custom_jobs.flags ai.log_util "
+    "ml_engine.jobs_util ml_engine.flags util.apis.yaml_command_translator"
 )
+_MESSAGES = "aiplatform.v1.aiplatform_v1 aiplatform.v1beta1.aiplatform_v1beta1 ml.v1.ml_v1"
 _LOADED = (
     "googlecloudsdk.gcloud_main",
-    *("googlecloudsdk.command_lib.crash_handling", "googlecloudsdk.command_lib.logs.stream"),
-    *(
-        f"googlecloudsdk.command_lib.ai.{name}"
-        for name in ("custom_jobs.custom_jobs_util", "custom_jobs.flags", "log_util")
-    ),
-    "googlecloudsdk.command_lib.ml_engine.jobs_util",
-    "googlecloudsdk.command_lib.ml_engine.flags",
-    "googlecloudsdk.command_lib.util.apis.yaml_command_translator",
-    *(
-        f"googlecloudsdk.generated_clients.apis.{place}_messages"
-        for place in (
-            "aiplatform.v1.aiplatform_v1",
-            "aiplatform.v1beta1.aiplatform_v1beta1",
-            "ml.v1.ml_v1",
-        )
-    ),
+    *(f"googlecloudsdk.command_lib.{name}" for name in _COMMANDS.split()),
+    *(f"googlecloudsdk.generated_clients.apis.{name}_messages" for name in _MESSAGES.split()),
 )
 
 
@@ -145,7 +133,7 @@ class Gcloud:
             "CLOUDSDK_CORE_PROJECT": PROJECT,
             "CLOUDSDK_AI_REGION": REGION,
             "CLOUDSDK_COMPUTE_REGION": REGION,
-            **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _APIS},
+            **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _APIS.split()},
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{buckets}/storage/v1/",
             "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
             **ALONE,

@@ -54,14 +54,11 @@ def wheel(name: str, source: str, version: str = "0.1", needs: Sequence[str] = (
 
 def packed(name: str, directory: Path) -> Path:
     """The program's source distribution, with the names that `setup.py sdist` gives."""
-    archive = directory / f"{name}-0.1.tar.gz"
+    top = f"{name}-0.1"
+    archive = directory / f"{top}.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
-        tar.add(PROGRAMS / name, f"{name}-0.1", filter=_without_caches)
+        tar.add(PROGRAMS / name, top, filter=lambda m: None if "__pycache__" in m.name else m)
     return archive
-
-
-def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if "__pycache__" in member.name else member
 
 
 def upload(service: Service, name: str, content: bytes) -> str:

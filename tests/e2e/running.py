@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -401,8 +401,13 @@ def seen_by(
     """Run a client's program, for so many seconds at most, and return the JSON of its one line `SEEN ...`."""
     done = nursery.sdk_programs().run([str(program), *arguments], variables, seconds=seconds)
     assert done.returncode == 0, done.stderr.decode()
-    (line,) = (row for row in done.stdout.decode().splitlines() if row.startswith("SEEN "))
-    return json.loads(line.removeprefix("SEEN "))
+    return said(done.stdout.decode().splitlines(), "SEEN")
+
+
+def said(lines: Iterable[str], word: str) -> Any:
+    """The JSON behind the one line that begins with `word`."""
+    (line,) = (line for line in lines if line.startswith(f"{word} "))
+    return json.loads(line.removeprefix(word))
 
 
 KEPT_CHANNEL = "import grpc; kept = grpc.insecure_channel('localhost:1')\n"

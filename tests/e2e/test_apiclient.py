@@ -48,11 +48,10 @@ def test_a_job_is_made_and_read_by_clients_from_every_document(service: Service)
     view = service.finish(quote(f"{PARENT}/jobs/census", safe=""))
     assert view["state"] == "SUCCEEDED", view.get("error")
     url = f"{service.rest}/$discovery/rest?version={{apiVersion}}"
-    fetched = discovery.build(
-        "ml", "v1", discoveryServiceUrl=url, credentials=credentials(service.token)
-    )
+    known = credentials(service.token)
+    fetched = discovery.build("ml", "v1", discoveryServiceUrl=url, credentials=known)
     document = service.ask("GET", "/discovery/v1/apis/ml/v1/rest", token=None).body.decode()
-    loaded = discovery.build_from_document(document, credentials=credentials(service.token))
+    loaded = discovery.build_from_document(document, credentials=known)
     for ml in (shipped, fetched, loaded):
         job = ml.projects().jobs().get(name=f"{PARENT}/jobs/census").execute()
         assert job["jobId"] == "census"

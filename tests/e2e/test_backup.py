@@ -215,7 +215,8 @@ def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_p
     words = ("-m", "trainshed", "backup", str(target), "--data", str(data))
     for number in (signal.SIGTERM, signal.SIGKILL):
         process = nursery.services().fork(words, environment(data), stdout=1, stderr=2)
-        until_there(target / "buckets", process)
+        while not (target / "buckets").exists():
+            assert process.poll() is None
         process.send_signal(number)
         assert process.wait(60) != 0
         assert not (target / "MANIFEST").exists()
@@ -235,8 +236,3 @@ def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_p
     refused = trainshed("restore", changed, data=tmp_path / "restored")
     assert b"jobs.key is not what was backed up" in refused.stderr
     assert not (tmp_path / "restored").exists()
-
-
-def until_there(path: Path, process: nursery.Forked) -> None:
-    while not path.exists():
-        assert process.poll() is None

@@ -1,7 +1,6 @@
 """Google's clients inside a job find the service, not the cloud: unmodified, unconfigured, with the job's
 identity."""
 
-import json
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import PROGRAMS
-from tests.e2e.running import PROJECT, SKLEARN, Service, container_job, running, submit
+from tests.e2e.running import PROJECT, SKLEARN, Service, container_job, running, said, submit
 
 BUCKET, FOREIGN = "trainshed", "another-project"
 
@@ -41,17 +40,11 @@ def job_of(program: str, *arguments: str) -> dict[str, Any]:
     return body
 
 
-def seen_inside(service: Service, job: str) -> dict[str, Any]:
-    """What a program has said that ran to its end."""
-    view, lines = service.finish(job, 300), service.lines(job)
-    assert view["state"] == "SUCCEEDED", (view, "\n".join(lines[-30:]))
-    (line_seen,) = (line for line in lines if line.startswith("SEEN "))
-    return json.loads(line_seen.removeprefix("SEEN "))
-
-
 def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -> None:
     job = submit(service, job_of("clients_in_job.py", BUCKET, FOREIGN, SKLEARN))
-    seen = seen_inside(service, job)
+    view, lines = service.finish(job, 300), service.lines(job)
+    assert view["state"] == "SUCCEEDED", (view, "\n".join(lines[-30:]))
+    seen = said(lines, "SEEN")
     assert (seen["project"], seen["by number"], seen["own job"]) == (PROJECT, PROJECT, True)
     assert seen["seconds"] < 40, "55 s before: it asked a host that was not there"
     for transport in ("grpc", "rest"):

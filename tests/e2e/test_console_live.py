@@ -32,12 +32,6 @@ open({gate!r}).read()
 """
 
 
-def shifted(page: Page) -> tuple[float, object]:
-    """How much has jumped on a page in all, and what."""
-    result = page.evaluate("window.shifts || []")
-    return sum(item[0] for item in result), result
-
-
 @pytest.mark.parametrize("form", ["light", pytest.param("phone", marks=pytest.mark.soak)])
 def test_nothing_jumps_while_data_streams(
     service: Service, enter: Callable[..., Page], commons: Path, form: str
@@ -62,9 +56,10 @@ def test_nothing_jumps_while_data_streams(
     gate.write_text("")
     expect(shown.locator("#head")).to_contain_text("Succeeded")
     expect(row).to_contain_text("Succeeded")
-    result = {page.url: shifted(page) for page in (listed, shown)}
-    print({url: round(amount, 4) for url, (amount, _) in result.items()})
-    assert all(amount < MOST_SHIFT for amount, _ in result.values()), result
+    shifts = {page.url: page.evaluate("window.shifts || []") for page in (listed, shown)}
+    amounts = {url: sum(item[0] for item in items) for url, items in shifts.items()}
+    print({url: round(amount, 4) for url, amount in amounts.items()})
+    assert all(amount < MOST_SHIFT for amount in amounts.values()), shifts
 
 
 def test_a_list_has_no_gap_however_many_jobs_come_at_once(

@@ -147,7 +147,8 @@ def test_gcloud_packages_a_directory_and_its_image_runs(
     (tmp_path / "code" / "task.py").write_text("import sys; print('packed', sys.argv[1:])")
     docker = tmp_path / "bin" / "docker"
     docker.parent.mkdir()
-    docker.write_text(_documented_script())
+    guide = (ROOT / "docs" / "containers.md").read_text()
+    docker.write_text("#!" + guide.partition("```sh\n#!")[2].partition("```")[0])
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{docker.parent}{os.pathsep}{os.environ['PATH']}")
     # Where containers cannot be run by podman itself, it can still build them.
@@ -162,12 +163,6 @@ def test_gcloud_packages_a_directory_and_its_image_runs(
     uid = name.strip().splitlines()[-1].rpartition("/")[2]
     assert yard.service.finish(uid, seconds=120)["state"] == "SUCCEEDED", yard.service.lines(uid)
     assert yard.service.lines(uid, "workerpool0-0")[-1] == "packed ['--x', '1']"
-
-
-def _documented_script() -> str:
-    """The `docker` of the guide, as it stands there."""
-    text = (ROOT / "docs" / "containers.md").read_text()
-    return "#!" + text.partition("```sh\n#!")[2].partition("```")[0]
 
 
 def test_a_registry_that_asks_for_a_login_and_is_down_for_a_while(yard: Yard) -> None:
@@ -186,9 +181,7 @@ def test_a_registry_that_asks_for_a_login_and_is_down_for_a_while(yard: Yard) ->
     podman("login", "--username=ada", "--password=lovelace", registry.host)
     registry.close()
     uid = submit(yard.service, body)
-    for view in yard.service.watch(uid, seconds=120):
-        if view["attempt"] > 1 or view["retries"]:
-            break
+    next(v for v in yard.service.watch(uid, seconds=120) if v["attempt"] > 1 or v["retries"])
     registry.open()
     assert yard.service.finish(uid, seconds=120)["state"] == "SUCCEEDED"
     assert yard.service.lines(uid, "workerpool0-0") == ["let in"]

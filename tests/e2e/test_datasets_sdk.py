@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import SKLEARN, Service, seen_by_sdk
+from tests.e2e.running import SKLEARN, Service, said, seen_by_sdk
 from tests.isolation import needs_view
 
 # Counts the rows of each split as a program of the public does, and says which files there are.
@@ -84,11 +84,6 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return seen_by_sdk(service, _PROGRAM, str(scratch), SKLEARN, _SCRIPT)
 
 
-def found(service: Service, job_id: str) -> dict[str, Any]:
-    (line,) = (line for line in service.lines(job_id) if line.startswith("FOUND "))
-    return json.loads(line.removeprefix("FOUND "))
-
-
 def test_datasets_of_each_kind_are_made_listed_and_changed(seen: dict[str, Any]) -> None:
     assert seen["name"] == "rows"
     assert seen["schema"].endswith("/tabular_1.0.0.yaml")
@@ -99,7 +94,7 @@ def test_datasets_of_each_kind_are_made_listed_and_changed(seen: dict[str, Any])
 
 @needs_view
 def test_a_program_finds_the_rows_by_fractions(service: Service, seen: dict[str, Any]) -> None:
-    rows = found(service, seen["job"])
+    rows = said(service.lines(seen["job"]), "FOUND")
     assert rows.pop("format") == "csv"
     assert sorted(int(row) for some in rows.values() for row in some) == list(range(1000))
     assert {split: len(some) for split, some in rows.items()} == pytest.approx(

@@ -46,9 +46,7 @@ def test_a_job_is_created_followed_listed_and_cancelled(service: Service, tmp_pa
     ).stdout.strip()
     parent, _, job_id = name.rpartition("/")
     assert parent == CUSTOM_JOBS.removeprefix("/v1/")
-    for view in service.watch(job_id):
-        if view["state"] == "RUNNING":
-            break
+    next(view for view in service.watch(job_id) if view["state"] == "RUNNING")
     # Started on a running job it reads the job's state once and never ends by itself, so it is killed.
     with gcloud.started(*JOBS, "stream-logs", job_id, "--polling-interval=1") as output:
         for replica in range(3):

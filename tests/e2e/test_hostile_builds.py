@@ -16,7 +16,7 @@ from tests.e2e.hostile.table import Column, columns
 from tests.e2e.hostile.yard import MEMORY, PROCESSES, Yard, opened
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.processes import processor_seconds
-from tests.e2e.running import Service, running, submit
+from tests.e2e.running import Service, running, said, submit
 from tests.unit.test_runtimes_archives import header, zip_of_many
 from trainshed.runtimes.confinement import MOST_MEMBERS
 
@@ -92,28 +92,15 @@ class Siege:
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
     column: Column = request.param
     with opened(column) as yard:
-        service = yard.service
-        at_home = yard.home_file()
+        service, data = yard.service, yard.service.data
+        at_home, port = yard.home_file(), int(service.rest.rpartition(":")[2])
+        files = [data / name for name in ("trainshed.db", "access.json", "service.json")]
         try:
             words = {
-                "files": [
-                    *(
-                        str(service.data / name)
-                        for name in ("trainshed.db", "access.json", "service.json")
-                    ),
-                    *([str(at_home)] if at_home else []),
-                ],
-                "written": [
-                    "/etc/passwd",
-                    str(service.data / "planted"),
-                    str(yard.place / "planted"),
-                ],
+                "files": [str(file) for file in (*files, at_home) if file],
+                "written": ["/etc/passwd", str(data / "planted"), str(yard.place / "planted")],
                 "pids": [service.pid],
-                "addresses": [
-                    ["127.64.0.77", 2222],
-                    ["0.0.0.0", 2222],
-                    ["127.0.0.1", int(service.rest.rpartition(":")[2])],
-                ],
+                "addresses": [["127.64.0.77", 2222], ["0.0.0.0", 2222], ["127.0.0.1", port]],
             }
             setup = _PRYING.format(unique=uuid.uuid4().hex, told=json.dumps(words))
             job = _submit(service, source_package(_TASK, setup))
@@ -122,8 +109,7 @@ def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
             if at_home is not None:
                 at_home.unlink()
         assert view["state"] == "SUCCEEDED", (view, service.lines(job, "service"))
-        (line,) = (line for line in service.lines(job) if line.startswith("FACTS "))
-        yield Siege(column, yard, json.loads(line.removeprefix("FACTS ")))
+        yield Siege(column, yard, said(service.lines(job), "FACTS"))
 
 
 def _submit(service: Service, content: bytes, name: str = "pkg-1.0.tar.gz") -> str:

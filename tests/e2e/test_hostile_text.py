@@ -1,6 +1,7 @@
 """What a hostile job has on the operator's terminal: every command, on a terminal and piped
 (docs/security.md)."""
 
+import contextlib
 import json
 import os
 import pty
@@ -65,14 +66,9 @@ def on_a_terminal(data: Path, words: list[str], directory: Path | None = None) -
     )
     os.close(theirs)
     seen = b""
-    while True:
-        try:
-            data_read = os.read(ours, 1 << 16)
-        except OSError:  # Linux says so that nobody writes any more.
-            break
-        if not data_read:
-            break
-        seen += data_read
+    with contextlib.suppress(OSError):  # Linux says so that nobody writes any more.
+        while more := os.read(ours, 1 << 16):
+            seen += more
     process.wait(60)
     os.close(ours)
     return seen.decode()

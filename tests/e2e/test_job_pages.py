@@ -50,9 +50,7 @@ def job(service: Service) -> Iterator[str]:
     body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["args"] = [str(PORT)]
     made = submit(service, body)
     assert next(service.follow(made)) == "here"
-    for view in service.watch(made, 30):
-        if view["state"] == "RUNNING":
-            break
+    next(view for view in service.watch(made, 30) if view["state"] == "RUNNING")
     yield made
     service.call("POST", f"{CUSTOM_JOBS}/{made}:cancel", {})
     service.finish(made, 60)
@@ -111,16 +109,8 @@ def test_a_page_opens_from_its_job_and_its_websocket_works(
 def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> None:
     """JupyterLab as `trainshed run --notebook` installs it, with a kernel behind a WebSocket; what is saved
     lies in the job's output."""
-    words = (
-        "run",
-        "--notebook",
-        "--detach",
-        "--image",
-        SKLEARN,
-        "--output",
-        "gs://trainshed/notes",
-    )
-    made = trainshed(*words, data=service.data).stdout.strip().rpartition("/")[2]
+    words = f"run --notebook --detach --image {SKLEARN} --output gs://trainshed/notes"
+    made = trainshed(*words.split(), data=service.data).stdout.strip().rpartition("/")[2]
     printed = takewhile(lambda line: "is running at" not in line, service.follow(made))
     assert f"shut down after {UNUSED} seconds" in "".join(printed)
     # What JupyterLab's own page complains about is not ours.

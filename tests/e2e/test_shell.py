@@ -134,11 +134,9 @@ def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -
     until(rb"workerpool0-0[^\n]*work")
     os.write(handle, b"echo went on; exit 9\r")
     until(rb"[\r\n]went on\r")
-    try:
+    with contextlib.suppress(OSError):  # How the end of a terminal is told.
         while os.read(handle, 4096):
             pass
-    except OSError:
-        pass  # How the end of a terminal is told.
     assert process.wait(30) == 9
 
 

@@ -63,12 +63,6 @@ def said(service: Service) -> str:
     return (service.data / "service.log").read_text()
 
 
-def run_forever(service: Service, mark: str) -> str:
-    job_id = submit(service, container_job(f"{FOREVER} # {mark}"))
-    assert "up" in service.follow(job_id)
-    return job_id
-
-
 def told(service: Service, job_id: str) -> list[str]:
     """The messages of a job's timeline."""
     timeline = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
@@ -76,13 +70,9 @@ def told(service: Service, job_id: str) -> list[str]:
 
 
 LIBRARIES = (
-    *("asyncio", "click", "concurrent.futures", "email.message", "google.api.annotations_pb2"),
-    "google.protobuf.json_format",
-    "httptools",
-    "logging",
-    "msgspec",
-    "multiprocessing.connection",
-    *("re2", "sqlite3", "ssl", "tomllib", "uvicorn.protocols.http.httptools_impl", "uvloop"),
+    "asyncio, click, concurrent.futures, email.message, google.api.annotations_pb2, "
+    "google.protobuf.json_format, httptools, logging, msgspec, multiprocessing.connection, "
+    "re2, sqlite3, ssl, tomllib, uvicorn.protocols.http.httptools_impl, uvloop"
 )
 """What others wrote of what a service loads at its start."""
 
@@ -90,7 +80,7 @@ LIBRARIES = (
 def bare_start_seconds() -> float:
     """Processor seconds of an interpreter that loads LIBRARIES and ends."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", f"import {', '.join(LIBRARIES)}"], check=True)
+    subprocess.run([sys.executable, "-c", f"import {LIBRARIES}"], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -179,7 +169,8 @@ def test_jobs_run_on_until_service_or_down_ends_them(data: Path) -> None:
     them over. With --stop-jobs-on-exit they end with it, and by `trainshed down`."""
     mark = new_mark()
     service = start(data, own_group=True)
-    job_id = run_forever(service, mark)
+    job_id = submit(service, container_job(f"{FOREVER} # {mark}"))
+    assert "up" in service.follow(job_id)
     programs, below = marked(mark), children(service.pid)
     watching = service.watch(job_id)  # an open stream must not hold it up
     next(watching)

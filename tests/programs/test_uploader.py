@@ -1,7 +1,6 @@
 """`aiplatform.upload_tb_log`, which needs TensorFlow, against a service (docs/experiments.md)."""
 
 import importlib.metadata
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import ROOT, Service, given_by_env, running
+from tests.e2e.running import ROOT, Service, given_by_env, running, said
 
 pytestmark = pytest.mark.programs
 
@@ -49,8 +48,7 @@ def test_what_was_written_is_uploaded_once(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
-    seen = json.loads(line.removeprefix("SEEN "))
+    seen = said(done.stdout.splitlines(), "SEEN")
     assert seen.pop("prefix") == "trainshed/tensorboards/trainshed"
     assert {name: kind for name, (kind, _) in seen.items()} == {
         "train loss": "SCALAR",

@@ -89,7 +89,7 @@ class Books:
         self._check_idle(job)
         if job.is_placed:
             self.admitted.setdefault(job.uid, self.world.clock.now)
-        if _took_room(before, job):
+        if _places(job) - _places(before):
             self._check_nodes(job)
             if not before.is_placed:
                 self._check_quotas(job)
@@ -272,11 +272,6 @@ def _same(job: Job, other: Job) -> bool:
         other.outcome,
         other.retries,
     )
-
-
-def _took_room(before: Job, after: Job) -> bool:
-    places, had = _places(after), _places(before)
-    return bool(places - had)
 
 
 def _places(job: Job) -> set[tuple[ReplicaId, str]]:

@@ -60,13 +60,12 @@ class ScriptedEngine:
 
     async def start(self) -> None:
         for (uid, attempt, replica), incarnation in self.alive.items():
-            self.events.put_nowait(
-                ReplicaReport(uid, ReplicaStarted(attempt, replica, incarnation, 1))
-            )
+            self._report(uid, ReplicaStarted(attempt, replica, incarnation, 1))
         for (uid, attempt, replica), (incarnation, record) in self.ended.items():
-            self.events.put_nowait(
-                ReplicaReport(uid, ReplicaExited(attempt, replica, incarnation, record))
-            )
+            self._report(uid, ReplicaExited(attempt, replica, incarnation, record))
+
+    def _report(self, uid: JobUid, event: ReplicaStarted | ReplicaExited | ReplicaLost) -> None:
+        self.events.put_nowait(ReplicaReport(uid, event))
 
     async def close(self) -> None:
         """Nothing of a scripted engine dies with the service."""
@@ -89,9 +88,7 @@ class ScriptedEngine:
         return slots
 
     def _fail(self, method: str) -> None:
-        if (fault := self.faults.pop(method, None)) is not None:
-            raise fault
-        if (fault := self.always.get(method)) is not None:
+        if (fault := self.faults.pop(method, self.always.get(method))) is not None:
             raise fault
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
@@ -104,9 +101,7 @@ class ScriptedEngine:
             assert key not in self.alive, "two incarnations live"
             self.launches.append(key)
             self.alive[key] = plan.incarnation
-            self.events.put_nowait(
-                ReplicaReport(key[0], ReplicaStarted(*key[1:], plan.incarnation, 1))
-            )
+            self._report(key[0], ReplicaStarted(*key[1:], plan.incarnation, 1))
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         self._fail("stop")
@@ -119,9 +114,7 @@ class ScriptedEngine:
             if key in self.alive:
                 self.exit(*key, signal=15)
             elif key not in self.ended:
-                self.events.put_nowait(
-                    ReplicaReport(key[0], ReplicaLost(*key[1:], 1, "never started"))
-                )
+                self._report(job_uid, ReplicaLost(*key[1:], 1, "never started"))
 
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
@@ -163,7 +156,7 @@ class ScriptedEngine:
             exit_code=code, signal=signal, oom=False, started=1, ended=2, stopped=stopped
         )
         self.ended[key] = (incarnation, record)
-        self.events.put_nowait(ReplicaReport(key[0], ReplicaExited(*key[1:], incarnation, record)))
+        self._report(uid, ReplicaExited(attempt, replica, incarnation, record))
 
 
 class ScriptedDatasets:

@@ -22,7 +22,7 @@ from trainshed.datasets.port import Account, DataUnwritten, Written
 from trainshed.datasets.port import Progress as Tell
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Progress
-from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey, Severity, Stream
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity, Stream
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.logs.usage import ReplicaUsage
@@ -137,13 +137,10 @@ class SimLogs(LogReader):
             for line in self._journals.of(uid)
             if line.at >= start and (replicas is None or line.replica in replicas)
         )
-        lines = sorted((line for line in read if after is None or line.key > after.key), key=_key)
+        lines = [line for line in read if after is None or line.key > after.key]
+        lines.sort(key=lambda line: line.key)
         more = len(lines) > limit
         return LogPage(tuple(lines[:limit]), lines[limit - 1].cursor if more else None)
-
-
-def _key(line: LogLine) -> OrderKey:
-    return line.key
 
 
 def controller(

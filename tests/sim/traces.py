@@ -199,15 +199,10 @@ class Life:
             return self._rehouse(homeless)
         favoured = [r for r in placed if r.id.pool == self._leanings.favour]
         replica = dice.choice(favoured if favoured and dice.random() < 0.9 else placed)
-        if replica.state is ReplicaState.WAITING:
-            return self._comes_up(replica)
+        if replica.state is ReplicaState.WAITING and dice.random() < 0.9:
+            return ReplicaStarted(self.job.attempt, replica.id, replica.incarnation, self.now)
         if replica.state is ReplicaState.STOPPING:
             return self._obeys(replica)
-        return self._ends(replica)
-
-    def _comes_up(self, replica: Replica) -> Event:
-        if self.dice.random() < 0.9:
-            return ReplicaStarted(self.job.attempt, replica.id, replica.incarnation, self.now)
         return self._ends(replica)
 
     def _obeys(self, replica: Replica) -> Event:
@@ -231,27 +226,12 @@ class Life:
             case "success":
                 return self._exited(replica, 0, None)
             case "crash":
-                code, signal = dice.choice(
-                    ((6, None), (134, None), (11, None), (139, None), (None, 6), (None, 11))
-                )
-                return self._exited(replica, code, signal)
+                return self._exited(replica, *dice.choice(_CRASHES))
             case "killed":
                 stalled = self._stalls.random() < 0.2
                 return self._exited(replica, None, dice.choice((9, 15)), stalled=stalled)
             case "exit":
-                code, signal = dice.choice(
-                    (
-                        (1, None),
-                        (2, None),
-                        (137, None),
-                        (143, None),
-                        (255, None),
-                        (None, 7),
-                        (None, 8),
-                        (None, 2),
-                    )
-                )
-                return self._exited(replica, code, signal)
+                return self._exited(replica, *dice.choice(_EXITS))
             case "oom":
                 return self._exited(replica, None, 9, oom=True)
             case _:
@@ -291,9 +271,7 @@ class Life:
     def _stopping(self) -> Event:
         if self.dice.random() < self._leanings.preempt:
             return self._preempted()
-        alive = [r for r in self.job.replicas if not r.state.is_over]
-        replica = self.dice.choice(alive)
-        return self._obeys(replica)
+        return self._obeys(self.dice.choice([r for r in self.job.replicas if not r.state.is_over]))
 
     def _over(self) -> Event:
         raise AssertionError("the job is over")
@@ -308,6 +286,11 @@ class Life:
     }
 
 
+_CRASHES = (*((code, None) for code in (6, 134, 11, 139)), (None, 6), (None, 11))
+_EXITS = (
+    *((code, None) for code in (1, 2, 137, 143, 255)),
+    *((None, number) for number in (7, 8, 2)),
+)
 _KNOWN = tuple(loss for loss in Cause if loss in CLUSTER_LOSSES)
 _ONCE = (JobAdmitted, Preempted, CapacityRefused, NodeLeft, DrillOrdered, PreparationFailed)
 """Decided or seen once: these are not told again."""

@@ -87,10 +87,10 @@ class Families:
     async def of_cancel(self, work: Family, at: int) -> list[str]:
         """spec/lifecycle#cancel: what was cancelled is CANCELLED, unless it came to its own end before its
         jobs could be told."""
-        if work.state is JobState.CANCELLED:
+        if work.state in (JobState.CANCELLED, JobState.FAILED) or isinstance(work, Pipeline):
             return []
-        if isinstance(work, Pipeline) or _came_to_its_end(work):
-            return []
+        if work.exhausted or work.begun == work.spec.max_trials:
+            return []  # Nothing was left to try.
         return [f"{work.name} was cancelled at {at} and is {work.state}"]
 
     async def broken(self) -> list[str]:
@@ -173,11 +173,6 @@ class Families:
 
     def _wrong(self, work: Family, what: str) -> None:
         self.wrong.append(f"{type(work).__name__} {work.uid}: {what}")
-
-
-def _came_to_its_end(work: TuningJob) -> bool:
-    """It ended by itself: nothing was left to try, or too much had failed."""
-    return work.exhausted or work.begun == work.spec.max_trials or work.state is JobState.FAILED
 
 
 def _model(work: Pipeline) -> ModelName:

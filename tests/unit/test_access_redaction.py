@@ -38,22 +38,14 @@ def test_what_is_redacted_is_not_told_by_the_jobs_description() -> None:
     env = {"HUB_TOKEN": 'a"b\\cdefg', "DB_PASSWORD": "root"}
     spec = json.dumps([{"name": name, "value": value} for name, value in env.items()])
     kept = redacted(env | {"CLUSTER_SPEC": spec, "WHO": "root"})
-    assert [variable["value"] for variable in json.loads(kept["CLUSTER_SPEC"])] == [
-        REDACTED,
-        "root",
-    ]
+    variables = json.loads(kept["CLUSTER_SPEC"])
+    assert [variable["value"] for variable in variables] == [REDACTED, "root"]
     assert kept["WHO"] == "root"
 
 
 def test_variables_that_came_from_secrets_and_values_that_tell() -> None:
     pem = "-----BEGIN RSA PRIVATE KEY-----\nx"
-    environ = {
-        "A": "1",
-        "B": "2",
-        "DSN": "postgres://me:pw@host/db",
-        "PEM": pem,
-        "U": "http://h:80/p",
-    }
-    kept = redacted(environ, {"B"})
+    env = {"A": "1", "B": "2", "DSN": "postgres://me:pw@host/db", "PEM": pem, "U": "http://h:80/p"}
+    kept = redacted(env, {"B"})
     assert [name for name, value in kept.items() if value == REDACTED] == ["B", "DSN", "PEM"]
     assert kept["A"] == "1" and kept["U"] == "http://h:80/p"

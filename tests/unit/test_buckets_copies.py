@@ -103,9 +103,7 @@ def test_a_copy_keeps_every_record(tmp_path: Path, attributes: bool, way: Way) -
 
 
 @every_way
-def test_what_was_rewritten_in_a_copy_is_noticed(
-    tmp_path: Path, attributes: bool, way: Way
-) -> None:
+def test_what_is_rewritten_in_a_copy_is_noticed(tmp_path: Path, attributes: bool, way: Way) -> None:
     before = make(tmp_path / "data", attributes)
     way(tmp_path / "data", tmp_path / "copy")
     path = tmp_path / "copy" / "buckets" / BUCKET / "plain.txt"

@@ -285,9 +285,7 @@ def _live(store: ObjectStore) -> int | None:
         ("foo**/bar", ["foo/bar"]),
     ],
 )
-def test_two_stars_and_a_slash_are_any_number_of_directories(
-    pattern: str, names: list[str]
-) -> None:
+def test_two_stars_and_a_slash_are_any_directories(pattern: str, names: list[str]) -> None:
     glob = listing.compile_glob(pattern)
     every = ["foo/bar", "foo/baz", "foo/foobar", "foobar", "x/y/foobar", "xfoobar"]
     assert [name for name in every if glob.is_all_of(name)] == names

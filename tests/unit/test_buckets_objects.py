@@ -172,9 +172,7 @@ class TestThroughTheDirectory:
             put(store, "f", b"x", Conditions(generation_match=record.generation))
         put(store, "f", b"x", Conditions(generation_match=now.generation))
 
-    def test_symbolic_links_and_pipes_are_no_objects(
-        self, store: ObjectStore, tmp_path: Path
-    ) -> None:
+    def test_links_and_pipes_are_no_objects(self, store: ObjectStore, tmp_path: Path) -> None:
         (tmp_path / "secret").write_bytes(b"secret")
         visible(store, "link").symlink_to(tmp_path / "secret")
         visible(store, "dir").symlink_to(tmp_path)

@@ -129,9 +129,7 @@ def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:
     assert there.holding("mine-1") is None
 
 
-def test_the_default_bucket_belongs_to_the_services_own_project_whoever_made_it(
-    tmp_path: Path,
-) -> None:
+def test_the_default_bucket_is_of_the_services_own_project_whoever_made_it(tmp_path: Path) -> None:
     """The setting may have changed."""
     BucketCatalog(tmp_path / "store", lambda: 7, BucketRules("p")).ensure(DEFAULT_BUCKET)
     catalog = BucketCatalog(tmp_path / "store", lambda: 8, BucketRules("own"))

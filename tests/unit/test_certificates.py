@@ -84,9 +84,7 @@ def test_an_authority_near_its_end_is_replaced(tmp_path: Path) -> None:
     assert again.ca.read_text() in again.roots.read_text()
 
 
-def test_an_authority_that_lost_its_key_is_not_replaced_behind_the_users_back(
-    tmp_path: Path,
-) -> None:
+def test_an_authority_that_lost_its_key_is_not_replaced_in_secret(tmp_path: Path) -> None:
     own(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").unlink()
     own(tmp_path, "127.0.0.1", NOW + DAY)  # As long as it need not sign, it is not missed.

@@ -204,9 +204,7 @@ def drawn(draw: random.Random, uid: int) -> Job:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_one_more_behind_those_who_wait_is_decided_about_as_if_all_were_looked_at(
-    seed: int,
-) -> None:
+def test_one_more_behind_those_who_wait_is_decided_as_if_all_were_looked_at(seed: int) -> None:
     """ADR 12: who comes behind one of the same shape for whom there is no room is not looked at."""
     draw, now = random.Random(seed), NOW
     policy = Policy(

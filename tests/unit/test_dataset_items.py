@@ -119,14 +119,9 @@ def test_an_items_ml_use_goes_before_the_fractions() -> None:
         (TEXT, "a.jsonl", '{"textContent": "a"}\n{', "a.jsonl, line 2: it is no JSON"),
         (TEXT, "a.jsonl", "[1]", "textContent or textGcsUri"),
         (TEXT, "a.jsonl", "[" * 100_000, "it is no JSON"),
-        (
-            TEXT,
-            "a.jsonl",
-            '{"textContent": "a", "dataItemResourceLabels": {"a": 1}}',
-            "values are texts",
-        ),
+        (TEXT, "a.jsonl", '{"textContent": "a", "dataItemResourceLabels": {"a": 1}}', "values are texts"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_an_item_names_its_line(
     form: str, name: str, content: str, words: str
 ) -> None:

@@ -86,9 +86,7 @@ def test_where_no_others_can_be_seen_they_are_numbered_from_zero(machine: Machin
 
 
 @pytest.mark.parametrize("words", [None, ""])
-def test_a_replica_without_gpus_sees_none_of_the_machines(
-    machine: Machine, words: str | None
-) -> None:
+def test_a_replica_without_gpus_sees_none_of_them(machine: Machine, words: str | None) -> None:
     """spec/queue#capacity, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
     edits = machine.edits(words, image=True)
     assert edits == DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})

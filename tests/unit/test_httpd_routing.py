@@ -26,9 +26,7 @@ def test_what_stands_behind_the_rest_is_no_part_of_it() -> None:
         ("/jobs/7%3Acancel", "7:cancel"),
     ],
 )
-def test_what_follows_a_colon_is_a_verb_that_a_template_has_or_of_the_name(
-    path: str, job: str
-) -> None:
+def test_what_follows_a_colon_is_a_verb_of_a_template_or_of_the_name(path: str, job: str) -> None:
     match = router("/jobs/{job}", "/jobs/{job}:cancel").match("GET", path)
     assert match is not None and match[1]["job"] == job
 

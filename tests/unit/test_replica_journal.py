@@ -33,10 +33,8 @@ def test_records_and_notes_stay_with_their_incarnations(slot: Path) -> None:
     assert (entries.latest, entries.shim) == (2, (SHIM.process, SHIM.since))
     for incarnation in (1, 2):
         assert entries.record(incarnation) == journal.lost_record(f"end {incarnation}")
-        assert [note["text"] for note in entries.notes(incarnation)] == [
-            f"of {incarnation}",
-            "more",
-        ]
+        texts = [note["text"] for note in entries.notes(incarnation)]
+        assert texts == [f"of {incarnation}", "more"]
     assert (entries.record(3), entries.notes(3)) == (None, [])
 
 

@@ -123,9 +123,7 @@ def test_the_newest_value_of_a_step_follows_and_the_same_one_does_not(running: S
         (line("7", ""), 7.0, 0),
     ],
 )
-def test_numbers_may_be_numbers_or_texts(
-    running: Slot, written: str, value: float, step: int
-) -> None:
+def test_numbers_may_also_be_texts(running: Slot, written: str, value: float, step: int) -> None:
     running.write(written)
     running.turn()
     assert running.values() == [(step, value)]

@@ -116,9 +116,7 @@ def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
 NETWORK = protocol.Network(cluster_port=2222)
 
 
-def test_a_kernel_without_such_filters_is_no_reason_to_fail(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kernel_without_such_filters_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*, connect: bool) -> int:
         raise OSError(errno.EINVAL, "no listener")
 

@@ -26,7 +26,8 @@ MACHINE = {"machineType": "n1-standard-4"}
             "worker_pool_specs": [
                 {
                     "machine_spec": {"machine_type": "n1-standard-4"},
-                    "container_spec": {"image_uri": "i"},
+                    "container_spec": {"image_uri": "i", "args": ["--epochs", 10.0]},
+                    "replica_count": "1.0",
                 }
             ],
             "base_output_directory": {"output_uri_prefix": "gs://b/out"},

@@ -42,10 +42,8 @@ def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt() -> None:
     life = Life(job(1, 1)).up().see(order(DrillKind.PREEMPT, WORKER)).up()
     hit = only(life)
     assert hit.verdict is not None
-    assert (hit.verdict.details["rule"], hit.verdict.details["effect"]) == (
-        "preempted",
-        "job_retries",
-    )
+    details = hit.verdict.details
+    assert (details["rule"], details["effect"]) == ("preempted", "job_retries")
     assert (hit.attempt, hit.incarnation) == (2, 1)
     assert hit.restarted > hit.ended >= hit.drill.fired
 

@@ -179,9 +179,8 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
     spot.run(gang(1, 8, spot=True), "a")
     answer = preflight(spot.snapshot, gang(9, 8), NOW)
     assert answer.waiting is not None
-    assert answer.waiting.hint == (
-        "would start as soon as job 1 had left: spot work gives way to it"
-    )
+    hint = "would start as soon as job 1 had left: spot work gives way to it"
+    assert answer.waiting.hint == hint
 
 
 # Positions

@@ -139,10 +139,7 @@ def test_a_pause_is_kept_and_ends_by_time_alone() -> None:
             gang(1, 16, memory=1, gpus=1, kind=V100),
             "needs 16 CPUs, 1 GiB and 1 NVIDIA_TESLA_V100 on one node; no node has all of it",
         ),
-        (
-            gang(1, 8, replicas=4),
-            "needs 4 replicas at once, 8 CPUs each, and there is room for 3 of them",
-        ),
+        (gang(1, 8, replicas=4), "needs 4 replicas at once, 8 CPUs each, and there is room for 3 of them"),
     ],
     ids=["devices", "no-devices", "cpus", "memory", "together", "gang"],
 )  # fmt: skip

@@ -48,6 +48,7 @@ def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         'project = ""',
         'region = "mars-west1"',
         'web_url = "https://train.example.org:84430"',
+        'web_url = "HTTPS://train.example.org"',
         'project = "No Project"',
         'node_accelerators = "NVIDIA_TESLA_T5=1"',
         'smtp = "mail.example.org"',

@@ -19,6 +19,7 @@ from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.worker_pool import without_gpus
 
+PACKAGE: Request = {"packageUris": ["gs://bucket/p.tar.gz"], "pythonModule": "trainer.task"}
 OLD_TORCH = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-6"
 
 
@@ -41,6 +42,10 @@ def image(uri: str = CUSTOM_IMAGE, *, config: Request | None = None, **training:
     """A container job on scale tier BASIC."""
     values: Request = NO_PACKAGE | {"masterConfig": {"imageUri": uri, **(config or {})}}
     return ml_job(**(values | training))
+
+
+def disk(**config: Any) -> Request:
+    return ml_job(masterConfig={"diskConfig": config})
 
 
 def gpus(kind: str, count: str | None, machine: str = "n1-standard-8") -> Request:
@@ -76,23 +81,14 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "GPU without count": (gpus("NVIDIA_TESLA_K80", None), f"{ACCELERATORS}.count"),
     "A2 without its GPUs": (custom(masterType="a2-highgpu-1g"), f"{ACCELERATORS}.type"),
     "disk type": (
-        ml_job(masterConfig={"diskConfig": {"bootDiskType": "hyperdisk-balanced"}}),
+        disk(bootDiskType="hyperdisk-balanced"),
         "master_config.disk_config.boot_disk_type",
     ),
-    "disk size": (
-        ml_job(masterConfig={"diskConfig": {"bootDiskSizeGb": 10}}),
-        "master_config.disk_config.boot_disk_size_gb",
-    ),
+    "disk size": (disk(bootDiskSizeGb=10), "master_config.disk_config.boot_disk_size_gb"),
     "unknown runtime": (ml_job(runtimeVersion="9.9", pythonVersion=None), "runtime_version"),
     "Python 2.7 on 2.6": (ml_job(pythonVersion="2.7"), "python_version"),
-    "runtime refused by the runtimes": (
-        ml_job(runtimeVersion="1.0", pythonVersion=None),
-        "runtime_version",
-    ),
-    "worker image without master's": (
-        ml_job(workerConfig={"imageUri": CUSTOM_IMAGE}),
-        "worker_config.image_uri",
-    ),
+    "refused runtime": (ml_job(runtimeVersion="1.0", pythonVersion=None), "runtime_version"),
+    "worker's image": (ml_job(workerConfig={"imageUri": CUSTOM_IMAGE}), "worker_config.image_uri"),
     "command without image": (ml_job(masterConfig={"containerCommand": ["x"]}), COMMAND),
     "image refused by the runtimes": (image(REFUSED_IMAGE), "master_config.image_uri"),
     "image name": (image("gs://bucket/image"), "master_config.image_uri"),
@@ -101,20 +97,10 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         image(config={"containerArgs": ["x"]}, args=["--a"]),
         "master_config.container_args",
     ),
-    "package and a command": (
-        image(
-            config={"containerCommand": ["python3"]},
-            packageUris=["gs://bucket/p.tar.gz"],
-            pythonModule="trainer.task",
-        ),
-        COMMAND,
-    ),
+    "package and a command": (image(config={"containerCommand": ["x"]}, **PACKAGE), COMMAND),
     "prebuilt image without a program": (image(SKLEARN), COMMAND),
-    "prebuilt image by arguments without packages": (
-        image(SKLEARN, args=["--module_name=trainer.task"]),
-        "args",
-    ),
-    "prebuilt image by arguments with a local package": (
+    "arguments without packages": (image(SKLEARN, args=["--module_name=trainer.task"]), "args"),
+    "arguments with a local package": (
         image(SKLEARN, args=["--module_name=trainer.task", "--package_uris=p.tar.gz"]),
         "args",
     ),
@@ -132,9 +118,8 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 def test_refusal_names_the_field() -> None:
     """spec/submit#refusals: each rule by itself names the field that breaks it."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
-    names["long arguments"].remove(
-        "scale_tier"
-    )  # such a job does not fit into an environment either
+    # Such a job does not fit into an environment either.
+    names["long arguments"].remove("scale_tier")
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
@@ -220,11 +205,8 @@ def test_containers_fall_back_to_the_masters_image() -> None:
             useChiefInTfConfig=True,
         )
     )
-    assert [p.program.image_uri for p in spec.pools] == [
-        CUSTOM_IMAGE,
-        CUSTOM_IMAGE,
-        "gcr.io/p1/ps:v1",
-    ]
+    images = [p.program.image_uri for p in spec.pools]
+    assert images == [CUSTOM_IMAGE, CUSTOM_IMAGE, "gcr.io/p1/ps:v1"]
     assert all(p.program.args == ("--x", "1") for p in spec.pools)
     assert all(p.program.module is None for p in spec.pools)
     assert spec.use_chief_in_tf_config
@@ -243,8 +225,7 @@ def test_containers_fall_back_to_the_masters_image() -> None:
 def test_an_image_runs_packages(uri: str, family: str) -> None:
     """facts/packaging#runtime-versions: the older PyTorch images take packages and a module; what is
     installed into a custom image is as in the other API."""
-    request = image(uri, packageUris=["gs://bucket/p.tar.gz"], pythonModule="trainer.task")
-    program = spec_of(request).pool(0).program
+    program = spec_of(image(uri, **PACKAGE)).pool(0).program
     assert (program.module, program.runtime.family) == ("trainer.task", family)
 
 

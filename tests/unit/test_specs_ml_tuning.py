@@ -17,13 +17,14 @@ from trainshed.core.study.spec import (
 )
 from trainshed.core.tuning.records import TuningSpec
 
-PARAMS = "hyperparameters.params[0]"
+PARAMS, PREVIOUS = "hyperparameters.params[0]", "hyperparameters.resume_previous_job_id"
+LOG = "UNIT_LOG_SCALE"
 RATE: Request = {
     "parameterName": "rate",
     "type": "DOUBLE",
     "minValue": 0.1,
     "maxValue": 1.0,
-    "scaleType": "UNIT_LOG_SCALE",
+    "scaleType": LOG,
 }
 
 
@@ -44,43 +45,31 @@ def rate(**changes: Any) -> Request:
     return tuned({name: value for name, value in merged.items() if value is not None})
 
 
+def categories(*values: str, **kept: Any) -> Request:
+    """`kept`: what such a parameter has not."""
+    none = {"minValue": None, "maxValue": None, "scaleType": None}
+    return rate(type="CATEGORICAL", categoricalValues=list(values), **(none | kept))
+
+
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no parameters": (ml_job(hyperparameters={"goal": "MAXIMIZE"}), "hyperparameters.params"),
     "no type": (rate(type=None), f"{PARAMS}.type"),
     "name twice": (tuned(RATE, RATE), "hyperparameters.params[1].parameter_name"),
     "logarithm of 0": (rate(minValue=None), f"{PARAMS}.scale_type"),
     "no integer": (rate(type="INTEGER", maxValue=2.5, minValue=1), f"{PARAMS}.max_value"),
-    "no categories": (
-        rate(type="CATEGORICAL", minValue=None, maxValue=None, scaleType=None),
-        f"{PARAMS}.categorical_values",
-    ),
-    "categories with a bound": (
-        rate(type="CATEGORICAL", categoricalValues=["a"], minValue=None, scaleType=None),
-        f"{PARAMS}.max_value",
-    ),
-    "categories with a scale": (
-        rate(type="CATEGORICAL", categoricalValues=["a"], minValue=None, maxValue=None),
-        f"{PARAMS}.scale_type",
-    ),
-    "values out of order": (
-        rate(type="DISCRETE", discreteValues=[2, 1]),
-        f"{PARAMS}.discrete_values",
-    ),
+    "no categories": (categories(), f"{PARAMS}.categorical_values"),
+    "categories with a bound": (categories("a", maxValue=1.0), f"{PARAMS}.max_value"),
+    "categories with a scale": (categories("a", scaleType=LOG), f"{PARAMS}.scale_type"),
+    "wrong order": (rate(type="DISCRETE", discreteValues=[2, 1]), f"{PARAMS}.discrete_values"),
     "grid of doubles": (tuned(algorithm="GRID_SEARCH"), "hyperparameters.algorithm"),
-    "more at a time than in all": (
-        tuned(maxParallelTrials=2),
-        "hyperparameters.max_parallel_trials",
-    ),
+    "more at once than in all": (tuned(maxParallelTrials=2), "hyperparameters.max_parallel_trials"),
     "more failures than trials": (tuned(maxFailedTrials=2), "hyperparameters.max_failed_trials"),
     "tag that hypertune's lines have": (
         tuned(hyperparameterMetricTag="trial"),
         "hyperparameters.hyperparameter_metric_tag",
     ),
-    "no job id": (tuned(resumePreviousJobId="a-b"), "hyperparameters.resume_previous_job_id"),
-    "goes on from itself": (
-        tuned(resumePreviousJobId="job_1"),
-        "hyperparameters.resume_previous_job_id",
-    ),
+    "no job id": (tuned(resumePreviousJobId="a-b"), PREVIOUS),
+    "goes on from itself": (tuned(resumePreviousJobId="job_1"), PREVIOUS),
 }
 
 

@@ -25,13 +25,15 @@ from trainshed.core.tuning.records import TuningSpec
 
 DEFINITIONS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
 CUSTOM = f"{DEFINITIONS}/custom_task_1.0.0.yaml"
+AUTOML = f"{DEFINITIONS}/automl_image_classification_1.0.0.yaml"
 TUNING = f"{DEFINITIONS}/hyperparameter_tuning_task_1.0.0.yaml"
 OUTPUT = {"baseOutputDirectory": {"outputUriPrefix": "gs://bucket/out"}}
 MODEL: Request = {"displayName": "model", "containerSpec": {"imageUri": "gcr.io/p1/serve:v1"}}
 PARENT = "projects/p1/locations/us-central1/models/m1"
 FILES: Request = {"datasetId": "123", "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"}}
 TABLES: Request = {"datasetId": "1-2", "bigqueryDestination": {"outputUri": "bq://p1"}}
-DATA = "input_data_config"
+DATA, SECOND_ALIAS = "input_data_config", "model_to_upload.version_aliases[1]"
+FRACTIONS = f"{DATA}.fraction_split"
 
 
 def pipeline(**changes: Any) -> Request:
@@ -94,24 +96,12 @@ def model(**changes: Any) -> Request:
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "label": (pipeline(labels={"A": "b"}), "labels.A"),
     "no task": (pipeline(trainingTaskDefinition=""), "training_task_definition"),
-    "AutoML": (
-        pipeline(trainingTaskDefinition=f"{DEFINITIONS}/automl_image_classification_1.0.0.yaml"),
-        "training_task_definition",
-    ),
+    "AutoML": (pipeline(trainingTaskDefinition=AUTOML), "training_task_definition"),
     "model's label": (model(labels={"A": "b"}), "model_to_upload.labels.A"),
     "model's place": (model(artifactUri="/tmp/x"), "model_to_upload.artifact_uri"),
-    "model without a serving image": (
-        model(containerSpec={"args": ["x"]}),
-        "model_to_upload.container_spec.image_uri",
-    ),
-    "alias like a version": (
-        model(versionAliases=["default", "1"]),
-        "model_to_upload.version_aliases[1]",
-    ),
-    "alias twice": (
-        model(versionAliases=["default", "default"]),
-        "model_to_upload.version_aliases[1]",
-    ),
+    "no image": (model(containerSpec={"args": ["x"]}), "model_to_upload.container_spec.image_uri"),
+    "alias like a version": (model(versionAliases=["default", "1"]), SECOND_ALIAS),
+    "alias twice": (model(versionAliases=["default", "default"]), SECOND_ALIAS),
     "long model id": ({**model(), "modelId": "a" * 64}, "model_id"),
     "no name of a parent": ({**model(), "parentModel": "m1"}, "parent_model"),
     "parent elsewhere": (
@@ -125,22 +115,16 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         data(gcsDestination={"outputUriPrefix": "x"}),
         f"{DATA}.gcs_destination.output_uri_prefix",
     ),
-    "tables as destination": (
-        pipeline(inputDataConfig={**TABLES, "bigqueryDestination": {"outputUri": "bq://p1"}}),
-        f"{DATA}.bigquery_destination",
-    ),
+    "tables as destination": (pipeline(inputDataConfig=TABLES), f"{DATA}.bigquery_destination"),
     "two splits": (
         data(fractionSplit={}, predefinedSplit={"key": "k"}),
         f"{DATA}.predefined_split",
     ),
     "fractions above 1": (
         data(fractionSplit={"trainingFraction": 0.8, "testFraction": 0.3}),
-        f"{DATA}.fraction_split",
+        FRACTIONS,
     ),
-    "negative fraction": (
-        data(fractionSplit={"testFraction": -0.1}),
-        f"{DATA}.fraction_split.test_fraction",
-    ),
+    "negative fraction": (data(fractionSplit={"testFraction": -0.1}), f"{FRACTIONS}.test_fraction"),
     "split without a column": (data(predefinedSplit={}), f"{DATA}.predefined_split.key"),
     "split by time": (data(timestampSplit={"key": "when"}), f"{DATA}.timestamp_split"),
     "split by strata": (data(stratifiedSplit={"key": "kind"}), f"{DATA}.stratified_split"),
@@ -215,6 +199,8 @@ def test_model_needs_a_place() -> None:
 SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset"
 IMPORT = f"{SCHEMAS}/ioformat/image_classification_single_label_io_format_1.0.0.yaml"
 ANNOTATION = f"{SCHEMAS}/annotation/image_classification_1.0.0.yaml"
+OF_TEXTS = ANNOTATION.replace("image", "text")
+OF_BOXES = ANNOTATION.replace("classification", "bounding_box")
 
 
 def made(kind: DatasetKind, *files: DataFiles) -> Dataset:
@@ -271,9 +257,7 @@ def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
         ),
     ],
 )
-def test_splits_of_the_input_data(
-    changes: Request, of: Dataset, rule: SplitRule, ending: str
-) -> None:
+def test_splits_of_input_data(changes: Request, of: Dataset, rule: SplitRule, ending: str) -> None:
     plan = job_spec(parse(data(**changes), dataset=of)).data
     assert plan is not None and plan.rule == rule
     assert f"/dataset-123-{ending}-2025" in plan.directory
@@ -285,16 +269,8 @@ def test_splits_of_the_input_data(
     [
         ({"annotationSchemaUri": ANNOTATION}, TABLE, "annotation_schema_uri"),
         ({"predefinedSplit": {"key": "a"}}, PHOTOS, "predefined_split"),
-        (
-            {"annotationSchemaUri": ANNOTATION.replace("image", "text")},
-            PHOTOS,
-            "annotation_schema_uri",
-        ),
-        (
-            {"annotationSchemaUri": ANNOTATION.replace("classification", "bounding_box")},
-            PHOTOS,
-            "dataset_id",
-        ),
+        ({"annotationSchemaUri": OF_TEXTS}, PHOTOS, "annotation_schema_uri"),
+        ({"annotationSchemaUri": OF_BOXES}, PHOTOS, "dataset_id"),
         ({}, made(DatasetKind.TEXT), "dataset_id"),
     ],
 )

@@ -53,8 +53,17 @@ def study(*parameters: Request, **spec: Any) -> Request:
     }
 
 
+def without(kind: str, **values: Any) -> Request:
+    """A parameter `x` that has nothing but these of what belongs to its kind."""
+    return {"parameterId": "x", f"{kind}ValueSpec": values}
+
+
 def child(parameter: Request, **condition: Any) -> Request:
     return {"parameterSpec": parameter, **condition}
+
+
+def nested(parameter: Request, **condition: Any) -> Request:
+    return {**parameter, "conditionalParameterSpecs": [child(integer(), **condition)]}
 
 
 def parse(request: Request) -> StudySpec:
@@ -81,100 +90,55 @@ CONDITIONAL = f"{FIRST}.conditional_parameter_specs"
 A = {"values": ["a"]}
 METRICS = "study_spec.metrics"
 PARENT_VALUES = f"{CONDITIONAL}[0].parent_categorical_values"
-MINIMIZED = {"metricId": "a", "goal": "MINIMIZE"}
+MINIMIZED, MAXIMIZED = ({"metricId": "a", "goal": goal} for goal in ("MINIMIZE", "MAXIMIZE"))
+SCALE_TYPE, REVERSE_LOG = f"{FIRST}.scale_type", "UNIT_REVERSE_LOG_SCALE"
 
 ONE_FAULT: dict[str, tuple[Request, str]] = {
-    "no parameters": (
-        {**study(), "studySpec": {"metrics": [{"metricId": "m", "goal": "MINIMIZE"}]}},
-        "study_spec.parameters",
-    ),
+    "no parameters": ({**study(), "studySpec": {"metrics": [MINIMIZED]}}, "study_spec.parameters"),
     "no metrics": (study(metrics=[]), METRICS),
     "metric without id": (metrics({"goal": "MINIMIZE"}), f"{METRICS}[0].metric_id"),
-    "metric twice": (
-        metrics(MINIMIZED, {"metricId": "a", "goal": "MAXIMIZE"}),
-        f"{METRICS}[1].metric_id",
-    ),
-    "safety metric": (
-        metrics({"metricId": "a", "goal": "MINIMIZE", "safetyConfig": {}}),
-        f"{METRICS}[0].safety_config",
-    ),
+    "metric twice": (metrics(MINIMIZED, MAXIMIZED), f"{METRICS}[1].metric_id"),
+    "safety metric": (metrics({**MINIMIZED, "safetyConfig": {}}), f"{METRICS}[0].safety_config"),
     "white space in an id": (study(double("a b")), f"{FIRST}.parameter_id"),
     "zero byte in an id": (study(double("a\0")), f"{FIRST}.parameter_id"),
     "id twice": (study(double(), integer("x")), "study_spec.parameters[1].parameter_id"),
     "two value specs": (study({**double(), **integer("x")}), f"{FIRST}.integer_value_spec"),
-    "no bounds": (study({"parameterId": "x", "doubleValueSpec": {}}), f"{DOUBLE}.max_value"),
-    "infinite bound": (
-        study({"parameterId": "x", "doubleValueSpec": {"maxValue": "Infinity"}}),
-        f"{DOUBLE}.max_value",
-    ),
+    "no bounds": (study(without("double")), f"{DOUBLE}.max_value"),
+    "infinite bound": (study(without("double", maxValue="Infinity")), f"{DOUBLE}.max_value"),
     "overflowing range": (study(double(low=-1.7e308, high=1.7e308)), f"{DOUBLE}.max_value"),
     "integer beyond floats": (study(integer(high=str(2**53))), f"{INTEGER}.max_value"),
-    "logarithm of zero": (study(double(low=0, scaleType="UNIT_LOG_SCALE")), f"{FIRST}.scale_type"),
-    "reverse logarithm of a negative": (
-        study(discrete("d", -1, 1, scaleType="UNIT_REVERSE_LOG_SCALE")),
-        f"{FIRST}.scale_type",
-    ),
-    "scale of categories": (
-        study(categorical(scaleType="UNIT_LINEAR_SCALE")),
-        f"{FIRST}.scale_type",
-    ),
-    "discrete without values": (
-        study({"parameterId": "d", "discreteValueSpec": {}}),
-        f"{DISCRETE}.values",
-    ),
+    "logarithm of zero": (study(double(low=0, scaleType="UNIT_LOG_SCALE")), SCALE_TYPE),
+    "reverse logarithm of -1": (study(discrete("d", -1, 1, scaleType=REVERSE_LOG)), SCALE_TYPE),
+    "scale of categories": (study(categorical(scaleType="UNIT_LINEAR_SCALE")), SCALE_TYPE),
+    "discrete without values": (study(without("discrete")), f"{DISCRETE}.values"),
     "discrete out of order": (study(discrete("d", 1, 3, 2)), f"{DISCRETE}.values"),
     "discrete too near": (study(discrete("d", 1, 1 + 1e-11)), f"{DISCRETE}.values"),
     "1001 discrete values": (study(discrete("d", *range(1001))), f"{DISCRETE}.values"),
-    "no categories": (
-        study({"parameterId": "c", "categoricalValueSpec": {}}),
-        f"{CATEGORICAL}.values",
-    ),
+    "no categories": (study(without("categorical")), f"{CATEGORICAL}.values"),
     "category twice": (study(categorical("c", "a", "a")), f"{CATEGORICAL}.values[1]"),
     "default outside": (with_default(double(), 2.5), f"{DOUBLE}.default_value"),
     "default no category": (with_default(categorical(), "z"), f"{CATEGORICAL}.default_value"),
     "grid of doubles": (study(algorithm="GRID_SEARCH"), "study_spec.algorithm"),
-    "an end of its own": (
-        study(studyStoppingConfig={"maxNumTrials": 7}),
-        "study_spec.study_stopping_config",
-    ),
+    "own end": (study(studyStoppingConfig={"maxNumTrials": 7}), "study_spec.study_stopping_config"),
     "children of a double": (
-        study(
-            double(conditionalParameterSpecs=[child(integer(), parentIntValues={"values": ["1"]})])
-        ),
+        study(nested(double(), parentIntValues={"values": ["1"]})),
         CONDITIONAL,
     ),
-    "child without condition": (
-        study(categorical(conditionalParameterSpecs=[child(integer())])),
-        PARENT_VALUES,
-    ),
+    "child without condition": (study(nested(categorical())), PARENT_VALUES),
     "condition of another kind": (
-        study(
-            integer("m", conditionalParameterSpecs=[child(integer(), parentCategoricalValues=A)])
-        ),
+        study(nested(integer("m"), parentCategoricalValues=A)),
         PARENT_VALUES,
     ),
     "empty condition": (
-        study(
-            categorical(conditionalParameterSpecs=[child(integer(), parentCategoricalValues={})])
-        ),
-        f"{CONDITIONAL}[0].parent_categorical_values.values",
+        study(nested(categorical(), parentCategoricalValues={})),
+        f"{PARENT_VALUES}.values",
     ),
     "condition outside the parent": (
-        study(
-            integer(
-                "m",
-                conditionalParameterSpecs=[
-                    child(integer(), parentIntValues={"values": ["1", "10"]})
-                ],
-            )
-        ),
+        study(nested(integer("m"), parentIntValues={"values": ["1", "10"]})),
         f"{CONDITIONAL}[0].parent_int_values.values[1]",
     ),
     "child like a parameter of the top": (
-        study(
-            categorical(conditionalParameterSpecs=[child(integer(), parentCategoricalValues=A)]),
-            integer(),
-        ),
+        study(nested(categorical(), parentCategoricalValues=A), integer()),
         "study_spec.parameters[1].parameter_id",
     ),
 }
@@ -217,7 +181,7 @@ def test_a_study_of_every_type() -> None:
             {"parameterId": "n", "integerValueSpec": {"minValue": "-3"}},
             discrete("d", 0.5, 16, scaleType="UNIT_LOG_SCALE"),
             categorical("c", "adam", "sgd"),
-            double("r", scaleType="UNIT_REVERSE_LOG_SCALE"),
+            double("r", scaleType=REVERSE_LOG),
             algorithm="ALGORITHM_UNSPECIFIED",
             measurementSelectionType="BEST_MEASUREMENT",
             observationNoise="HIGH",
@@ -315,7 +279,7 @@ def test_several_objectives() -> None:
 
 
 BOUNDS = st.one_of(st.integers(-2, 9).map(float), st.floats())
-SCALES = st.sampled_from(["", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE"])
+SCALES = st.sampled_from(["", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", REVERSE_LOG])
 
 
 @st.composite
@@ -328,18 +292,14 @@ def trees(draw: st.DrawFn, depth: int = 0) -> Request:
         case "double":
             spec = {"minValue": draw(BOUNDS), "maxValue": draw(BOUNDS)}
         case "integer":
-            spec = {
-                "minValue": str(draw(st.integers(-1, 2))),
-                "maxValue": str(draw(st.integers(1))),
-            }
+            low, high = draw(st.integers(-1, 2)), draw(st.integers(1))
+            spec = {"minValue": str(low), "maxValue": str(high)}
         case "discrete":
             values = draw(st.lists(BOUNDS, max_size=3))
             spec = {"values": sorted(values), "defaultValue": draw(BOUNDS)}
         case _:
             spec, scaled = {"values": ["a", draw(st.text(max_size=1))]}, {}
-    parent = {"integer": "Int", "discrete": "Discrete", "categorical": "Categorical"}.get(
-        kind, "Int"
-    )
+    parent = "Int" if kind in ("double", "integer") else kind.capitalize()
     below: list[Request] = []
     while depth < 3 and draw(st.booleans()):
         some = {"Int": ["1"], "Discrete": spec.get("values", [])[:1]}.get(parent, ["a"])

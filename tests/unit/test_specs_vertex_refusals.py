@@ -26,17 +26,44 @@ MACHINE, PACKAGE, CONTAINER = (
 )
 OUTPUT = "job_spec.base_output_directory.output_uri_prefix"
 
+T4, N1 = "NVIDIA_TESLA_T4", "n1-standard-4"
+EXECUTOR, PACKAGES = f"{PACKAGE}.executor_image_uri", f"{PACKAGE}.package_uris"
+IMAGE, COMMAND, ENV = (f"{CONTAINER}.{part}" for part in ("image_uri", "command", "env"))
+COUNT = f"{MACHINE}.accelerator_count"
+
+FAULT_OF_THE_FIRST_POOL: dict[str, tuple[Request, str]] = {
+    "two primaries": (pool(replicaCount="2"), f"{FIRST}.replica_count"),
+    "no primary": (pool(replicaCount=None), f"{FIRST}.replica_count"),
+    "big disk": (pool(diskSpec={"bootDiskSizeGb": 64_001}), f"{FIRST}.disk_spec.boot_disk_size_gb"),
+    "no program": (pool(pythonPackageSpec=None), CONTAINER),
+    "two programs": (pool(containerSpec={"imageUri": CUSTOM_IMAGE}), CONTAINER),
+    "no executor": (package(executorImageUri=None), EXECUTOR),
+    "unknown executor": (package(executorImageUri=SKLEARN.replace("1-6", "9-9")), EXECUTOR),
+    "no module": (package(pythonModule=None), f"{PACKAGE}.python_module"),
+    "no packages": (package(packageUris=None), PACKAGES),
+    "101 packages": (package(packageUris=["gs://bucket/p.tar.gz"] * 101), PACKAGES),
+    "package is a bucket": (package(packageUris=["gs://bucket/"]), f"{PACKAGES}[0]"),
+    "no image": (container(imageUri=None), IMAGE),
+    "image with scheme": (container(imageUri="https://gcr.io/p/i"), IMAGE),
+    "prebuilt image without a command": (container(imageUri=SKLEARN), COMMAND),
+    "prebuilt image with arguments only": (container(imageUri=SKLEARN, args=["--x"]), COMMAND),
+    "variable name": (container(env=variables({"GOOD": "", "1BAD": "x"})), f"{ENV}[1].name"),
+    "101 variables": (container(env=[{"name": f"V{i}"} for i in range(101)]), ENV),
+    "zero byte in a variable": (container(env=variables({"V": "a\0b"})), f"{ENV}[0].value"),
+    "long arguments": (container(args=["x" * 50_001, "y" * 50_000]), f"{CONTAINER}.args"),
+    "NFS": (
+        pool(nfsMounts=[{"server": "10.0.0.1", "path": "p", "mountPoint": "m"}]),
+        f"{FIRST}.nfs_mounts",
+    ),
+    "Lustre": (pool(lustreMounts=[{"filesystem": "f"}]), f"{FIRST}.lustre_mounts"),
+}
 ONE_FAULT: dict[str, tuple[Request, str]] = {
+    **{case: (custom_job(pool), field) for case, (pool, field) in FAULT_OF_THE_FIRST_POOL.items()},
     "long display name": ({**custom_job(), "displayName": "x" * 129}, "display_name"),
     "no job spec": ({"displayName": "job"}, POOLS),
     "five pools": (custom_job(*[pool()] * 5), POOLS),
     "first pool skipped": (custom_job({}, pool()), FIRST),
-    "two primaries": (custom_job(pool(replicaCount="2")), f"{FIRST}.replica_count"),
-    "no primary": (custom_job(pool(replicaCount=None)), f"{FIRST}.replica_count"),
-    "pool without count": (
-        custom_job(pool(), pool(replicaCount=None)),
-        f"{POOLS}[1].replica_count",
-    ),
+    "no count": (custom_job(pool(), pool(replicaCount=None)), f"{POOLS}[1].replica_count"),
     "negative count": (custom_job(pool(), pool(replicaCount="-1")), f"{POOLS}[1].replica_count"),
     "absurd count": (custom_job(pool(), pool(replicaCount="9" * 18)), f"{POOLS}[1].replica_count"),
     "too many addresses": (custom_job(pool(), pool(replicaCount="1990")), POOLS),
@@ -44,86 +71,16 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "unknown machine": (machine(machineType="n1-standard4"), f"{MACHINE}.machine_type"),
     "legacy machine": (machine(machineType="complex_model_m"), f"{MACHINE}.machine_type"),
     "tier-only machine": (machine(machineType="n1-highcpu-8"), f"{MACHINE}.machine_type"),
-    "one T4 on 32 vCPUs": (
-        with_gpus("NVIDIA_TESLA_T4", 1, "n1-standard-32"),
-        f"{MACHINE}.accelerator_count",
-    ),
-    "GPU without count": (
-        machine(machineType="n1-standard-4", acceleratorType="NVIDIA_TESLA_T4"),
-        f"{MACHINE}.accelerator_count",
-    ),
-    "count without GPU": (
-        machine(machineType="n1-standard-4", acceleratorCount=1),
-        f"{MACHINE}.accelerator_count",
-    ),
-    "GPU machine without GPUs": (
-        machine(machineType="a2-highgpu-1g"),
-        f"{MACHINE}.accelerator_type",
-    ),
+    "one T4 on 32 vCPUs": (with_gpus(T4, 1, "n1-standard-32"), COUNT),
+    "GPU without count": (machine(machineType=N1, acceleratorType=T4), COUNT),
+    "count without GPU": (machine(machineType=N1, acceleratorCount=1), COUNT),
+    "A2 without its GPUs": (machine(machineType="a2-highgpu-1g"), f"{MACHINE}.accelerator_type"),
     "TPU": (machine(machineType="ct5lp-hightpu-4t"), f"{MACHINE}.machine_type"),
-    "topology without TPU": (
-        machine(machineType="n1-standard-4", tpuTopology="2x2"),
-        f"{MACHINE}.tpu_topology",
-    ),
-    "large disk": (
-        custom_job(pool(diskSpec={"bootDiskSizeGb": 64_001})),
-        f"{FIRST}.disk_spec.boot_disk_size_gb",
-    ),
-    "no program": (custom_job(pool(pythonPackageSpec=None)), CONTAINER),
-    "two programs": (custom_job(pool(containerSpec={"imageUri": CUSTOM_IMAGE})), CONTAINER),
-    "no executor": (custom_job(package(executorImageUri=None)), f"{PACKAGE}.executor_image_uri"),
-    "executor of no known version": (
-        custom_job(package(executorImageUri=SKLEARN.replace("1-6", "9-9"))),
-        f"{PACKAGE}.executor_image_uri",
-    ),
-    "no module": (custom_job(package(pythonModule=None)), f"{PACKAGE}.python_module"),
-    "no packages": (custom_job(package(packageUris=None)), f"{PACKAGE}.package_uris"),
-    "101 packages": (
-        custom_job(package(packageUris=["gs://bucket/p.tar.gz"] * 101)),
-        f"{PACKAGE}.package_uris",
-    ),
-    "package is a bucket": (
-        custom_job(package(packageUris=["gs://bucket/"])),
-        f"{PACKAGE}.package_uris[0]",
-    ),
-    "no image": (custom_job(container(imageUri=None)), f"{CONTAINER}.image_uri"),
-    "image with scheme": (
-        custom_job(container(imageUri="https://gcr.io/p/i")),
-        f"{CONTAINER}.image_uri",
-    ),
-    "prebuilt image without a command": (
-        custom_job(container(imageUri=SKLEARN)),
-        f"{CONTAINER}.command",
-    ),
-    "prebuilt image with arguments only": (
-        custom_job(container(imageUri=SKLEARN, args=["--x"])),
-        f"{CONTAINER}.command",
-    ),
+    "topology without TPU": (machine(machineType=N1, tpuTopology="2x2"), f"{MACHINE}.tpu_topology"),
     "reducer refused by the runtimes": (
         custom_job(pool(), {}, container(imageUri=REDUCER)),
         f"{POOLS}[2].container_spec.image_uri",
     ),
-    "variable name": (
-        custom_job(container(env=[{"name": "GOOD"}, {"name": "1BAD", "value": "x"}])),
-        f"{CONTAINER}.env[1].name",
-    ),
-    "101 variables": (
-        custom_job(container(env=[{"name": f"V{i}"} for i in range(101)])),
-        f"{CONTAINER}.env",
-    ),
-    "zero byte in a variable": (
-        custom_job(container(env=[{"name": "V", "value": "a\0b"}])),
-        f"{CONTAINER}.env[0].value",
-    ),
-    "long arguments": (
-        custom_job(container(args=["x" * 50_001, "y" * 50_000])),
-        f"{CONTAINER}.args",
-    ),
-    "NFS": (
-        custom_job(pool(nfsMounts=[{"server": "10.0.0.1", "path": "p", "mountPoint": "m"}])),
-        f"{FIRST}.nfs_mounts",
-    ),
-    "Lustre": (custom_job(pool(lustreMounts=[{"filesystem": "f"}])), f"{FIRST}.lustre_mounts"),
     "empty output directory": (custom_job(baseOutputDirectory={}), OUTPUT),
     "bucket name": (custom_job(baseOutputDirectory={"outputUriPrefix": "gs://Bucket/x"}), OUTPUT),
     "tensorboard": (custom_job(tensorboard="tb"), "job_spec.tensorboard"),
@@ -169,9 +126,9 @@ def test_all_violations_are_reported_at_once() -> None:
     assert set(violations(request)) == {
         "display_name",
         "labels.Team",
-        f"{PACKAGE}.executor_image_uri",
+        EXECUTOR,
         f"{PACKAGE}.python_module",
-        f"{PACKAGE}.package_uris[0]",
+        f"{PACKAGES}[0]",
         f"{POOLS}[1].machine_spec.accelerator_type",
         f"{POOLS}[1].replica_count",
         f"{POOLS}[3].container_spec.image_uri",
@@ -231,13 +188,9 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
         "TRAINSHED_REDUCER_LISTEN": "nowhere",
         "TRAINSHED_REDUCTION_ATTEMPT": "$(secret:one)",
     }
-    workers = (
-        package(env=variables(worker)),
-        container(env=variables({"TRAINSHED_REDUCTION": "on"})),
-    )
-    faults = violations(
-        custom_job(*workers, container(imageUri=REDUCER, env=variables(reducer)), pool())
-    )
+    second = container(env=variables({"TRAINSHED_REDUCTION": "on"}))
+    reducers = container(imageUri=REDUCER, env=variables(reducer))
+    faults = violations(custom_job(package(env=variables(worker)), second, reducers, pool()))
     package_env = f"{PACKAGE}.env"
     reducer_env = f"{POOLS}[2].container_spec.env"
     wrong = [field for field in faults if ".env[" in field]

@@ -140,11 +140,9 @@ def test_a_follower_goes_on_behind_what_it_has_seen(tmp_path: Path) -> None:
         write(tmp_path, PRIMARY, [stored(3, T0 + 3)], attempt=attempt, first=3)
     write(tmp_path, WORKER, [stored(0, T0 + 9)])
     seen = {PRIMARY: (2, 1)}
-    expected = [
-        *(f"workerpool0-0/2/{n}" for n in (2, 3)),
-        *(f"workerpool0-0/3/{n}" for n in range(4)),
-    ]
-    assert read_on(tmp_path, seen) == [*expected, "workerpool1-0/1/0"]
+    expected = [*(f"2/{n}" for n in (2, 3)), *(f"3/{n}" for n in range(4))]
+    lines = [f"workerpool0-0/{line}" for line in expected]
+    assert read_on(tmp_path, seen) == [*lines, "workerpool1-0/1/0"]
     write(tmp_path, PRIMARY, [stored(4, T0 + 4)], attempt=3, first=4)
     assert read_on(tmp_path, seen) == ["workerpool0-0/3/4"]
     assert read_on(tmp_path, {PRIMARY: (3, 3)}) == ["workerpool0-0/3/4", "workerpool1-0/1/0"]

@@ -26,10 +26,7 @@ WARNING, ERROR, CRITICAL = Severity.WARNING, Severity.ERROR, Severity.CRITICAL
         ("E1120 12:00:00.123456 12 file.cc:7] failed", ERROR),
         ("F1120 12:00:00.123456 12 file.cc:7] check failed", CRITICAL),
         ("[rank0]:[W1120 12:00:00.123 Functions.cpp:47] late", WARNING),
-        (
-            "2026-11-20 12:00:00.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] AVX",
-            INFO,
-        ),
+        ("2026-11-20 12:00:00.123456: I tensorflow/core/cpu_feature_guard.cc:210] AVX", INFO),
         ("2026-11-20 12:00:00.123456: E tensorflow/stream_executor/cuda.cc:1] no device", ERROR),
         ("2026-11-20 12:00:00,123 - trainer - INFO - epoch 1", INFO),
         ("2026-11-20 12:00:00,123 WARNING trainer.task: slow", WARNING),
@@ -112,22 +109,13 @@ def test_hints_count_on_stderr_only(text: str, severity: Severity) -> None:
             Reading(ERROR, "boom", {"message": "boom", "step": 3}),
         ),
         ('{"severity": 300, "message": "m"}', Reading(NOTICE, "m")),
-        (
-            '{"level": "warn", "message": "m"}',
-            Reading(WARNING, "m", {"level": "warn", "message": "m"}),
-        ),
-        (
-            '{"step": 1, "loss": 0.5}',
-            Reading(INFO, '{"step": 1, "loss": 0.5}', {"step": 1, "loss": 0.5}),
-        ),
+        ('{"level": "warn", "message": "m"}', Reading(WARNING, "m", {"level": "warn", "message": "m"})),
+        ('{"step": 1, "loss": 0.5}', Reading(INFO, '{"step": 1, "loss": 0.5}', {"step": 1, "loss": 0.5})),
         ('{"message": "ERROR:root:x"}', Reading(ERROR, "ERROR:root:x")),
-        (
-            '{"severity": [], "message": 7}',
-            Reading(INFO, '{"severity": [], "message": 7}', {"message": 7}),
-        ),
+        ('{"severity": [], "message": 7}', Reading(INFO, '{"severity": [], "message": 7}', {"message": 7})),
         ('{"broken": }', Reading(INFO, '{"broken": }')),
     ],
-)
+)  # fmt: skip
 def test_one_line_json_is_lifted(text: str, reading: Reading) -> None:
     """facts/program#files: one-line JSON becomes the payload, `severity` and `message` lifted."""
     assert read_line(OUT, text) == reading

@@ -15,14 +15,9 @@ SECOND = 10**9
 PRIMARY = ReplicaId(0, 0)
 
 
-def start(at: int, incarnation: int = 1, *gpus: str) -> dict[str, Any]:
-    return {
-        "started": at * SECOND,
-        "incarnation": incarnation,
-        "limit": 1000,
-        "cpus": 4,
-        "gpus": gpus,
-    }
+def start(at: int, number: int = 1, *gpus: str) -> dict[str, Any]:
+    """Of the incarnation of that number."""
+    return {"started": at * SECOND, "incarnation": number, "limit": 1000, "cpus": 4, "gpus": gpus}
 
 
 def look(

@@ -78,12 +78,8 @@ def run_out(spec: StudySpec, trials: list[Seen]) -> list[Parameters]:
 def test_points_that_others_tried_are_left_out() -> None:
     """Tried by hand or pending, anywhere on the grid: not proposed, and none is missed for it."""
     everything = run_out(COUNTABLE, [])
-    trials = [
-        over(1, everything[11], 1.0),
-        pending(2, everything[3]),
-        over(3, (("kind", "z"),), 1.0),
-    ]
-    points = run_out(COUNTABLE, trials)
+    trials = [over(1, everything[11], 1.0), over(3, (("kind", "z"),), 1.0)]
+    points = run_out(COUNTABLE, [*trials, pending(2, everything[3])])
     assert len(points) == len(set(points)) == 16
     assert set(points) | {everything[11], everything[3]} == set(everything)
 

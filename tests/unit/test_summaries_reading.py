@@ -133,9 +133,7 @@ def test_a_file_that_begins_otherwise_is_read_anew_and_those_behind_it_too(
     assert reader.read() == [("acc", 1, 3), ("acc", 2, 3), ("acc", 1, 2)]
 
 
-def test_a_file_that_became_shorter_is_read_anew(
-    tmp_path: Path, reader: Reader, clock: Clock
-) -> None:
+def test_a_file_that_got_shorter_is_read_anew(tmp_path: Path, reader: Reader, clock: Clock) -> None:
     writer = EventWriter(tmp_path, clock)
     writer.scalar("acc", 1, 1)
     kept = event_file(tmp_path).read_bytes()
@@ -145,9 +143,7 @@ def test_a_file_that_became_shorter_is_read_anew(
     assert reader.read() == [("acc", 1, 1)]
 
 
-def test_what_others_left_there_is_not_read(
-    tmp_path: Path, directory: Counted, reader: Reader
-) -> None:
+def test_what_others_left_is_not_read(tmp_path: Path, directory: Counted, reader: Reader) -> None:
     old = EventWriter(tmp_path / "old", Clock(10.0))
     old.scalar("acc", 1, 1)
     os.utime(event_file(tmp_path / "old"), (20.0, 20.0))

@@ -62,19 +62,11 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
         (Api.ML, ("a_1", "b"), f"'a_1' and 'b', and hyperparameterMetricTag says '{METRIC}'"),
         (Api.VERTEX, ("a_1", "b"), f"'a_1' and 'b', and metricId says '{METRIC}'"),
         (Api.ML, (), "hypertune.* as a TensorFlow summary below gs://b/job/1"),
-        (
-            Api.ML,
-            (METRIC,),
-            f"^its program measured no finite value of the metric '{METRIC}', only",
-        ),
-        (
-            Api.ML,
-            tuple(f"layer_{number}" for number in range(1000)),
-            "'layer_19' and 980 more, and",
-        ),
+        (Api.ML, (METRIC,), f"^its program measured no finite value of the metric '{METRIC}', only"),
+        (Api.ML, tuple(f"layer_{n}" for n in range(1000)), "'layer_19' and 980 more, and"),
     ],
     ids=["nothing", "other tags", "other tags of Vertex", "no summaries", "never finite", "many"],
-)
+)  # fmt: skip
 def test_a_trial_without_the_metric_is_told_what_its_program_has_written(
     api: Api, tags: tuple[str, ...] | None, reason: str
 ) -> None:

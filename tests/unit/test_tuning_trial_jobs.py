@@ -17,12 +17,8 @@ ARGUMENTS = ("--rate", "0.001", "--layers", "3", "--batch", "64", "--opt", "adam
 
 def test_parameters_follow_the_arguments_of_every_program() -> None:
     """spec/tuning#parameters: trials of several pools; a reduction server reads no parameters."""
-    pools = (
-        package(args=["--epochs", "2"]),
-        container(command=["run"]),
-        container(imageUri=REDUCER),
-    )
-    spec = vertex(custom_job(*pools))
+    program, reducer = package(args=["--epochs", "2"]), container(imageUri=REDUCER)
+    spec = vertex(custom_job(program, container(command=["run"]), reducer))
     trial = trial_spec(spec, 7, PARAMETERS)
     assert trial.pool(0).program.args == ("--epochs", "2", *ARGUMENTS)
     assert trial.pool(1).program.args == ARGUMENTS

@@ -120,7 +120,5 @@ def test_describe_says_how_replicas_began() -> None:
     warm, cold = "started warm: torch 2.13", "started cold: it has GPUs"
     assert told("", "") == []
     assert told(warm, warm) == [f"Began {warm}"]
-    assert told(warm, cold, warm) == [
-        f"Began workerpool0-0 and 1 more {warm}",
-        f"workerpool0-1 {cold}",
-    ]
+    several = [f"Began workerpool0-0 and 1 more {warm}", f"workerpool0-1 {cold}"]
+    assert told(warm, cold, warm) == several

@@ -16,6 +16,7 @@ from trainshed.wire.status import WireError
 
 AI = "google.cloud.aiplatform.v1."
 ML = "google.cloud.ml.v1."
+WORKERS = AI + "WorkerPoolSpec"
 DOMAIN = AI + "ExplanationMetadata.InputMetadata.FeatureValueDomain"
 
 
@@ -35,7 +36,7 @@ def public(kind: str, body: Any) -> Any:
         # spelling of keys, alone and mixed (spec/clients#task-inputs)
         (AI + "CustomJob", {"display_name": "a"}, {"displayName": "a"}),
         (
-            AI + "WorkerPoolSpec",
+            WORKERS,
             {"containerSpec": {"image_uri": "i"}, "disk_spec": {"boot_disk_size_gb": 100.0}},
             {"containerSpec": {"imageUri": "i"}, "diskSpec": {"bootDiskSizeGb": 100}},
         ),
@@ -46,14 +47,10 @@ def public(kind: str, body: Any) -> Any:
         (AI + "MachineSpec", {"acceleratorType": "2"}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
         (AI + "MachineSpec", {"acceleratorType": 2.0}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
         # integers
-        (AI + "WorkerPoolSpec", {"replicaCount": "1.0"}, {"replicaCount": "1"}),
-        (AI + "WorkerPoolSpec", {"replicaCount": 1.0}, {"replicaCount": "1"}),
-        (AI + "WorkerPoolSpec", {"replicaCount": "1e2"}, {"replicaCount": "100"}),
-        (
-            AI + "WorkerPoolSpec",
-            {"replicaCount": "9007199254740993"},
-            {"replicaCount": "9007199254740993"},
-        ),
+        (WORKERS, {"replicaCount": "1.0"}, {"replicaCount": "1"}),
+        (WORKERS, {"replicaCount": 1.0}, {"replicaCount": "1"}),
+        (WORKERS, {"replicaCount": "1e2"}, {"replicaCount": "100"}),
+        (WORKERS, {"replicaCount": "9007199254740993"}, {"replicaCount": "9007199254740993"}),
         (AI + "DiskSpec", {"bootDiskSizeGb": "2"}, {"bootDiskSizeGb": 2}),
         (ML + "TrainingInput", {"workerCount": 9}, {"workerCount": "9"}),
         # the largest float, as protobuf prints it
@@ -62,12 +59,8 @@ def public(kind: str, body: Any) -> Any:
         # null is "not given" (spec/clients#task-inputs), zero is left out
         (AI + "Scheduling", {"timeout": None, "restartJobOnWorkerRestart": None}, {}),
         (AI + "CustomJob", {"labels": None, "jobSpec": None}, {}),
-        (
-            AI + "WorkerPoolSpec",
-            {"containerSpec": None, "pythonPackageSpec": {}},
-            {"pythonPackageSpec": {}},
-        ),
-        (AI + "WorkerPoolSpec", {"replicaCount": 0}, {}),
+        (WORKERS, {"containerSpec": None, "pythonPackageSpec": {}}, {"pythonPackageSpec": {}}),
+        (WORKERS, {"replicaCount": 0}, {}),
         # doubles
         (AI + "Measurement.Metric", {"value": 1}, {"value": 1}),
         (AI + "Measurement.Metric", {"value": "1.5e3"}, {"value": 1500}),

@@ -68,14 +68,9 @@ def test_a_value_that_does_not_fit_is_refused_in_the_public_words(
         ({"trainingInput": {"x": 1}}, "x", INPUT, "Cannot find field."),
         ({"jobId": ["a"]}, "jobId", "job", "Proto field is not repeating, cannot start list."),
         ({"jobId": {}}, "jobId", "job", "Proto field is not a message, cannot start object."),
-        (
-            {"jobId": "a", "job_id": "b"},
-            "job_id",
-            "job",
-            "Proto field is given twice, under two spellings.",
-        ),
+        ({"jobId": "a", "job_id": "b"}, "job_id", "job", "Proto field is given twice, under two spellings."),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_does_not_fit_is_refused_in_the_public_words(
     body: Any, field: str, place: str, text: str
 ) -> None:

@@ -120,9 +120,7 @@ async def test_the_number_of_no_project_is_not_found(house: House) -> None:
 
 @pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
 @pytest.mark.parametrize("size", [1, 3, 5])
-async def test_pages_hold_every_entry_once_in_either_order(
-    house: House, order: str, size: int
-) -> None:
+async def test_pages_hold_each_entry_once_in_any_order(house: House, order: str, size: int) -> None:
     await two_replicas(house)
     whole = (await entries(house, pageSize=1000, orderBy=order)).json["entries"]
     assert len(whole) >= 12

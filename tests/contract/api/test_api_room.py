@@ -160,12 +160,8 @@ async def test_what_a_project_has_before_others_is_set_by_an_owner_of_the_servic
 async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: House) -> None:
     """spec/submit#preflight."""
     house.capacity.answer = Preflight((("workerpool0-0", "node-1"),), position=1)
-    spec = {
-        "machineType": "n1-standard-4",
-        "acceleratorType": "NVIDIA_TESLA_P4",
-        "acceleratorCount": 1,
-    }
-    wanted = custom_job(pool(machineSpec=spec))
+    gpu = {"acceleratorType": "NVIDIA_TESLA_P4", "acceleratorCount": 1}
+    wanted = custom_job(pool(machineSpec={"machineType": "n1-standard-4", **gpu}))
     body = {"api": "vertex", "project": "p1", "location": "us-central1", "job": wanted}
     view = await house.result("POST", EXPLAIN, body)
     assert (view["admitted"], view["waiting"], view["position"]) == (True, None, 1)

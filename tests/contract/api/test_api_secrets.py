@@ -39,9 +39,7 @@ def naming(*values: str) -> list[dict[str, str]]:
     return [{"name": f"V{n}", "value": value} for n, value in enumerate(values)]
 
 
-async def test_a_secret_is_set_listed_and_deleted_and_never_shown(
-    house: House, tmp_path: Path
-) -> None:
+async def test_a_secret_is_set_listed_deleted_and_never_shown(house: House, tmp_path: Path) -> None:
     first = await house.call("POST", SECRETS, asked(value="first value"))
     assert first.json["version"] == 1
     house.clock += SECOND
@@ -120,9 +118,7 @@ async def test_a_job_that_names_a_secret_is_taken_and_shown_as_it_was_given(hous
         assert b"$(secret:db)" in shown and VALUE.encode() not in shown
 
 
-async def test_an_unknown_secret_refuses_the_job_with_the_variable_that_names_it(
-    house: House,
-) -> None:
+async def test_an_unknown_secret_refuses_a_job_with_the_variable_naming_it(house: House) -> None:
     await house.call("POST", SECRETS, asked())
     await house.call("POST", SECRETS, asked(name="other", project="p2"))
     spec = custom_job(

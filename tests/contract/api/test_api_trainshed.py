@@ -293,9 +293,7 @@ async def test_however_many_follow_a_log_one_thread_reads_it_for_them(
     assert len(readers - {"MainThread"}) == 1
 
 
-async def test_a_long_log_is_sent_in_small_parts(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_log_is_sent_in_parts(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream whose reader stands still holds one of them, and a caller may have thousands."""
     for index in range(2):
         lines = ((START + 2 * n + index, 1000 * "x") for n in range(1000))

@@ -23,14 +23,8 @@ def write(house: House, replica: ReplicaId, *entries: dict[str, Any], attempt: i
 
 
 def begun(*gpus: str) -> dict[str, Any]:
-    limit = 1000 * MIB
-    return {
-        "started": START + SECOND,
-        "incarnation": 1,
-        "limit": limit,
-        "cpus": 64,
-        "gpus": list(gpus),
-    }
+    size: dict[str, Any] = {"limit": 1000 * MIB, "cpus": 64, "gpus": list(gpus)}
+    return {"started": START + SECOND, "incarnation": 1, **size}
 
 
 def look(

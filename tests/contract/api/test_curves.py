@@ -161,9 +161,7 @@ async def test_a_deleted_job_has_no_curves(house: House) -> None:
 
 
 @pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline"])
-async def test_a_job_names_a_tensorboard_of_its_location_that_is_there(
-    house: House, kind: str
-) -> None:
+async def test_a_job_names_a_tensorboard_that_is_at_its_location(house: House, kind: str) -> None:
     board = (await board_made(house)).removeprefix("/v1/")
     for name, says in (
         (board, ""),

@@ -34,9 +34,7 @@ async def test_a_request_is_written_down_as_rest_has_it(house: House, tmp_path: 
     assert log_read["body"] == names
 
 
-async def test_a_request_that_cannot_be_written_down_is_refused(
-    house: House, tmp_path: Path
-) -> None:
+async def test_a_request_that_cannot_be_written_is_refused(house: House, tmp_path: Path) -> None:
     with disk_of("size=64k", tmp_path / "disk") as disk:
         capture = disk / "sent.jsonl"
         emulate(house, {"job": "*"}, capture=capture)

@@ -71,9 +71,7 @@ async def test_it_listens_at_a_port_that_is_held_for_it(house: House) -> None:
     await server.stop(1)
 
 
-async def test_a_caller_who_was_not_known_at_first_is_not_heard(
-    house: House, tmp_path: Path
-) -> None:
+async def test_a_caller_not_known_at_first_is_not_heard(house: House, tmp_path: Path) -> None:
     """Nothing of the request was read, and nothing must be done in its place."""
     known = house.tokens.authenticate(f"Bearer {house.token}")
     silent = Unavailable("the issuer is silent")

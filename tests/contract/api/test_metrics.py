@@ -89,9 +89,7 @@ def named(text: str) -> Iterator[str]:
         yield re.sub(r"_(bucket|count|sum|total)$", "", name)
 
 
-async def test_the_page_the_alerts_and_the_dashboard_name_metrics_that_there_are(
-    house: House,
-) -> None:
+async def test_page_alerts_and_dashboard_name_metrics_that_there_are(house: House) -> None:
     answer = await house.call("GET", "/metrics")
     families = {family.name for family in text_string_to_metric_families(answer.body.decode())}
     page = (ROOT / "docs/metrics.md").read_text()

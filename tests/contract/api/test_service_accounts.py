@@ -130,9 +130,8 @@ async def test_wrong_input_is_named(house: House) -> None:
     assert (await house.call("POST", f"{ACCOUNT}/keys", {"privateKeyType": "P12"})).status == 400
     for _ in range(10):
         await key_file(house)
-    assert (await house.call("POST", f"{ACCOUNT}/keys", {})).error["status"] == (
-        "FAILED_PRECONDITION"
-    )
+    refused = await house.call("POST", f"{ACCOUNT}/keys", {})
+    assert refused.error["status"] == "FAILED_PRECONDITION"
 
 
 async def test_what_is_taken_away_ends_at_once(house: House) -> None:

@@ -198,9 +198,7 @@ def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
     assert json.loads(login_json.read_text())["token"] == TOKEN
 
 
-def test_a_login_with_an_empty_input_asks_nobody_else(
-    service: FakeService, login_json: Path
-) -> None:
+def test_a_login_with_empty_input_asks_nobody_else(service: FakeService, login_json: Path) -> None:
     result = service.cli("login", service.address, "--token", "-", input="")
     assert result.exit_code == 2 and "The input has no token." in result.stderr
 

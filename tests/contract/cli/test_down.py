@@ -29,9 +29,7 @@ def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[
         yield waits
 
 
-def test_it_cancels_waits_and_stops(
-    service: FakeService, process: "subprocess.Popen[bytes]"
-) -> None:
+def test_it_cancels_waits_stops(service: FakeService, process: "subprocess.Popen[bytes]") -> None:
     jobs = [job(uid=str(number)) for number in range(1, 26)]
     seen = (jobs, jobs[-1:], list[dict[str, Any]]())
     service.on("GET", JOBS, *({"jobs": live, "nextPageToken": ""} for live in seen))

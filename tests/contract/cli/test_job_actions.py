@@ -70,10 +70,8 @@ def test_a_retry_is_the_job_as_it_was(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/projects/p/locations/us-central1/customJobs/8", job("8"))
     again = service.cli("jobs", "retry", "7", "--format", "json")
     assert json.loads(again.stdout)["uid"] == "8"
-    assert json.loads(service.bodies("POST", CREATE)[-1]) == {
-        "displayName": "digits",
-        "jobSpec": SPEC,
-    }
+    sent = json.loads(service.bodies("POST", CREATE)[-1])
+    assert sent == {"displayName": "digits", "jobSpec": SPEC}
     service.on("GET", f"{JOBS}/7", job("7", "RUNNING", resource=resource))
     refused = service.cli("jobs", "retry", "7")
     assert (refused.exit_code, "not over yet" in refused.stderr) == (1, True)

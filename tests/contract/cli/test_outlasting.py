@@ -61,9 +61,7 @@ def test_who_began_late_gets_nothing_older(service: FakeService, words: tuple[st
     assert again["since"] == LINES[0]["at"] and "tail" not in again
 
 
-def test_a_follower_gives_up_in_the_end(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_follower_gives_up_at_last(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "PATIENCE", 0.3)
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/watch", Stream([job()]))

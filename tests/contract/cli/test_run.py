@@ -248,9 +248,7 @@ def test_nothing_is_uploaded_for_a_job_that_is_refused(
     assert not [request for request in ready.sent if request.path.startswith("/upload")]
 
 
-def test_a_search_becomes_a_tuning_job(
-    trainshed: Invoke, ready: FakeService, program: Path
-) -> None:
+def test_a_search_is_a_tuning_job(trainshed: Invoke, ready: FakeService, program: Path) -> None:
     searches = CREATE.replace("customJobs", "hyperparameterTuningJobs")
     ready.on("POST", searches, {"name": NAME})
     tuned = ("lr=1e-4..1e-1:log", "layers=1..8", "batch=32,16", "opt=adam,sgd")

@@ -43,13 +43,8 @@ def search(*trials: dict[str, Any], state: str = "RUNNING", **changes: Any) -> d
         "running": len(trials) - len(valued),
         "best": best["number"] if best else 0,
     }
-    more: dict[str, Any] = {
-        "kind": "tuning",
-        "name": NAME,
-        "tuning": tuning,
-        "trials": list(trials),
-    }
-    return job(state=state, **more) | changes
+    search = job(state=state, kind="tuning", name=NAME, tuning=tuning, trials=list(trials))
+    return search | changes
 
 
 def serve_search(service: FakeService, *views: dict[str, Any]) -> None:

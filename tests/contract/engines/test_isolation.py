@@ -52,9 +52,7 @@ async def test_a_program_counts_by_its_vcpus_and_not_more_than_the_service(house
     assert shares == [0.25, 0.5, 1, 1]
 
 
-async def test_every_replica_can_bind_the_cluster_port_on_the_wildcard_address(
-    house: House,
-) -> None:
+async def test_each_replica_can_bind_the_cluster_port_on_the_wildcard_address(house: House) -> None:
     """spec/program#hostnames: really bindable on port 2222 by every replica at once, also by programs that
     know only 0.0.0.0, in the main thread or in another one, or ::."""
     calls = [("0.0.0.0", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER)]

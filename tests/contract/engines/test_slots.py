@@ -48,9 +48,7 @@ async def test_a_traceback_names_files_as_their_owner_knows_them(house: House) -
     assert house.texts(uid) == [ended.exit.tail] == ['File "task.py", line 1']
 
 
-async def test_a_program_cannot_change_the_python_that_others_use(
-    house: House, tmp_path: Path
-) -> None:
+async def test_a_program_cannot_change_the_python_of_others(house: House, tmp_path: Path) -> None:
     """spec/runtimes#environments: shown read-only, or as a copy where nothing can be mounted."""
     template = tmp_path / "template"
     (template / "bin").mkdir(parents=True)

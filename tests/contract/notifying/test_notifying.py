@@ -237,9 +237,7 @@ async def test_a_webhook_is_told_with_a_signature_to_check(house: House, ops: Ho
     assert content["data"]["error"]["message"].endswith("✗")
 
 
-async def test_who_does_not_take_it_is_tried_again_and_the_job_says_so(
-    house: House, ops: Hook
-) -> None:
+async def test_who_refuses_it_is_tried_again_and_the_job_says_so(house: House, ops: Hook) -> None:
     """Also across a restart of the service."""
     ops.answers = [503, 302]
     table = NotifyTable("ops", ops.url)

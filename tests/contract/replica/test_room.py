@@ -181,9 +181,7 @@ def test_idle_shims_are_made_again_after_a_fork_failed(monkeypatch: pytest.Monke
                     made.close()
 
 
-def test_a_shell_that_there_is_no_file_handle_for_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shell_without_a_file_handle_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor for want of memory: it ended the replica."""
     ours, theirs = socket.socketpair()
     refusal = OSError(errno.EMFILE, "Too many open files")

@@ -110,9 +110,7 @@ def reference(shop: Shop) -> Iterator[str]:
     shop.tool("rmi", "--force", name)
 
 
-def test_an_image_is_unpacked_once_with_all_that_it_says_of_itself(
-    shop: Shop, reference: str
-) -> None:
+def test_an_image_is_unpacked_once_with_all_it_says_of_itself(shop: Shop, reference: str) -> None:
     """spec/program#arguments: its entry point, command, variables, directory and user are the program's.
     spec/runtimes#images: the same again starts with nothing to install, also where its tool or the tool's
     own copy is gone. spec/program: what was built last is what runs."""

@@ -58,8 +58,6 @@ def _chosen(index: Path, scratch: Path, what: Sequence[str]) -> set[str]:
     return {"==".join(line.split()) for line in installed}
 
 
-def test_an_mlflow_that_imports_comes_with_the_sdks_autologging(
-    index: Path, tmp_path: Path
-) -> None:
+def test_an_mlflow_that_imports_comes_with_sdk_autologging(index: Path, tmp_path: Path) -> None:
     chosen = _chosen(index, tmp_path, [f"{_SDK}[autologging]==2.7.0"])
     assert chosen == {f"{_SDK}==2.7.0", "mlflow==2.16.0", "protobuf==5.29.6"}

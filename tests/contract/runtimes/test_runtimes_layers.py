@@ -117,9 +117,7 @@ def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
     assert replica.python("import flitted, joblib; print(joblib.__version__)") != version
 
 
-def test_packages_are_installed_in_order_and_the_later_wins(
-    workshop: Workshop, tmp_path: Path
-) -> None:
+def test_packages_are_installed_in_order_the_later_wins(workshop: Workshop, tmp_path: Path) -> None:
     """spec/program#arguments: packages installed first, in order."""
     packages = {
         f"gs://bucket/{text}/twice-{version}-py3-none-any.whl": wheel(

@@ -58,14 +58,8 @@ from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 async def fill(store: Store) -> None:
     """Store some of everything."""
     search, pipeline = make_tuning(10), make_pipeline(20)
-    works: list[Work] = [
-        make_job(1),
-        make_job(2, "census", api=Api.ML),
-        make_job(3),
-        search,
-        pipeline,
-    ]
-    works += [child(search, 11), make_job(4, location="europe-west4")]
+    works: list[Work] = [make_job(1), make_job(2, "census", api=Api.ML), make_job(3)]
+    works += [search, pipeline, child(search, 11), make_job(4, location="europe-west4")]
     await store.intake.create(*(NewWork(work, (entry("created"),)) for work in works))
     await store.intake.request_cancel(works[1].name, cancel())
     await store.intake.order_drill(works[1].name, drill(at_line="^step 7$"))

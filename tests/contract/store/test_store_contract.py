@@ -197,9 +197,7 @@ async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> N
     await created(store, make_job(41, "other"))
 
 
-async def test_a_new_work_that_has_gone_on_already_is_stored_by_the_leader_alone(
-    store: Store,
-) -> None:
+async def test_a_new_work_that_has_gone_on_is_stored_by_the_leader_alone(store: Store) -> None:
     former = await store.ledger.acquire("a")
     epoch = await store.ledger.acquire("b")
     job = replace(make_job(1), state=JobState.PREPARING)

@@ -164,9 +164,7 @@ REMOVALS = {
 
 @pytest.mark.parametrize("case", REMOVALS)
 @pytest.mark.parametrize("end", ["killed", "closed", "killed while somebody reads"])
-async def test_nothing_is_acknowledged_that_would_be_gone(
-    tmp_path: Path, case: str, end: str
-) -> None:
+async def test_nothing_acknowledged_would_be_gone(tmp_path: Path, case: str, end: str) -> None:
     """The next write is refused, and the message's commands bring back what was acknowledged, also after a
     kill."""
     (await with_jobs(tmp_path, 1)).close()

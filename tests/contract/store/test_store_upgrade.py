@@ -36,9 +36,7 @@ async def test_all_that_a_release_stored_is_there_and_life_goes_on(
 
 
 @pytest.mark.parametrize("release", DUMPS)
-def test_a_database_that_was_upgraded_has_the_tables_of_a_new_one(
-    tmp_path: Path, release: str
-) -> None:
+def test_an_upgraded_database_has_the_tables_of_a_new_one(tmp_path: Path, release: str) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for place in (old, new):
         place.mkdir()

@@ -65,9 +65,7 @@ def test_points_are_legal(algorithm: Algorithm, spec: StudySpec) -> None:
 
 
 @pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
-def test_the_same_trials_and_seed_give_the_same_answer(
-    algorithm: Algorithm, spec: StudySpec
-) -> None:
+def test_same_trials_and_seed_give_the_same_answer(algorithm: Algorithm, spec: StudySpec) -> None:
     """spec/tuning#reproducible: a study that is read back, in any order, goes on as if nothing happened."""
     trials = some_trials(algorithm, spec)
     first = algorithm.suggest(spec, trials, 2, 7)

@@ -202,7 +202,6 @@ def is_prepared() -> bool:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Return the HTML that a template makes of these values."""
     return environment().get_template(template).render(values)
 
 

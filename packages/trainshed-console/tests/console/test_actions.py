@@ -4,20 +4,12 @@ import pytest
 
 from tests.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.console.test_pages import CUSTOM_JOBS, submit
+from tests.console.test_submit import OF_ML
 from tests.contract.api.house import START
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import DrillKind
 from trainshed.core.names import JobUid, ReplicaId
-
-ML = {
-    "jobId": "first",
-    "trainingInput": {
-        "scaleTier": "BASIC",
-        "region": "us-central1",
-        "masterConfig": {"imageUri": "gcr.io/p1/train"},
-    },
-}
 
 
 async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Browser) -> None:
@@ -31,7 +23,7 @@ async def test_a_job_that_failed_is_tried_again_as_it_was(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     """Of either API; not one that runs."""
-    await house.call("POST", "/v1/projects/p1/jobs", ML)
+    await house.call("POST", "/v1/projects/p1/jobs", OF_ML)
     result = (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"]
     uids = [await submit(house, labels={"team": "vision"}), result[0]["uid"]]
     for uid in uids:

@@ -11,6 +11,7 @@ from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START
 from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
+from tests.tracking.test_tensorboards import board_made, scalars, series_made
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
 from trainshed.api.registry import BUILT_IN
 from trainshed.core.lifecycle.states import JobState
@@ -19,10 +20,7 @@ from trainshed.core.pipelines import ModelVersion
 from trainshed_console.pages import collections
 
 SPEC = {
-    "metrics": [
-        {"metricId": "loss", "goal": "MINIMIZE"},
-        {"metricId": "seconds", "goal": "MINIMIZE"},
-    ],
+    "metrics": [{"metricId": metric, "goal": "MINIMIZE"} for metric in ("loss", "seconds")],
     "parameters": [
         {
             "parameterId": "rate",
@@ -41,18 +39,12 @@ async def made(house: ConsoleHouse, path: str, body: object) -> Any:
 async def test_a_study_has_a_page_with_its_trials(house: ConsoleHouse, browser: Browser) -> None:
     study = await made(house, f"{LOCATION}/studies", {"displayName": "fast", "studySpec": SPEC})
     for rate, loss, seconds in ((0.01, 0.5, 9), (0.1, 0.25, 8), (0.2, 0.125, 20)):
-        parameters = [
-            {"parameterId": "rate", "value": rate},
-            {"parameterId": "kind", "value": "adam"},
-        ]
+        point = {"rate": rate, "kind": "adam"}.items()
+        parameters = [{"parameterId": name, "value": value} for name, value in point]
         trial = await made(house, f"/v1/{study['name']}/trials", {"parameters": parameters})
-        final = {
-            "stepCount": "3",
-            "metrics": [
-                {"metricId": "loss", "value": loss},
-                {"metricId": "seconds", "value": seconds},
-            ],
-        }
+        measured = {"loss": loss, "seconds": seconds}.items()
+        metrics = [{"metricId": name, "value": value} for name, value in measured]
+        final = {"stepCount": "3", "metrics": metrics}
         await made(house, f"/v1/{trial['name']}:complete", {"finalMeasurement": final})
     listed = (await browser.get("/studies?project=p1")).body.decode()
     path = f"/studies/{study['name'].rpartition('/')[2]}?project=p1"
@@ -143,21 +135,13 @@ async def run_made(house: ConsoleHouse, run: str, **metadata: Any) -> None:
 
 async def curve_made(house: ConsoleHouse, run: str, name: str, *values: float) -> None:
     """As the SDK makes one, in a tensorboard of its own."""
-    board = await made(house, f"{LOCATION}/tensorboards", {"displayName": "b"})
-    experiments = f"/v1/{board['response']['name']}/experiments"
+    experiments = f"{await board_made(house)}/experiments"
     await made(house, f"{experiments}?tensorboardExperimentId=exp", {})
     at = f"{experiments}/exp/runs/{run}"
-    body = {"displayName": run}
-    await made(house, f"{experiments}/exp/runs?tensorboardRunId={run}", body)
+    await made(house, f"{experiments}/exp/runs?tensorboardRunId={run}", {"displayName": run})
     artifact = {"metadata": {"resourceName": at.removeprefix("/v1/")}}
     await made(house, f"{ARTIFACTS}?artifactId=exp-{run}-tb-run", artifact)
-    series = await made(house, f"{at}/timeSeries", {"displayName": name, "valueType": "SCALAR"})
-    points = [{"step": step, "scalar": {"value": value}} for step, value in enumerate(values)]
-    data = {
-        "tensorboardTimeSeriesId": series["name"].rpartition("/")[2],
-        "valueType": "SCALAR",
-        "values": points,
-    }
+    data = scalars(await series_made(house, at, name), *enumerate(values))
     await made(house, f"{at}:write", {"timeSeriesData": [data]})
 
 
@@ -181,12 +165,8 @@ async def test_runs_of_an_experiment_are_compared(
     board = experiment | {"metadata": {"tensorboard_link": "x"}}
     await made(house, f"{CONTEXTS}?contextId=board", board)
     for run, rate, accuracy in (("r1", 0.1, 0.5), ("r2", 0.2, 0.9), ("r3", 0.3, 0.7)):
-        await run_made(
-            house,
-            run,
-            _params={"batch": 64, "rate": rate, "kind": "sgd", "dims": [1, 2]},
-            _metrics={"accuracy": accuracy},
-        )
+        params = {"batch": 64, "rate": rate, "kind": "sgd", "dims": [1, 2]}
+        await run_made(house, run, _params=params, _metrics={"accuracy": accuracy})
     await curve_made(house, "r1", "loss", 2, 0.25)
     await curve_made(house, "r2", "loss", 1)
     path = "/experiments/exp?project=p1"

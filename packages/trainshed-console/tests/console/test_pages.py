@@ -233,9 +233,8 @@ async def test_a_chart_names_no_more_lines_than_it_draws(
 async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Browser) -> None:
     uid = await submit(house)
     await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
-    house.write_log(
-        int(uid), "workerpool0-0", *((START + n * SECOND, f"line {n}") for n in range(100))
-    )
+    printed = ((START + n * SECOND, f"line {n}") for n in range(100))
+    house.write_log(int(uid), "workerpool0-0", *printed)
     house.clock = START + 1_000 * SECOND
 
     async def texts(query: str) -> tuple[list[str], dict[str, str]]:
@@ -323,9 +322,8 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
     await asyncio.sleep(0)
     house.write_log(int(uid), "workerpool0-0", (START + 2, "three"))
     assert await coming == ["three"]
-    house.write_log(
-        int(uid), "workerpool0-0", *((START + 3 + n, f"flood {n}") for n in range(5_000))
-    )
+    flood = ((START + 3 + n, f"flood {n}") for n in range(5_000))
+    house.write_log(int(uid), "workerpool0-0", *flood)
     assert await texts(2) == [f"flood {n}" for n in range(4_600, 5_000)]
     odd = f"x/{'9' * 5000}/1,x"
     assert (await browser.get(f"{path}?after={odd}")).status == 400

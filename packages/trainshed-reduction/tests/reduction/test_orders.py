@@ -142,19 +142,9 @@ def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[by
         reduction = Reduction.SUM if dtype.is_integer else source.choice(list(Reduction))
         step, total = source.randint(1, 4), source.randint(1, 12)
         for chunk in range(-(-total // step)):
-            count = min(step, total - chunk * step)
+            size = min(step, total - chunk * step) * dtype.itemsize
             shapes.append(
-                Header(
-                    Kind.DATA,
-                    dtype,
-                    reduction,
-                    0,
-                    chunk,
-                    operation,
-                    total,
-                    step,
-                    count * dtype.itemsize,
-                )
+                Header(Kind.DATA, dtype, reduction, 0, chunk, operation, total, step, size)
             )
     generator = np.random.default_rng(source.randrange(2**32))
 

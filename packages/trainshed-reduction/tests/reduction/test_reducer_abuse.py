@@ -172,16 +172,11 @@ def test_noise_harms_nobody(tmp_path: Path) -> None:
                     connection = _stranger(running.port)
                 case 1:
                     connection = Worker(running.port, 0, 2, group=f"gathering {number}").connection
-                case 2:
+                case kind:
                     worker = Worker(running.port, 0, 1, group=f"running {number}")
                     worker.start()
-                    connection = worker.connection
-                case _:
-                    worker = Worker(running.port, 0, 1, group=f"running {number}")
-                    worker.start()
-                    worker.send(
-                        bytes(64)
-                    )  # A chunk that is right, and noise in the place of the next.
+                    if kind == 3:  # A chunk that is right, and noise in the place of the next.
+                        worker.send(bytes(64))
                     connection = worker.connection
             with contextlib.suppress(ConnectionError):
                 for _ in range(source.randint(1, 3)):

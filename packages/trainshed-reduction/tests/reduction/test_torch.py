@@ -41,10 +41,8 @@ def test_every_collective_is_right_and_sums_are_exact(
             **{variables.MIN_BYTES: "65536"},
             **{variables.REPORT_FILE: str(report)},
         )
-        ended = run_ranks(
-            *(torch_python, "collectives.py", 3, environment(site, **environ)),
-            nursery=torch_nursery,
-        )
+        surroundings = environment(site, **environ)
+        ended = run_ranks(torch_python, "collectives.py", 3, surroundings, nursery=torch_nursery)
     assert [rank.status for rank in ended] == [0, 0, 0]
     wanted = ["types", "average", "async", "futures", "native", "others", "functional", "subgroups"]
     wanted += ["threads", "forks", "again"]
@@ -84,11 +82,8 @@ def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, s
     have the same bits. The first rank is started as a job starts it."""
     with Reducers(2) as reducers:
         environ = with_reducers(reducers.addresses, **{variables.MIN_BYTES: "65536"})
-        ended = run_ranks(
-            *(torch_python, "nodes.py", 4, environment(site, **environ)),
-            nursery=torch_nursery,
-            started=1,
-        )
+        surroundings = environment(site, **environ)
+        ended = run_ranks(torch_python, "nodes.py", 4, surroundings, torch_nursery, started=1)
     assert [(rank.status, rank.output) for rank in ended] == [(0, "ok ReducingGroup\n")] * 4
     assert "each of 2 nodes" in ended[0].said[0]
 

@@ -2,6 +2,7 @@
 within the credit, results in whole or not at all, and no byte of a stranger's believed.
 """
 
+import contextlib
 import gc
 import random
 import socket
@@ -98,10 +99,8 @@ def header(
 
 
 def result(operation: int, index: int, payload: bytes, acknowledged: int = 0) -> bytes:
-    return (
-        wire.pack(header(Kind.RESULT, operation, index, len(payload), acknowledged=acknowledged))
-        + payload
-    )
+    head = header(Kind.RESULT, operation, index, len(payload), acknowledged=acknowledged)
+    return wire.pack(head) + payload
 
 
 def message(kind: Kind, text: bytes) -> bytes:
@@ -140,28 +139,22 @@ PLENTY = 1 << 30
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    made: list[NativeTransfer] = []
+    with contextlib.ExitStack() as at_end:
 
-    def one(lanes: int, credit: int) -> NativeTransfer:
-        made.append(NativeTransfer(shared(), lanes, credit))
-        return made[-1]
+        def made(lanes: int, credit: int) -> NativeTransfer:
+            return at_end.enter_context(contextlib.closing(NativeTransfer(shared(), lanes, credit)))
 
-    yield one
-    for reducer in made:
-        reducer.close()
+        yield made
 
 
 @pytest.fixture
 def reducers() -> Iterator[Callable[..., ScriptedReducer]]:
-    made: list[ScriptedReducer] = []
+    with contextlib.ExitStack() as at_end:
 
-    def one(buffer: int = 0, *, tcp: bool = False) -> ScriptedReducer:
-        made.append(ScriptedReducer(buffer, tcp=tcp))
-        return made[-1]
+        def made(buffer: int = 0, *, tcp: bool = False) -> ScriptedReducer:
+            return at_end.enter_context(contextlib.closing(ScriptedReducer(buffer, tcp=tcp)))
 
-    yield one
-    for reducer in made:
-        reducer.close()
+        yield made
 
 
 Reducers = Callable[..., ScriptedReducer]
@@ -203,10 +196,9 @@ def test_lower_rows_go_first(make: Make, reducers: Reducers) -> None:
     transfer = make(2, 3000)
     attach(transfer, 0, first)
     attach(transfer, 1, second)
-    for index in range(3):
-        transfer.push(0, chunk(0, index, bytearray(1000), row=5 + index))
-    for index in range(3):
-        transfer.push(1, chunk(1, index, bytearray(1000), row=1.5 + index))
+    for lane, row in enumerate((5, 1.5)):
+        for index in range(3):
+            transfer.push(lane, chunk(lane, index, bytearray(1000), row=row + index))
     settle(transfer, [first, second])
     # The credit was used by the lower rows; but no lane is left without any.
     assert (len(first.arrived), len(second.arrived)) == (1, 3)

@@ -31,11 +31,21 @@ async def house(house: House) -> House:
 
 
 async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "displayName": "r",
-        "metadata": {"_params": {}, "_metrics": {}, **metadata},
-    }
-    return await house.result("POST", f"{CONTEXTS}?contextId={run_id}", RUN | body)
+    known: dict[str, Any] = {"_params": {}, "_metrics": {}, **metadata}
+    body = RUN | {"displayName": "r", "metadata": known}
+    return await house.result("POST", f"{CONTEXTS}?contextId={run_id}", body)
+
+
+async def joined(house: House, context: str, kind: str, **names: str) -> None:
+    """Others become a context's children, or belong to it."""
+    members = {key: [name] for key, name in names.items()}
+    await house.result("POST", f"{CONTEXTS}/{context}:addContext{kind}", members)
+
+
+async def listed(house: House, path: str, text: str) -> list[str]:
+    """The ids of what a filter finds."""
+    page = await house.result("GET", f"{path}?{urlencode({'filter': text})}")
+    return [node["name"].rpartition("/")[2] for node in page.get(path.rpartition("/")[2], [])]
 
 
 async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:
@@ -67,9 +77,7 @@ async def test_empty_maps_and_nulls_in_the_metadata_survive(house: House) -> Non
 async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: House) -> None:
     await run_made(house, "e")
     made = await run_made(house)
-    await house.result(
-        "POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [made["name"]]}
-    )
+    await joined(house, "e", "Children", childContexts=made["name"])
     patch = {"metadata": {"_params": {"lr": 0.1}}, "etag": made["etag"], "labels": {"a": "b"}}
     changed = await house.result("PATCH", f"{CONTEXTS}/e-r", patch)
     assert changed["metadata"] == {"_params": {"lr": 0.1}}
@@ -108,25 +116,17 @@ async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
 
 async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
     made = await run_made(house)
-    patches = (
-        {"_params": {f"p{number}": number}, "_metrics": {f"m{number}": number}}
-        for number in range(9)
-    )
-    await asyncio.gather(
-        *(
-            house.result("PATCH", f"{CONTEXTS}/e-r", {"etag": made["etag"], "metadata": metadata})
-            for metadata in patches
-        )
-    )
+    patches = [{"_params": {f"p{n}": n}, "_metrics": {f"m{n}": n}} for n in range(9)]
+    bodies = [{"etag": made["etag"], "metadata": metadata} for metadata in patches]
+    await asyncio.gather(*(house.result("PATCH", f"{CONTEXTS}/e-r", body) for body in bodies))
     metadata = (await house.result("GET", f"{CONTEXTS}/e-r"))["metadata"]
     assert metadata["_params"] == {f"p{number}": number for number in range(9)}
     assert metadata["_metrics"] == {f"m{number}": number for number in range(9)}
     # Who repeats an old value does not undo what another one has made of it.
     etag = (await house.result("GET", f"{CONTEXTS}/e-r"))["etag"]
     for metrics in ({"m1": 0.9}, {"m1": 1, "loss": 2}):
-        await house.result(
-            "PATCH", f"{CONTEXTS}/e-r", {"etag": etag, "metadata": {"_metrics": metrics}}
-        )
+        body = {"etag": etag, "metadata": {"_metrics": metrics}}
+        await house.result("PATCH", f"{CONTEXTS}/e-r", body)
     metrics = (await house.result("GET", f"{CONTEXTS}/e-r"))["metadata"]["_metrics"]
     assert (metrics["m1"], metrics["loss"]) == (0.9, 2)
 
@@ -135,12 +135,8 @@ async def test_links_leave_the_etag_as_it_is(house: House) -> None:
     await run_made(house, "e")
     run = await run_made(house)
     artifact = await house.result("POST", ARTIFACTS, {"displayName": "a", "uri": "gs://b/a"})
-    await house.result("POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [run["name"]]})
-    await house.result(
-        "POST",
-        f"{CONTEXTS}/e-r:addContextArtifactsAndExecutions",
-        {"artifacts": [artifact["name"]]},
-    )
+    await joined(house, "e", "Children", childContexts=run["name"])
+    await joined(house, "e-r", "ArtifactsAndExecutions", artifacts=artifact["name"])
     shown = await house.result("GET", f"{CONTEXTS}/e-r")
     assert shown["etag"] == run["etag"]
     assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
@@ -150,38 +146,27 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
     await house.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
     run = await run_made(house)
     await run_made(house, "f-r")
-    execution = await house.result(
-        "POST", f"{EXECUTIONS}?executionId=x", {"schemaTitle": "system.Run"}
-    )
-    await house.result("POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [run["name"]]})
-    await house.result(
-        "POST",
-        f"{CONTEXTS}/e:addContextArtifactsAndExecutions",
-        {"executions": [execution["name"]]},
-    )
-
-    async def listed(path: str, text: str) -> list[str]:
-        page = await house.result("GET", f"{path}?{urlencode({'filter': text})}")
-        return [
-            resource["name"].rpartition("/")[2]
-            for resource in page.get(path.rpartition("/")[2], [])
-        ]
-
+    system_run = {"schemaTitle": "system.Run"}
+    execution = await house.result("POST", f"{EXECUTIONS}?executionId=x", system_run)
+    await joined(house, "e", "Children", childContexts=run["name"])
+    await joined(house, "e", "ArtifactsAndExecutions", executions=execution["name"])
     experiment = f"{STORE}/contexts/e"
     runs = '(schema_title="system.ExperimentRun" OR schema_title="system.PipelineRun")'
-    assert await listed(CONTEXTS, f'{runs} AND parent_contexts:"{experiment}"') == ["e-r"]
-    assert await listed(CONTEXTS, runs) == ["e-r", "f-r"]
-    assert await listed(CONTEXTS, f'parent_contexts:"f-r","{experiment}"') == ["e-r"]
-    assert await listed(CONTEXTS, 'child_contexts: "e-r"') == ["e"]
+    assert await listed(house, CONTEXTS, f'{runs} AND parent_contexts:"{experiment}"') == ["e-r"]
+    assert await listed(house, CONTEXTS, runs) == ["e-r", "f-r"]
+    assert await listed(house, CONTEXTS, f'parent_contexts:"f-r","{experiment}"') == ["e-r"]
+    assert await listed(house, CONTEXTS, 'child_contexts: "e-r"') == ["e"]
     inside = f'(schema_title="system.Run") AND in_context("{experiment}")'
-    assert await listed(EXECUTIONS, inside) == ["x"]
-    assert await listed(EXECUTIONS, 'in_context("f-r")') == []
+    assert await listed(house, EXECUTIONS, inside) == ["x"]
+    assert await listed(house, EXECUTIONS, 'in_context("f-r")') == []
     # A filter opens no other store.
     others = EXECUTIONS.replace("default", "mine")
     await house.result("POST", f"{STORES}?metadataStoreId=mine", {})
-    assert await listed(others, inside) == []
-    assert await listed(CONTEXTS, "schema_title = system.Experiment") == ["e"]
-    assert await listed(EXECUTIONS, 'create_time < "9999-12-31" AND create_time > "0001-01-01"')
+    assert await listed(house, others, inside) == []
+    assert await listed(house, CONTEXTS, "schema_title = system.Experiment") == ["e"]
+    assert await listed(
+        house, EXECUTIONS, 'create_time < "9999-12-31" AND create_time > "0001-01-01"'
+    )
     for wrong in ("banana=1", "in_context(", 'in_context("a"', "metadata", "create_time > x"):
         answer = await house.call("GET", f"{CONTEXTS}?{urlencode({'filter': wrong})}")
         assert fields(answer) == {"filter"}, wrong
@@ -192,10 +177,8 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
 async def test_filters_of_fields(house: House) -> None:
     """facts/experiments#filters"""
     run = {"_metrics": {"acc": 0.5, "n": 3}, "done": True, "who": "me"}
-    labelled = {"displayName": "a*b[c]?", "labels": {"team": "y"}}
-    await house.result(
-        "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"} | labelled
-    )
+    labelled = {"displayName": "a*b[c]?", "labels": {"team": "y"}, "schemaTitle": "system.Pipeline"}
+    await house.result("POST", f"{CONTEXTS}?contextId=e", labelled)
     await run_made(house, "r1", **run)
     await run_made(house, "r2")
     await house.result("PATCH", f"{CONTEXTS}/r2", {"labels": {"team": "x"}})
@@ -218,9 +201,7 @@ async def test_filters_of_fields(house: House) -> None:
         ('child_contexts:"r1" OR schema_title=system.Pipeline', ["e"]),
         ('NOT parent_contexts:"e" AND labels.team=x', ["r2"]),
     ):
-        page = await house.result("GET", f"{CONTEXTS}?{urlencode({'filter': text})}")
-        names = [context["name"].rpartition("/")[2] for context in page.get("contexts", [])]
-        assert names == expected, text
+        assert await listed(house, CONTEXTS, text) == expected, text
     for wrong in ("metadata.done.bool_value = x", "metadata.n.number_value = x"):
         answer = await house.call("GET", f"{CONTEXTS}?{urlencode({'filter': wrong})}")
         assert fields(answer) == {"filter"}, wrong
@@ -232,20 +213,16 @@ async def test_lists_have_pages(house: House) -> None:
         await run_made(house, f"r{number}")
     page = await house.result("GET", f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc")
     assert [context["name"][-2:] for context in page["contexts"]] == ["r4", "r3", "r2"]
-    rest = f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc&pageToken={page['nextPageToken']}"
-    assert [context["name"][-2:] for context in (await house.result("GET", rest))["contexts"]] == [
-        "r1",
-        "r0",
-    ]
+    path = f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc&pageToken={page['nextPageToken']}"
+    rest = (await house.result("GET", path))["contexts"]
+    assert [context["name"][-2:] for context in rest] == ["r1", "r0"]
 
 
 async def test_an_execution_shows_what_it_read_and_wrote(house: House) -> None:
     names = dict[str, str]()
     for name in ("data", "model"):
-        made = await house.result(
-            "POST", f"{ARTIFACTS}?artifactId={name}", {"uri": f"gs://b/{name}"}
-        )
-        names[name] = made["name"]
+        path, body = f"{ARTIFACTS}?artifactId={name}", {"uri": f"gs://b/{name}"}
+        names[name] = (await house.result("POST", path, body))["name"]
     body = {"state": "RUNNING", "schemaTitle": "system.ContainerExecution"}
     execution = await house.result("POST", f"{EXECUTIONS}?executionId=x", body)
     assert execution["state"] == "RUNNING"
@@ -284,9 +261,8 @@ async def test_a_job_of_an_experiment_without_a_run_gets_one(house: House) -> No
     await run_made(house, "e")
     job = (await job_made(house, experiment=f"{STORE}/contexts/e")).json
     run = job["jobSpec"]["experimentRun"]
-    assert (await house.result("GET", f"{LOCATION}/customJobs/{job['name'].rpartition('/')[2]}"))[
-        "jobSpec"
-    ]["experimentRun"] == run
+    stored = await house.result("GET", f"/v1/{job['name']}")
+    assert stored["jobSpec"]["experimentRun"] == run
     shown = await house.result("GET", f"{CONTEXTS}/{run.rpartition('/')[2]}")
     assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
     assert shown["metadata"]["_custom_jobs"][0]["custom_job_resource_name"] == job["name"]

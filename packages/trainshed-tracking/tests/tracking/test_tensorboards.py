@@ -26,10 +26,9 @@ async def board_made(house: House, **board: Any) -> str:
 async def run_made(house: House) -> str:
     board = await board_made(house)
     await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"})
-    await house.result(
-        "POST", f"{board}/experiments/e/runs?tensorboardRunId=r", {"displayName": "r"}
-    )
-    return f"{board}/experiments/e/runs/r"
+    runs = f"{board}/experiments/e/runs"
+    await house.result("POST", f"{runs}?tensorboardRunId=r", {"displayName": "r"})
+    return f"{runs}/r"
 
 
 async def series_made(house: House, run: str, name: str = "loss") -> str:
@@ -116,11 +115,8 @@ async def test_an_identical_series_is_the_one_that_is_there(house: House) -> Non
     run = await run_made(house)
     first = await series_made(house, run)
     assert await series_made(house, run) == first
-    answer = await house.call(
-        "POST",
-        f"{run}/timeSeries",
-        {"displayName": "loss", "valueType": "TENSOR", "pluginName": "x"},
-    )
+    unlike = {"displayName": "loss", "valueType": "TENSOR", "pluginName": "x"}
+    answer = await house.call("POST", f"{run}/timeSeries", unlike)
     assert fields(answer) == {"tensorboard_time_series.display_name"}
     assert "already exist" in answer.error["message"]
     other = f"{run}/timeSeries/{await series_made(house, run, 'acc')}"
@@ -216,15 +212,12 @@ async def test_a_batch_makes_a_thousand_runs_and_no_more(house: House) -> None:
 
 
 async def test_every_fault_is_named(house: House) -> None:
-    board = await board_made(house)
     wrong = {"displayName": "x" * 129, "labels": {"Not A Label": "x"}}
     assert fields(await house.call("POST", BOARDS, wrong)) == {
         "tensorboard.display_name",
         "tensorboard.labels.Not A Label",
     }
     assert fields(await house.call("POST", BOARDS, {})) == {"tensorboard.display_name"}
-    answer = await house.call("POST", f"{board}/experiments?tensorboardExperimentId=-E_", {})
-    assert fields(answer) == {"tensorboard_experiment_id"}
     for wrong_filter in ("banana=1", "is_default >", "x"):
         answer = await house.call("GET", f"{BOARDS}?{urlencode({'filter': wrong_filter})}")
         assert fields(answer) == {"filter"}

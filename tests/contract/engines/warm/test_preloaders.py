@@ -42,9 +42,7 @@ async def test_who_cannot_have_a_preloaders_imports_begins_cold_and_is_told_why(
     assert "being imported for the programs that follow" in await how_it_began(house, uid)
 
 
-async def test_a_preloader_that_is_killed_costs_no_program(
-    house: House, runtime: ToyRuntime
-) -> None:
+async def test_a_killed_preloader_costs_no_program(house: House, runtime: ToyRuntime) -> None:
     await preloaded(house, runtime)
     runs = await start(house, runtime, "late", warm=runtime.warm())
     stopped = preloader_of()

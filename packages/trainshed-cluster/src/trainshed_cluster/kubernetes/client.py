@@ -123,8 +123,7 @@ class ApiClient:
         objects: list[T] = []
         query = {"limit": str(_PAGE), **(params or {})}
         while True:
-            answer = await self._call("GET", path, params=query)
-            page = _decoded(answer, Page[kind])
+            page = _decoded(await self._call("GET", path, params=query), Page[kind])
             objects += page.items
             if not page.metadata.continue_:
                 return objects, page.metadata.resource_version

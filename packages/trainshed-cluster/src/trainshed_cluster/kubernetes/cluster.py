@@ -525,8 +525,7 @@ class KubernetesCluster:
 
     def _namespaces(self) -> list[str]:
         """Return the namespaces of jobs."""
-        own = self._settings
-        return sorted(set(own.namespaces.values()) or {"default"})
+        return sorted(set(self._settings.namespaces.values()) or {"default"})
 
     def _node_changed(self, node: ClusterNode, *, gone: bool) -> None:
         self._touch()

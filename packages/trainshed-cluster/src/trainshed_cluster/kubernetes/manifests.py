@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from trainshed.core.names import JobUid
 from trainshed_cluster.kubernetes import carried_python, kueue
@@ -109,7 +109,7 @@ def pod(
         "containers": [_container(settings, accelerator, need, command, (cache, *beside))],
         "volumes": _volumes(settings, need, beside),
     }
-    affinity = _only_on(need.node) if avoid is None else _not_on(avoid)
+    affinity = _affinity("In", [need.node]) if avoid is None else _affinity("NotIn", avoid)
     optional: dict[str, Any] = {
         "affinity": {"nodeAffinity": affinity} if affinity else {},
         "initContainers": [
@@ -168,22 +168,14 @@ def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dic
     return {key: value for key, value in labels.items() if value}
 
 
-def _only_on(node: str) -> dict[str, Any]:
+def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[str, Any]:
     """Return a node affinity as a DaemonSet's Pods have it: the scheduler still checks resources and taints,
     which it would not if the Pod set `nodeName`."""
-    field = {"key": "metadata.name", "operator": "In", "values": [node]}
-    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-
-
-def _not_on(nodes: Collection[str]) -> dict[str, Any]:
-    if not nodes:
-        return {}
     fields = [
-        {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)
+        {"key": "metadata.name", "operator": operator, "values": [node]} for node in sorted(nodes)
     ]
     terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms} if fields else {}
 
 
 def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
@@ -284,7 +276,7 @@ def _preparing(
     """Return an init container of the operator's image that runs a Python script with a volume's directory as
     argument."""
     amounts = {"cpu": "100m", "memory": "128Mi"}
-    container: dict[str, Any] = {
+    return {
         "name": name,
         "image": settings.image,
         "command": [PYTHON, "-I", "-S", "-c", escaped(script), path],
@@ -294,7 +286,6 @@ def _preparing(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": volume, "mountPath": path}],
     }
-    return container
 
 
 @functools.cache

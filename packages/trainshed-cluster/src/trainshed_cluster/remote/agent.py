@@ -11,10 +11,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeVar, assert_never
+from typing import Final, assert_never
 
 from msgspec.structs import replace
 
@@ -81,7 +80,6 @@ def with_own_image(plan: LaunchPlan) -> LaunchPlan:
 
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two tries to reach the service."""
@@ -259,8 +257,8 @@ class Agent:
                     if turn != self._turn:
                         continue  # This belongs to an earlier attempt.
                     if replica is not None:
-                        changes = partial(self._sender.changes, replica)
-                        async for part in _in_threads(changes):
+                        changes = self._sender.changes(replica)
+                        while (part := await asyncio.to_thread(next, changes, None)) is not None:
                             await connection.send(part)
                     if isinstance(news, messages.Timed):
                         news = replace(news, clock=time.time_ns())
@@ -438,13 +436,6 @@ class Agent:
                 return
 
 
-async def _in_threads(make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-    """Iterate over items that are read from files, each in a thread."""
-    items = make()
-    while (item := await asyncio.to_thread(next, items, None)) is not None:
-        yield item
-
-
 def _news(event: ReplicaEvent) -> News:
     match event:
         case ReplicaStarted():
@@ -461,9 +452,7 @@ def _news(event: ReplicaEvent) -> News:
 
 def _cache(document: AgentDocument) -> NodeCache | None:
     """Return the node's cache; None = the node shares files with the service."""
-    if not document.cache:
-        return None
-    return NodeCache(Path(document.cache), node=document.node)
+    return NodeCache(Path(document.cache), node=document.node) if document.cache else None
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:

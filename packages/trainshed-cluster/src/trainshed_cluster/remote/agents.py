@@ -257,8 +257,7 @@ class Agents:
             time.monotonic()
         )
         copies = StreamCopies(self._streams, *gang.key)
-        sizes = await self.sizes(gang, agent)
-        await connection.send(messages.Welcome(sizes))
+        await connection.send(messages.Welcome(await self.sizes(gang, agent)))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
         while True:

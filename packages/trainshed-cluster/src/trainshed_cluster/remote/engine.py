@@ -348,7 +348,15 @@ class RemoteEngine(NoTerminals):
         for where in by_agent:
             gang.agents[where].hosts = gang.hosts()
         # A replica that moved has another address, which running programs find by its unchanged name.
-        await self._tell_hosts(gang)
+        # An agent that is not connected is told when it is.
+        telling = (
+            agent.tell_hosts(gang.hosts())
+            for agent in gang.agents.values()
+            if not agent.is_gone and any(seat.launched for seat in gang.seats_of(agent))
+        )
+        for outcome in await asyncio.gather(*telling, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, EngineUnavailable):
+                raise outcome
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -392,18 +400,6 @@ class RemoteEngine(NoTerminals):
             if seat is not None and seat.forbidden < incarnation:
                 forbidden = msgspec.structs.replace(seat, forbidden=incarnation)
                 await self._attempts.write(gang, gang.record.with_seat(forbidden))
-
-    async def _tell_hosts(self, gang: Gang) -> None:
-        """Tell all agents the gang's addresses; one that is not connected is told when it is."""
-        running = (
-            agent
-            for agent in gang.agents.values()
-            if not agent.is_gone and any(seat.launched for seat in gang.seats_of(agent))
-        )
-        telling = (agent.tell_hosts(gang.hosts()) for agent in running)
-        for outcome in await asyncio.gather(*telling, return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, EngineUnavailable):
-                raise outcome
 
     async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:
         """Whether an incarnation is known to have ended or never to start; if so, report that again."""

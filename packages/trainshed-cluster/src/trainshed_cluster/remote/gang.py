@@ -66,7 +66,6 @@ class GangRecord(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> Owner:
-        """The owner of its holds."""
         return next((need.owner for some in self.parts.values() for need in some), THE_SERVICE)
 
     def seat(self, replica: ReplicaId) -> Seat | None:
@@ -167,14 +166,15 @@ class Gang(Struct):
         return agent is None or agent.is_gone or agent.failure is not None
 
     def parts_to_hold(self) -> list[int]:
-        """Return the parts that have to be held for agents that are missing. The others are held, or all
-        have left them."""
+        """Return the parts that have to be held for agents that are missing; all of them as long as nothing
+        runs, so that a part is not kept from others while the next one is waited for."""
         missing = {
             seat.part
             for seat in self.record.seats
             if not seat.is_vacant and self.needs_agent(seat.part, seat.request.node)
         }
-        return [part for part in self.record.parts if part in missing]
+        is_live = any(map(self.is_live, self.record.seats))
+        return [part for part in self.record.parts if part in missing or (missing and not is_live)]
 
     def seats_of(self, agent: AgentHandle) -> Iterator[Seat]:
         """Yield the seats of an agent's replicas, if it is the current agent of its place."""

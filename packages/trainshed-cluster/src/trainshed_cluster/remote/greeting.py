@@ -46,7 +46,6 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 def answer(kind: str, why: str = "") -> bytes:
-    """Return the line by which the hub answers."""
     return f"{kind} {why}".rstrip().encode() + b"\n"
 
 

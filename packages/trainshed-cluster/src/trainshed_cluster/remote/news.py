@@ -85,7 +85,6 @@ class Untold:
         self._wake.set()
 
     def clear(self) -> None:
-        """Drop everything that is queued."""
         self._waiting.clear()
 
     async def empty(self) -> None:

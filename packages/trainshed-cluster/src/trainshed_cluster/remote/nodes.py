@@ -58,7 +58,6 @@ class ClusterNodes:
         await self._tasks.close()
 
     def by_name(self) -> dict[str, Node]:
-        """Return the nodes by name."""
         return {node.name: node for node in self.capacity}
 
     def require(self, requests: Iterable[SlotRequest]) -> None:

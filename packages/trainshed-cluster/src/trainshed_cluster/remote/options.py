@@ -172,7 +172,6 @@ class ForMachines(Protocol):
 
 
 def _accelerators() -> set[str]:
-    """Return the public accelerator types of all APIs."""
     return {name for api in Api for name in accelerator_types(api)}
 
 

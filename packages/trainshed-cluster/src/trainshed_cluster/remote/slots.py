@@ -287,8 +287,7 @@ class SlotMaker:
                 holds = await self._hold_anywhere(gang)
             else:
                 await self.kept.adopt(gang)
-            agents = await self._with_agents(gang, holds)
-            await self._get_slots(gang, agents)
+            await self._get_slots(gang, await self._with_agents(gang, holds))
         except ClusterRefused as failure:
             raise LaunchRejected(str(failure)) from failure
         except ClusterUnavailable as failure:
@@ -346,8 +345,13 @@ class SlotMaker:
         return holds
 
     async def _hold(self, gang: Gang, part: int, avoid: Collection[str]) -> Hold:
-        name = hold_name(self._options.identity, gang.record, part)
-        return await self._cluster.acquire(name, gang.record.parts[part], avoid=avoid)
+        name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
+        hold = await self._cluster.acquire(name, needs, avoid=avoid)
+        if len(hold.nodes) < len(needs) and not set(hold.nodes) <= {need.node for need in needs}:
+            # It has lost one before it was written down which it has.
+            await self._cluster.give_back(name)
+            raise ClusterUnavailable(f"{name}: one of its nodes is gone; all are asked for again")
+        return hold
 
     async def _with_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> list[AgentHandle]:
         """Return an agent on each node with a replica, started if missing. `holds`: those acquired already,

@@ -218,7 +218,6 @@ def complaint(text: str) -> str:
 
 
 def _given(options: Mapping[str, str]) -> list[str]:
-    """The long options that have a value."""
     return [f"--{key}={value}" for key, value in options.items() if value]
 
 

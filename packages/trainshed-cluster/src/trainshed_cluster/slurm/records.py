@@ -164,9 +164,7 @@ def is_awaited(line: NodeLine) -> bool:
 def parse_memory(text: str) -> int:
     """Parse an amount of memory to bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())
-    if not match:
-        return 0
-    return int(float(match[1]) * _UNITS[match[2] or "M"])
+    return int(float(match[1]) * _UNITS[match[2] or "M"]) if match else 0
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:

@@ -278,27 +278,15 @@ async def test_each_reason_is_told_in_kueues_words() -> None:
 
 
 async def test_a_pod_that_kueue_ends_is_preempted() -> None:
-    pod = msgspec.convert(
-        {
-            "metadata": {"name": "one", "deletionTimestamp": "2026-01-01T00:00:00Z"},
-            "status": {
-                "phase": "Failed",
-                "conditions": [
-                    {
-                        "type": "TerminationTarget",
-                        "status": "True",
-                        "reason": "WorkloadEvictedDueToPreempted",
-                        "message": "Preempted to accommodate a workload",
-                    }
-                ],
-            },
-        },
-        Pod,
-        strict=False,
-    )
+    text = "Preempted to accommodate a workload"
+    why = {"reason": "WorkloadEvictedDueToPreempted", "message": text}
+    condition = {"type": "TerminationTarget", "status": "True", **why}
+    metadata = {"name": "one", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    status = {"phase": "Failed", "conditions": [condition]}
+    pod = msgspec.convert({"metadata": metadata, "status": status}, Pod, strict=False)
     end = look.end(pod, deleted=True)
     assert end.loss is Cause.CLUSTER_PREEMPTED
-    assert "Preempted to accommodate a workload" in end.why
+    assert text in end.why
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from trainshed_cluster.remote.cluster import ClusterReport, HoldName
 
 HOLD = HoldName("abc", JobUid(7), 1, 0)
 READY = [{"type": "Ready", "status": "True"}]
+DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
+PREEMPTED = {"reason": "PreemptionByScheduler", "message": "default-scheduler: preempting"}
 T4 = {"NVIDIA_TESLA_T4": {"node_selector": {"gpu": "t4"}}}
 
 
@@ -176,13 +178,8 @@ def test_agents_are_in_pods_that_run_or_vanished() -> None:
 
 
 def test_why_a_pod_waits_is_told_to_who_waits_for_it() -> None:
-    why = "0/2 nodes are available: 2 Insufficient cpu."
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": why,
-    }
+    why = {"reason": "Unschedulable", "message": "0/2 nodes are available: 2 Insufficient cpu."}
+    condition = {"type": "PodScheduled", "status": "False", **why}
     pending = pod(at="", phase="Pending", conditions=[condition])
     delay = report([node()], [pending], wanted={HOLD}).delays[HOLD]
     assert delay.word == "Unschedulable" and "2 Insufficient cpu (Unschedulable)" in delay.message
@@ -241,20 +238,7 @@ def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
         ({"reason": "DeadlineExceeded"}, False, Cause.ALLOCATION_EXPIRED),
         (container(terminated={"exitCode": 143}), True, Cause.POD_EVICTED),
         (container(terminated={"exitCode": 78, "message": "x\nno code"}), False, Cause.AGENT_LOST),
-        (
-            {
-                "conditions": [
-                    {
-                        "type": "DisruptionTarget",
-                        "status": "True",
-                        "reason": "PreemptionByScheduler",
-                        "message": "default-scheduler: preempting",
-                    }
-                ]
-            },
-            True,
-            Cause.CLUSTER_PREEMPTED,
-        ),
+        ({"conditions": [DISRUPTED | PREEMPTED]}, True, Cause.CLUSTER_PREEMPTED),
     ],
 )
 def test_how_a_pod_ended_is_told_apart(status: dict[str, Any], deleted: bool, loss: Cause) -> None:
@@ -284,7 +268,7 @@ def test_what_a_pod_of_a_jobs_own_image_waits_for_is_told_by_the_image_that_does
 
 def test_a_pod_that_only_lost_its_node_object_is_not_over() -> None:
     """The control plane calls it failed, and nobody has asked the node: it waits for the lease."""
-    lost = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+    lost = DISRUPTED | {"reason": "DeletionByPodGC"}
     assert not pod(phase="Failed", conditions=[lost]).is_over
     ended = {"name": "c", "state": {"terminated": {"exitCode": 1}}}
     assert pod(phase="Failed", conditions=[lost], containerStatuses=[ended]).is_over

@@ -100,18 +100,10 @@ async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tu
 
 
 async def test_a_list_comes_in_pages_and_a_watch_goes_on_where_it_was(client_of: Any) -> None:
-    api = Api(
-        [listed(5, pod("a", 1), more="next"), listed(5, pod("b", 2))],
-        [
-            [changed("MODIFIED", pod("a", 6, "Running")), changed("DELETED", pod("b", 7))],
-            [
-                changed(
-                    "BOOKMARK",
-                    {"metadata": {"resourceVersion": "20"}, "spec": {"containers": None}},
-                )
-            ],
-        ],
-    )
+    changes = [changed("MODIFIED", pod("a", 6, "Running")), changed("DELETED", pod("b", 7))]
+    mark = {"metadata": {"resourceVersion": "20"}, "spec": {"containers": None}}
+    lists = [listed(5, pod("a", 1), more="next"), listed(5, pod("b", 2))]
+    api = Api(lists, [changes, [changed("BOOKMARK", mark)]])
     known, heard = await followed(api, client_of(api.answer))
     assert known == {"a": "Running"}
     assert heard == [("a", False), ("b", False), ("a", False), ("b", True)]

@@ -421,13 +421,9 @@ async def _cancelled(visit: Visit, target: str) -> object:
     return await visit.do("POST", of_job(target, ":cancel"))
 
 
-async def _deleted(visit: Visit, target: str) -> object:
-    return await visit.do("DELETE", of_job(target))
-
-
 _MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
     "cancel": _cancelled,
-    "delete": _deleted,
+    "delete": lambda visit, target: visit.do("DELETE", of_job(target)),
     "retry": _again,
 }
 

@@ -52,7 +52,6 @@ class Search(Struct, frozen=True):
         return self.metrics[0]
 
     def called(self, trial: Trial) -> str:
-        """Return a trial's name."""
         return self.names.get(trial.number, f"trial {trial.number}")
 
 

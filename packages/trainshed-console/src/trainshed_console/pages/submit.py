@@ -61,7 +61,6 @@ class Draft(Struct):
     faults: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def fault(self, name: str, text: str) -> None:
-        """Add a fault of a field."""
         self.faults.setdefault(name, []).append(text)
 
 

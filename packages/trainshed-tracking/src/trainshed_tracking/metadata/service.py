@@ -49,7 +49,6 @@ from trainshed_tracking.metadata.records import (
     MERGED,
     Edge,
     EdgeRole,
-    Lineage,
     MetadataStore,
     Node,
     NodeKind,
@@ -330,20 +329,7 @@ async def add_events(stores: Stores, call: Call, request: Any) -> Message:
 async def _subgraph_of(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
     """Return what is in a context and in the contexts below it, or what an execution has read and written."""
     name = NodeName.parse(getattr(request, kind.singular), kind, of=kind.singular)
-    return _subgraph(await stores.metadata.lineage(name))
-
-
-def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
-    names: list[NodeName] = []
-    faults = Faults()
-    for number, text in enumerate(texts):
-        with faults.gathered():
-            names.append(NodeName.parse(text, kind, of=f"{field}[{number}]"))
-    faults.refuse()
-    return names
-
-
-def _subgraph(lineage: Lineage) -> Message:
+    lineage = await stores.metadata.lineage(name)
     graph = message("LineageSubgraph")
     for node in lineage.nodes:
         match node.name.kind:
@@ -362,6 +348,16 @@ def _subgraph(lineage: Lineage) -> Message:
         )
         set_micros(event.event_time, edge.at)
     return graph
+
+
+def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
+    names: list[NodeName] = []
+    faults = Faults()
+    for number, text in enumerate(texts):
+        with faults.gathered():
+            names.append(NodeName.parse(text, kind, of=f"{field}[{number}]"))
+    faults.refuse()
+    return names
 
 
 _METHODS: Final[dict[str, Callable[..., Any]]] = {

@@ -134,17 +134,14 @@ class BoardCurves:
             await self._stores.tensorboards.create(resource)
         except AlreadyExists:
             resource = await self._stores.tensorboards.get(name)
-        await self._create_context_of(name, shown)
+        experiment = self._context(self._experiment.name.own_id)
+        context = self._context(f"{experiment.node_id}-{own_id}")
+        now = self._stores.now()
+        await self._create_node(new_run(context, shown, now))
+        await self._stores.metadata.link((Edge(experiment, EdgeRole.CHILD, context, now),))
         self._taken[own_id] = shown
         run = self._runs[directory] = _Run(resource)
         return run
-
-    async def _create_context_of(self, run: BoardName, shown: str) -> None:
-        experiment = self._context(self._experiment.name.own_id)
-        name = self._context(f"{experiment.node_id}-{run.own_id}")
-        now = self._stores.now()
-        await self._create_node(new_run(name, shown, now))
-        await self._stores.metadata.link((Edge(experiment, EdgeRole.CHILD, name, now),))
 
     async def _add_series(self, run: _Run, tags: Sequence[str]) -> None:
         if not tags:

@@ -246,8 +246,7 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
         faults.add(f"{_field(level)}_id", text)
     value_type = None
     if level is Level.SERIES:
-        types = dict(enumerate(ValueType, 1))
-        value_type = types.get(sent.value_type)
+        value_type = dict(enumerate(ValueType, 1)).get(sent.value_type)
         if value_type is None:
             text = f"It must be one of {', '.join(ValueType)}."
             faults.add(f"{_field(level)}.value_type", text)

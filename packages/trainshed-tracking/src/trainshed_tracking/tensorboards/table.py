@@ -78,7 +78,8 @@ class Tensorboards(Resources[BoardName, BoardResource]):
 
     def put(self, connection: sqlite3.Connection, record: BoardResource) -> None:
         """Raises InvalidRequest (another series of the run has that display name)."""
-        self._double(connection, record, is_new=False)
+        if self.read(connection, record.name).display_name != record.display_name:
+            self._double(connection, record, is_new=False)
         super().put(connection, record)
         self._take_default(connection, record)
 

@@ -184,7 +184,6 @@ def documents(book: AccessBook) -> dict[tuple[str, str], bytes]:
 
 def book_of(stored: Documents) -> AccessBook:
     """Return the book of these entries. Raises ValueError for one that cannot be read."""
-
     by_kind: dict[str, dict[str, bytes]] = {}
     for (kind, key), content in stored.items():
         by_kind.setdefault(kind, {})[key] = content

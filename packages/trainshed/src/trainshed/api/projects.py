@@ -166,7 +166,14 @@ async def test_permissions(call: Call, request: Any) -> Message:
     method does not tell whether a resource exists."""
     faults = Faults()
     with faults.gathered():
-        _check_resource(request.resource, faults)
+        # Of the form `projects/P`, followed by pairs of collection and id.
+        parts = request.resource.split("/")
+        ProjectName.parse("/".join(parts[:2]), field="resource")
+        if len(parts) % 2 or not all(parts):
+            text = (
+                f"{request.resource!r} is not a name of the form projects/PROJECT/COLLECTION/ID/..."
+            )
+            faults.add("resource", text)
     for index, permission in enumerate(request.permissions):
         # The public method takes no wildcards.
         if "*" in permission or permission.count(".") < 2:
@@ -424,13 +431,3 @@ def _view_of_v1(book: AccessBook, name: str) -> dict[str, Any]:
         "createTime": f"{whole_second(project.created // 10**9)}Z",
         **({"labels": dict(project.labels)} if project.labels else {}),
     }
-
-
-def _check_resource(name: str, faults: Faults) -> None:
-    """Note a name that is not `projects/P`, followed by pairs of collection and id. Raises InvalidRequest."""
-    parts = name.split("/")
-    ProjectName.parse("/".join(parts[:2]), field="resource")
-    if len(parts) % 2 or not all(parts):
-        faults.add(
-            "resource", f"{name!r} is not a name of the form projects/PROJECT/COLLECTION/ID/..."
-        )

@@ -107,7 +107,6 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
 
 
 def listener_of(state: Mapping[str, Any]) -> Listener:
-    """Returns the listener of a request whose connection has this state."""
     return state.get(LISTENER, Listener.PORT)
 
 

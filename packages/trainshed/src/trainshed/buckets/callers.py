@@ -77,7 +77,6 @@ class Caller(Struct, frozen=True):
 
     @property
     def project(self) -> str | None:
-        """The project of the program's job."""
         return self.program.project if self.program is not None else None
 
     @property

@@ -57,8 +57,10 @@ class BucketTable(Struct, frozen=True):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the table, as `key: words`."""
-        if fault := _name_fault(self.name):
-            yield f"name: {fault}"
+        try:
+            validate_bucket_name(self.name)
+        except BucketsError as failure:
+            yield f"name: {failure.message}"
         only = {LOCAL: _REMOTE_ONLY, S3: ("service_account_env",), GCS: (*_S3_ONLY, "region")}
         for key in only[self.store]:
             if getattr(self, key):
@@ -113,14 +115,6 @@ def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str | N
                     f"The bucket {table.name!r} takes its credentials from the environment variable "
                     f"{variable} ({key}), which is not set. Set it for the service."
                 )
-    return None
-
-
-def _name_fault(name: str) -> str | None:
-    try:
-        validate_bucket_name(name)
-    except BucketsError as failure:
-        return failure.message
     return None
 
 

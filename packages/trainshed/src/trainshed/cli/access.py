@@ -46,8 +46,7 @@ def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str)
         "note": note,
         "project": project_of(endpoint),
     }
-    answer = endpoint.client().post("/trainshed/v1/tokens", body)
-    issued = read(answer, IssuedToken)
+    issued = read(endpoint.client().post("/trainshed/v1/tokens", body), IssuedToken)
     click.echo(
         f"{issued.id}  is a token of {email}. It is shown this once; trainshed login URL --token - takes it, "
         "or TRAINSHED_TOKEN.",
@@ -69,14 +68,10 @@ def iam(endpoint: Endpoint, *, member: str, role: str, remove: bool) -> None:
     The same as gcloud projects add-iam-policy-binding, and --remove as remove-iam-policy-binding.
     """
     body = {"member": member, "role": role, "remove": remove, "project": project_of(endpoint)}
-    answer = endpoint.client().post("/trainshed/v1/access:change", body)
-    grant = read(answer, Grant)
+    grant = read(endpoint.client().post("/trainshed/v1/access:change", body), Grant)
     where = "all projects" if grant.project == "-" else grant.project
     verb = "does not have" if remove else "has"
     click.echo(f"{member}  {verb} the role {role} in {where}")
-
-
-_SECRETS = "/trainshed/v1/secrets"
 
 
 @click.group(cls=Group)
@@ -122,13 +117,12 @@ def set_(
         )
     if file is not None and variable is not None:
         raise click.UsageError("Give --from-file or --from-env, not both.")
-    body = {
-        "name": name,
-        "value": _without_line_end(_value(name, file, variable)),
-        "project": project_of(endpoint),
-    }
-    answer = endpoint.client().post(_SECRETS, body)
-    stored = read(answer, StoredSecret)
+    value = _value(name, file, variable)
+    # `echo` and editors add a line end that is not meant. Several lines are a file's content and stay.
+    line = value.removesuffix("\n").removesuffix("\r")
+    value = value if "\n" in line else line
+    body = {"name": name, "value": value, "project": project_of(endpoint)}
+    stored = read(endpoint.client().post("/trainshed/v1/secrets", body), StoredSecret)
     click.echo(
         f"{name}  version {stored.version} is stored for {stored.project}. A job gets it by a "
         f"variable with the value $(secret:{name})"
@@ -156,10 +150,3 @@ def _value(name: str, file: Path | None, variable: str | None) -> str:
             f"{file or 'What comes in'} is no text: a variable can hold text only. Store it as base64, and "
             "have the program decode it."
         ) from None
-
-
-def _without_line_end(value: str) -> str:
-    """Return a value without its line end if it is a single line, since `echo` and editors add one that is
-    not meant. Several lines are a file's content and stay as they are."""
-    line = value.removesuffix("\n").removesuffix("\r")
-    return value if "\n" in line else line

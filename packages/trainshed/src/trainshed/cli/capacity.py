@@ -11,6 +11,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Group
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place
 from trainshed.cli.resources import number
+from trainshed.cli.text.moments import counted
 from trainshed.core.capacity import NodeCondition
 from trainshed.core.catalog.quotas import GLOBAL
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, PlacedQuota
@@ -88,12 +89,9 @@ def _running(node: Node) -> str:
     count = len(node.replicas or ())
     if not count:
         return "nothing runs there"
-    return (
-        f"{count} replica{'s' * (count != 1)} there {'are' if count != 1 else 'is'} asked to leave"
-    )
+    return f"{counted(count, 'replica')} there {'is' if count == 1 else 'are'} asked to leave"
 
 
-_QUOTAS = "/trainshed/v1/quotas"
 _UNLIMITED = "unlimited"
 
 
@@ -139,12 +137,10 @@ def set_(endpoint: Endpoint, *, metric: str, limit: float | str, user: str) -> N
     Beyond queued_jobs and highest_priority jobs are refused.
     """
     wanted: dict[str, Any] = {**place_of(endpoint), "metric": metric, "user": user, "limit": limit}
-    answer = endpoint.client().post(f"{_QUOTAS}:set", wanted)
-    quota = read(answer, PlacedQuota)
+    quota = read(endpoint.client().post("/trainshed/v1/quotas:set", wanted), PlacedQuota)
     whose = f"{quota.user} of " if quota.user else ""
     where = "" if quota.region == GLOBAL else f" in {quota.region}"
-    message = (
+    click.echo(
         f"{quota.metric}  {number(quota.limit)} for {whose}{quota.project}{where},"
         f" {number(quota.used)} used"
     )
-    click.echo(message)

@@ -214,7 +214,12 @@ def takes_address(command: Callable[..., R]) -> Callable[..., R]:
     trusted = click.option(
         "--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA."
     )
-    return takes_url(known(trusted(takes_data(command))))
+    directory = click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        help="Data directory of a local service. Default: $TRAINSHED_DATA or ~/.trainshed.",
+    )
+    return takes_url(known(trusted(directory(command))))
 
 
 def on_this_machine(endpoint: Endpoint, url: str, command: str) -> None:
@@ -232,15 +237,6 @@ def _address(url: str) -> tuple[str, int | None]:
     parts = urlsplit(url)
     host = parts.hostname or ""
     return ("127.0.0.1" if host in ("localhost", "::1") else host, parts.port)
-
-
-def takes_data(command: Callable[..., R]) -> Callable[..., R]:
-    """Add only --data to a command, for commands about the service of this machine."""
-    return click.option(
-        "--data",
-        type=click.Path(path_type=Path),
-        help="Data directory of a local service. Default: $TRAINSHED_DATA or ~/.trainshed.",
-    )(command)
 
 
 def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> Endpoint:
@@ -290,10 +286,8 @@ def takes_project(text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
 def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Add `--project` and `--region` to such a command. `what`: the kind of thing that they locate, for the
     help texts."""
-    project, region = (
-        _noted("project", f"Project of the {what}."),
-        _noted("region", f"Region of the {what}."),
-    )
+    project = takes_project(f"Project of the {what}.")
+    region = _noted("region", f"Region of the {what}.")
     return lambda command: project(region(command))
 
 

@@ -20,23 +20,14 @@ from trainshed.cli.connection import Endpoint, answering, find_here, takes_addre
 from trainshed.cli.output import output_format, print_data
 
 _GCLOUD_APIS = (
-    "AIPLATFORM",
-    "ML",
-    "LOGGING",
-    "CLOUDRESOURCEMANAGER",
-    "IAM",
-    "IAMCREDENTIALS",
+    *("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER", "IAM", "IAMCREDENTIALS"),
     "SERVICEUSAGE",
     # Not served: refused here at once, and Google gets no token of this service.
-    "ARTIFACTREGISTRY",
-    "CLOUDBUILD",
+    *("ARTIFACTREGISTRY", "CLOUDBUILD"),
 )
 
 _TRUST = (
-    "SSL_CERT_FILE",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "HTTPLIB2_CA_CERTS",
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTPLIB2_CA_CERTS"),
     "NODE_EXTRA_CA_CERTS",
 )
 """Variables that tell clients in Python, curl and Node which authorities to trust for https."""
@@ -202,7 +193,6 @@ software_update_check_period = 0
 
 
 _NEVER = "9999-12-31T00:00:00Z"
-_UNUSED = "unused"
 
 
 def boto_document(storage: str, address: str, roots: str, token: str, project: str) -> str:
@@ -210,14 +200,10 @@ def boto_document(storage: str, address: str, roots: str, token: str, project: s
     HOST:PORT where storage speaks TLS; `roots`: a file of authorities to trust there. The content holds
     `token` itself."""
     host, _, port = address.rpartition(":")
+    # Without TLS, because the code that fetches the token does not read `ca_certificates_file`.
+    exchange = storage + PATH
     return _BOTO.format(
-        host=host,
-        port=port,
-        token=token,
-        # Without TLS, because the code that fetches the token does not read `ca_certificates_file`.
-        exchange=storage + PATH,
-        roots=roots,
-        project=project,
+        host=host, port=port, token=token, exchange=exchange, roots=roots, project=project
     )
 
 
@@ -242,7 +228,5 @@ def credentials_document(token: str, project: str, storage: str) -> dict[str, An
         "expiry": _NEVER,
         "quota_project_id": project,
         # Clients require these three. A refresh with them can only fail, and reveals nothing.
-        "client_id": _UNUSED,
-        "client_secret": _UNUSED,
-        "refresh_token": _UNUSED,
+        **dict.fromkeys(("client_id", "client_secret", "refresh_token"), "unused"),
     }

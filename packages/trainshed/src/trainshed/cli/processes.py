@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from trainshed.cli.client import Unreachable
 from trainshed.cli.connection import Endpoint, answering, local
 
 _READY_SECONDS = 120
@@ -39,8 +40,7 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
     reading, writing = os.pipe()
     command = [sys.executable, "-P", "-m", "trainshed", *words]
     try:
-        # A service that runs already writes there.
-        with output.open("ab") as log:
+        with output.open("ab" if _runs(data) else "wb") as log:
             before = log.tell()
             process = subprocess.Popen(
                 [*command, "--ready-fd", str(writing)],
@@ -81,9 +81,19 @@ def _first_line(descriptor: int) -> bytes:
     return message
 
 
+def _runs(data: Path) -> bool:
+    """Whether a service runs already, which then writes to the same file."""
+    try:
+        return bool(local(data).pid)
+    except (Unreachable, click.ClickException):
+        return False
+
+
 def _tail(file: Path, before: int) -> str:
-    """Return the last lines of a file from a byte on."""
-    lines = file.read_bytes()[before:].decode(errors="replace").splitlines()[-_TAIL_LINES:]
+    """Return the last lines of what a service wrote to its file from a byte on."""
+    with file.open("rb") as output:
+        output.seek(before)
+        lines = output.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
     return "\n".join(f"  {line}" for line in lines) or (
         f"  (nothing, as on a full disk: `trainshed up --data {file.parent}` says why)"
     )

@@ -70,11 +70,6 @@ class Kind:
         """Return the records that need no service."""
         return _machine_types() if self.local else []
 
-    def is_usual(self, record: Json) -> bool:
-        """Whether a record is listed without --all."""
-        unusual = self.unusual or {}
-        return not unusual or any((record.get(n) or 0) != value for n, value in unusual.items())
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -104,7 +99,10 @@ class Place:
             if refused.status != 404 or "/metadataStores/" not in str(refused):
                 raise
             return []
-        return [record for record in records if every or kind.is_usual(record)]
+        if every or not kind.unusual:
+            return records
+        unusual = kind.unusual.items()
+        return [r for r in records if any((r.get(name) or 0) != value for name, value in unusual)]
 
     def describe(self, kind: Kind, name: str) -> Json:
         """Return the record that `name` means: an id, a full name, or a display name. Raises
@@ -207,10 +205,6 @@ def _moment(text: str) -> str:
     return local_moment(parse_moment(text)) if text else ""
 
 
-def _verb(method: str) -> str:
-    return method.removeprefix("trainshed.v1.").removeprefix("google.cloud.")
-
-
 def _detail(detail: Mapping[str, str | float | list[str]]) -> str:
     return "; ".join(
         f"{key} {', '.join(value) if isinstance(value, list) else value}"
@@ -219,25 +213,8 @@ def _detail(detail: Mapping[str, str | float | list[str]]) -> str:
     )
 
 
-def _collection(name: str) -> str:
-    """Return the collection and the id of a resource's name, such as `customJobs/7`."""
-    return "/".join(name.split("/")[-2:])
-
-
-def _schema(uri: str) -> str:
-    return short(uri).removesuffix("_1.0.0.yaml").replace("_", " ")
-
-
 def number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.10g}"
-
-
-def _hours(value: float) -> str:
-    return f"{value:.2f}" if value else ""
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
 
 
 def _used(used: str, whole: str, text: Callable[[Any], str]) -> Callable[[Json], str]:
@@ -249,29 +226,20 @@ def _others(node: Json) -> str:
     vcpus, size = node.get("othersVcpus") or 0, node.get("othersMemoryBytes") or 0
     parts = [f"{vcpus:g} CPU{'s' * (vcpus != 1)}"] if vcpus else []
     parts += [gibibytes(size)] if size else []
-    return ", ".join(
-        parts
-        + [
-            f"{accelerator['usedByOthers']} {accelerator.get('type') or 'GPU'}"
-            for accelerator in node.get("accelerators") or ()
-            if accelerator.get("usedByOthers")
-        ]
-    )
+    parts += [
+        f"{accelerator['usedByOthers']} {accelerator.get('type') or 'GPU'}"
+        for accelerator in node.get("accelerators") or ()
+        if accelerator.get("usedByOthers")
+    ]
+    return ", ".join(parts)
 
 
 def _node_accelerators(kinds: Sequence[Json]) -> str:
-    return ", ".join(
-        f"{accelerator['used']}/{accelerator['count']} {accelerator['type']}"
-        for accelerator in kinds
-    )
+    return ", ".join(f"{kind['used']}/{kind['count']} {kind['type']}" for kind in kinds)
 
 
 def _metrics(metrics: Sequence[Json]) -> str:
     return ", ".join(f"{metric['goal'].lower()} {metric['metricId']}" for metric in metrics)
-
-
-def _versions(versions: Sequence[Json]) -> str:
-    return ", ".join(str(version["version"]) for version in versions)
 
 
 def _newest(versions: Sequence[Json]) -> str:
@@ -312,17 +280,17 @@ _SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
     "text": str,
     "lower": str.lower,
     "id": short,
-    "collection": _collection,
-    "schema": _schema,
-    "verb": _verb,
+    "collection": lambda name: "/".join(name.split("/")[-2:]),  # Such as `customJobs/7`.
+    "schema": lambda uri: short(uri).removesuffix("_1.0.0.yaml").replace("_", " "),
+    "verb": lambda name: name.removeprefix("trainshed.v1.").removeprefix("google.cloud."),
     "detail": _detail,
     "project": lambda project: "all" if project == "-" else project,
     "apis": lambda apis: " ".join(apis) or "scale tiers",
     "moment": _moment,
     "number": number,
     "digits": "{:g}".format,
-    "hours": _hours,
-    "share": _share,
+    "hours": lambda value: f"{value:.2f}" if value else "",
+    "share": "{:.0%}".format,
     "gibibytes": gibibytes,
     "count": lambda things: str(len(things)),
     "choices": _counts,
@@ -330,7 +298,7 @@ _SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
     "memory": _used("usedMemoryBytes", "memoryBytes", gibibytes),
     "accelerators": _node_accelerators,
     "others": _others,
-    "versions": _versions,
+    "versions": lambda versions: ", ".join(str(version["version"]) for version in versions),
     "newest": _newest,
     "metrics": _metrics,
 }

@@ -31,7 +31,7 @@ from trainshed.cli.connection import (
 from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
-from trainshed.cli.text.moments import TimeLimit, duration, local_moment, parse_moment
+from trainshed.cli.text.moments import TimeLimit, counted, duration, local_moment, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core import held
 from trainshed.replica.system import durable
@@ -126,7 +126,7 @@ def _require_nothing_held(data: Path) -> None:
     ]
     if len(left) > _NAMED:
         lines.append(f"  and {len(left) - _NAMED} more")
-    many = "1 allocation" if len(left) == 1 else f"{len(left)} allocations"
+    many = counted(len(left), "allocation")
     raise click.ClickException(
         f"{many} may still be held in the cluster, with what gives each back by hand:\n"
         + "\n".join(lines)
@@ -248,23 +248,17 @@ def status(session: Session, endpoint: Endpoint, form: str) -> None:
         return
     about = read(answer, Status)
     started = parse_moment(about.start_time)
+    up = f"{duration(session.now() - started)}, since {local_moment(started)}"
+    free = f"{disk.free / 2**30:.0f} GiB of {disk.total / 2**30:.0f} GiB free" if disk else ""
     jobs = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     facts = [
         ("Service", f"{endpoint.rest}  trainshed {about.version}"),
         ("Process", str(endpoint.pid) if endpoint.pid else ""),
-        (
-            "Up",
-            f"{duration(session.now() - started)}, since {local_moment(started)}"
-            if started
-            else "",
-        ),
+        ("Up", up if started else ""),
         ("Data", str(endpoint.data or "")),
         ("Defaults", f"project {about.project}, region {about.region}, gs://{about.bucket}"),
         ("Jobs", jobs or "none that is not over"),
-        (
-            "Disk",
-            f"{disk.free / 2**30:.0f} GiB of {disk.total / 2**30:.0f} GiB free" if disk else "",
-        ),
+        ("Disk", free),
         ("You", about.principal),
     ]
     for line in pairs([(label, value) for label, value in facts if value]):

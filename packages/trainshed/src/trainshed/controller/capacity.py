@@ -334,7 +334,6 @@ class CapacityTracker:
 
     @property
     def queue_length(self) -> int:
-        """How many jobs wait."""
         return len(self._snapshot.queue)
 
     def why(self, uid: JobUid, now: Nanos) -> Waiting | None:

@@ -369,27 +369,24 @@ def _title(choice: RuntimeChoice) -> str:
 
 async def prepare(ports: Ports, job: Job, attempt: int) -> None:
     await begin_log(ports, job)
-    await _probe_job_dir(ports, job)
+    project = job.name.project_id
+    account = service_account(project, job.spec)
+    if directory := _probed(job):
+        try:
+            await asyncio.to_thread(ports.write_probe, directory, project, account)
+        except (OSError, ValueError) as failure:
+            what = f"The job directory {directory} cannot be written: {failure}"
+            raise PackageFailed(what) from None
     async with BuildOutput(job.uid, attempt, ports.log) as output:
         for choice, on_top in packages(job):
             await ports.runtimes.prepare(choice, on_top, output.hear)
         if has_reducers(job.spec):
             await ports.runtimes.prepare_reduction(output.hear)
-        await _split_dataset(ports, job, output)
+        if (plan := job.spec.data) is not None:  # Quick if an earlier attempt or trial has done it.
+            reader = Account(project, account, str(job.uid))
+            for line in summary(await ports.datasets.write(plan, reader, output.hear)):
+                output.hear(line)
     ports.report(job.uid, RuntimePrepared(attempt, output.took))
-
-
-async def _split_dataset(ports: Ports, job: Job, output: "BuildOutput") -> None:
-    """Write the splits of a dataset that the job's programs read; quick if an earlier attempt or trial has
-    done it."""
-    plan = job.spec.data
-    if plan is None:
-        return
-    project = job.name.project_id
-    account = Account(project, service_account(project, job.spec), str(job.uid))
-    written = await ports.datasets.write(plan, account, output.hear)
-    for line in summary(written):
-        output.hear(line)
 
 
 async def begin_log(ports: Ports, job: Job) -> None:
@@ -418,17 +415,6 @@ def _probed(job: Job) -> str | None:
     """Return the job directory if it is to be probed, so that a jobDir that cannot be written is found out
     before the program starts for the first time (spec/submit#job-directory)."""
     return job.spec.job_dir if job.attempt <= 1 else None
-
-
-async def _probe_job_dir(ports: Ports, job: Job) -> None:
-    if not (directory := _probed(job)):
-        return
-    project = job.name.project_id
-    account = service_account(project, job.spec)
-    try:
-        await asyncio.to_thread(ports.write_probe, directory, project, account)
-    except (OSError, ValueError) as failure:
-        raise PackageFailed(f"The job directory {directory} cannot be written: {failure}") from None
 
 
 class BuildOutput:

@@ -536,19 +536,15 @@ class Controller:
             elif isinstance(seen, CapacityChanged):
                 self._capacity.set_nodes(seen.nodes)
                 self._decisions.decide()
+            elif isinstance(seen, StartWaits) and seen.delay is not None:
+                self.report(seen.job_uid, StartDelayed(seen.attempt, seen.delay))
             elif isinstance(seen, StartWaits):
-                self._start_waits(seen)
+                self._capacity.set_delay(seen.job_uid, seen.attempt, None)
+                self._notices.publish(seen.job_uid)
             elif isinstance(seen, NodesChosen):
                 self.report(seen.job_uid, NodesGiven(seen.attempt, seen.nodes))
             else:
                 self.report(seen.job_uid, seen.event)
-
-    def _start_waits(self, seen: StartWaits) -> None:
-        if seen.delay is not None:
-            self.report(seen.job_uid, StartDelayed(seen.attempt, seen.delay))
-        else:
-            self._capacity.set_delay(seen.job_uid, seen.attempt, None)
-            self._notices.publish(seen.job_uid)
 
     def _metrics_written(self, uid: JobUid) -> None:
         """Take note that a trial has measured something: its tuning job is woken once for all measurements of

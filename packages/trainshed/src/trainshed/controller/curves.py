@@ -133,7 +133,7 @@ class JobCurves:
             followed = self._followed.get(job.uid)
             tasks = [self._resuming, followed.task if followed is not None else None]
             if reading := [task for task in tasks if task is not None]:
-                await asyncio.wait(reading, timeout=_LATE)
+                await asyncio.wait(reading)
         known = await self._stores.curves.series(job.uid)
         chosen = representative([series for series in known if series.tag == tag])
         points: Sequence[Point] = ()

@@ -124,8 +124,7 @@ class Curves:
         for trial in trials:
             if trial.number not in wanted:
                 continue
-            points = measured.get(trial.number, ())
-            curve = _counted(trial, points)
+            curve = _counted(trial, measured.get(trial.number, ()))
             curves[trial.number] = curve
             if trial.state.is_over and (size := _size(curve)) <= self._left:
                 self._left -= size

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _TURN: Final = 10 * 10**9
 """Nanoseconds after which a slow target's next notification waits for those of others that came meanwhile."""
 _BATCH: Final = 500
-"""Notifications that are looked at together: a target that hangs costs others ten seconds of each pass."""
+"""Notifications of a target that are looked at together: one that hangs costs others ten seconds a pass."""
 _LONGEST_PAUSE: Final = 3600 * 10**9
 """Nanoseconds. What is due later was stored while the clock was ahead."""
 _LONGEST_WAIT: Final = 600.0

@@ -83,8 +83,14 @@ class JobSteps:
         job = self._schedule(job, entries)
         if job.phase is AttemptState.PREPARING:
             job = self._prepare(live.job, job, entries)
-        if live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None:
-            self._tell_why(job, entries)
+        is_new = live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None
+        # Not in a crowd: it would cost every job a commit, only to say that it is one of many; whoever asks
+        # about the job gets the reason in any case.
+        waiting = self._capacity.why(job.uid, self._now()) if is_new and not self.is_crowd else None
+        if waiting is not None:
+            message = "; ".join(filter(None, (waiting.message, waiting.hint)))
+            details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
+            entries.append(TimelineEntry(self._now(), "waiting", message, details))
         return job, tuple(entries)
 
     def _leave(self, job: Job, lost: Collection[ReplicaId], entries: list[TimelineEntry]) -> Job:
@@ -134,17 +140,6 @@ class JobSteps:
         if job.attempt != before.attempt:
             entries.append(TimelineEntry(self._now(), "preparing", preparation_message(job)))
         return job
-
-    def _tell_why(self, job: Job, entries: list[TimelineEntry]) -> None:
-        """Add the first timeline entry of a job that has to wait. Not in a crowd: it would cost every job a
-        commit, only to say that it is one of many; whoever asks about the job gets the reason in any case."""
-        if self.is_crowd:
-            return
-        waiting = self._capacity.why(job.uid, self._now())
-        if waiting is not None:
-            message = "; ".join(filter(None, (waiting.message, waiting.hint)))
-            details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
-            entries.append(TimelineEntry(self._now(), "waiting", message, details))
 
     @property
     def is_crowd(self) -> bool:

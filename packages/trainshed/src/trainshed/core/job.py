@@ -177,7 +177,10 @@ class JobSpec(Struct, frozen=True):
             return self.job_dir.rstrip("/") if self.job_dir else None
         value = dict(self.pools[0].program.env).get(LOG_DIRECTORY)
         if value is not None:
-            return _in_bucket(value)
+            if value.startswith(_MOUNT):
+                value = f"gs://{value.removeprefix(_MOUNT)}"
+            # A value that is only known when the program starts is known to the program alone.
+            return value.rstrip("/") if value.startswith("gs://") and "$(" not in value else None
         base = self.base_output_directory
         return f"{base.removesuffix('/')}/logs" if base else None
 
@@ -206,13 +209,6 @@ class JobSpec(Struct, frozen=True):
             if pool.position == position:
                 return pool
         raise KeyError(f"the job has no worker pool {position}")
-
-
-def _in_bucket(path: str) -> str | None:
-    if path.startswith(_MOUNT):
-        path = f"gs://{path.removeprefix(_MOUNT)}"
-    # A value that is only known when the program starts is known to the program alone.
-    return path.rstrip("/") if path.startswith("gs://") and "$(" not in path else None
 
 
 SpecT_co = TypeVar("SpecT_co", covariant=True)

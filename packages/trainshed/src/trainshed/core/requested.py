@@ -89,10 +89,10 @@ def _pool(number: int, pool: Any) -> Pool:
     container: Any = pool.get("containerSpec", {})
     package: Any = pool.get("pythonPackageSpec", {})
     accelerator = machine.get("acceleratorType", _NONE)
-    words = [*container.get("command", ()), *container.get("args", ())]
+    words = list(map(str, (*container.get("command", ()), *container.get("args", ()))))
     return Pool(
         f"workerpool{number}",
-        int(pool.get("replicaCount", 1)),
+        int(float(pool.get("replicaCount", 1))),
         machine.get("machineType", ""),
         "" if accelerator == _NONE else f"{machine.get('acceleratorCount', 1)} × {accelerator}",
         container.get("imageUri") or package.get("executorImageUri", ""),

@@ -106,8 +106,7 @@ def _written(plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], sha
     """Write everything but the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
     total = sum(source.size for source, _ in sources)
-    meter = _Meter(total, tell)
-    header, rows = _rows(plan, sources, buckets, meter)
+    header, rows = _rows(plan, sources, buckets, _Meter(total, tell))
     shards = {split: Shards(plan, split, header, buckets, size=shard) for split in SPLITS}
     ignored = 0
     for row, split in rows:

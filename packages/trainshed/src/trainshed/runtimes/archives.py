@@ -15,7 +15,7 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -137,13 +137,10 @@ def _zip_project(path: Path, most: int) -> bytes | None:
 
 def _wheel_metadata(path: Path) -> str:
     """Return a wheel's metadata; empty if it cannot be read, since installers give better errors for that."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                if _WHEEL_METADATA.fullmatch(name):
-                    return _read(path, name, archive.open(name)).decode(errors="replace")
-    except _BROKEN:
-        pass
+    with suppress(*_BROKEN), zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if _WHEEL_METADATA.fullmatch(name):
+                return _read(path, name, archive.open(name)).decode(errors="replace")
     return ""
 
 

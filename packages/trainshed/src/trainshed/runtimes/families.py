@@ -53,7 +53,6 @@ class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.name} ({self.reason})"
 
     def is_left_out_on(self, python: Minor) -> bool:
-        """Whether it is missing on that Python."""
         return self.pythons is None or self.pythons[0] <= python <= self.pythons[1]
 
 
@@ -144,7 +143,6 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     space: str | None = None
 
     def release(self, version: str) -> Release | None:
-        """Return the release of that version; None if the sheet has none."""
         return next((release for release in self.releases if release.version == version), None)
 
     def lock(self, release: Release) -> Path:
@@ -176,7 +174,6 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(change for change in self.changes if wanted < change.since <= served)
 
     def lacks(self, release: Release, python: Minor) -> tuple[LeftOut, ...]:
-        """Return what is missing in that release on that Python."""
         return tuple(
             package
             for package in (*self.left_out, *release.left_out)
@@ -246,5 +243,4 @@ FAMILIES: Final = tuple(_sheet(_HERE / folder) for folder in _FOLDERS)
 
 
 def sheet_of(family: str) -> Sheet | None:
-    """Return the sheet of a family; None if it is not registered."""
     return next((sheet for sheet in FAMILIES if sheet.family == family), None)

@@ -7,6 +7,7 @@ import configparser
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 _UV_OWN = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_CONFIG_FILE")
@@ -60,11 +61,9 @@ def _uv_names_an_index(environ: Mapping[str, str]) -> bool:
     home = Path(environ.get("HOME") or "/nonexistent")
     user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv" / "uv.toml"
     for path in (user, Path("/etc/uv/uv.toml")):
-        try:
+        with suppress(OSError, UnicodeDecodeError):
             if "index" in path.read_text():
                 return True
-        except (OSError, UnicodeDecodeError):
-            continue
     return False
 
 

@@ -209,18 +209,14 @@ class Installer:
         self._environ.pop("UV_PYTHON", None)
         # uv has no variable for it.
         self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
-        self._has_indexes = names_indexes(environ)
+        #: Whether uv's or pip's settings on this machine say where packages come from.
+        self.has_indexes = names_indexes(environ)
         #: Asked for at the end of the service.
         self.closing = Stop()
 
     def close(self) -> None:
         """Stop running installations, for the end of the service; their builds fail and leave nothing."""
         self.closing.ask()
-
-    @property
-    def has_indexes(self) -> bool:
-        """Whether uv's or pip's settings on this machine say where packages come from."""
-        return self._has_indexes
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -423,9 +419,7 @@ def _settings(place: Path) -> Generator[None]:
 def _packaged() -> str | None:
     try:
         import uv
-    except ImportError:
-        return None
-    try:
+
         return uv.find_uv_bin()
-    except FileNotFoundError:
+    except (ImportError, FileNotFoundError):
         return None

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -81,7 +82,8 @@ class Keeper:
         held.program_started()
         if self._confinement.until is not None:
             left = max(0.0, self._confinement.until - time.monotonic())
-            self._loop.after(left, self._time_is_up)
+            limit = f"{self._terms.seconds:g} seconds"
+            self._loop.after(left, lambda: self._end(limit, "it took longer"))
         self._loop.after(_LOOK, self._look_at_files)
         if self._terms.processes and self._terms.level == protocol.LEVEL_SESSION:
             self._loop.after(_LOOK, self._count)
@@ -175,10 +177,6 @@ class Keeper:
         self._loop.drop(self._line.fileno())
         self._kill()
 
-    def _time_is_up(self) -> None:
-        limit = f"{self._terms.seconds:g} seconds"
-        self._end(limit, "it took longer")
-
     def _count(self) -> None:
         if self._status >= 0:
             return
@@ -193,10 +191,8 @@ class Keeper:
         if not self._extents:
             self._size = self._names = 0
             for place in (self._confinement.workspace, *self._confinement.writable):
-                try:
+                with suppress(OSError):
                     self._extents.append(trees.TreeSize(place))
-                except OSError:
-                    continue
         begin = time.monotonic()
         while self._extents and time.monotonic() - begin < _MOMENT:
             if self._extents[-1].go_on(_MOMENT):
@@ -310,7 +306,9 @@ def become(
         kernel.make_read_only("/", below=True, kept=kept)
         levels.drop(level, seen.owner, in_image=False)
     kernel.forbid_new_privileges()
-    _be_asked(keeper)
+    # The keeper answers calls of bind, as a shim does for its program, if the kernel can do that.
+    with suppress(OSError):
+        socket_calls.hand_over(keeper, call_filter.install(connect=False))
     if level != protocol.LEVEL_SESSION:
         kernel.keep_capabilities(())
         kernel.have_capabilities(())
@@ -318,8 +316,7 @@ def become(
     # Only now: a change of user makes the kernel forget it.
     kernel.help_parent(parent)
     os.chdir(place)
-    plain = archives.look_at_all(confinement.archives)
-    more = confinement.when_plain if plain else ()
+    more = confinement.when_plain if archives.look_at_all(confinement.archives) else ()
     if confinement.corrected:
         more += archives.also_needed(archives.metadata_of_wheels(confinement.archives))
     for number in _DEFAULTS:
@@ -361,31 +358,18 @@ def _view(confinement: Confinement) -> view.View:
     )
 
 
-def _be_asked(keeper: socket.socket) -> None:
-    """Let the keeper answer calls of bind, as a shim does for its program; skipped if the kernel cannot do
-    that."""
-    try:
-        socket_calls.hand_over(keeper, call_filter.install(connect=False))
-    except OSError:
-        return
-
-
 def _limit(confinement: Confinement, others: int) -> None:
     """Set the limits of a single process. `others`: processes that count together with those of the
     installation."""
     terms = confinement.terms
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if terms.disk_bytes:
-        _lower(resource.RLIMIT_FSIZE, terms.disk_bytes)
+        _, ceiling = resource.getrlimit(resource.RLIMIT_FSIZE)
+        is_bounded = ceiling != resource.RLIM_INFINITY
+        most = min(terms.disk_bytes, ceiling) if is_bounded else terms.disk_bytes
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     if terms.processes and "pids" not in terms.bases:
         program.limit_processes(terms.processes + others)
-
-
-def _lower(kind: int, wanted: int) -> None:
-    _, ceiling = resource.getrlimit(kind)
-    if ceiling != resource.RLIM_INFINITY:
-        wanted = min(wanted, ceiling)
-    resource.setrlimit(kind, (wanted, wanted))
 
 
 def _processes_of_user() -> int:
@@ -393,9 +377,7 @@ def _processes_of_user() -> int:
     the installation's."""
     count = 0
     for process in processes.parents():
-        try:
+        with suppress(OSError):  # It may have ended.
             if os.stat(f"/proc/{process}").st_uid == os.geteuid():  # noqa: PTH116 -- as all of /proc here
                 count += len(os.listdir(f"/proc/{process}/task"))  # noqa: PTH208 -- likewise
-        except OSError:
-            continue  # It has ended.
     return count

@@ -94,7 +94,12 @@ class Past:
         self._since = self._since or ended
         # What doubles a thousand times fits into no float.
         if ended - self._since > 500 * self._half_life:
-            self._count_from(ended)
+            self.set_time(ended)
+            self._used = {
+                key: {what: value * self._fading for what, value in past.items()}
+                for key, past in self._used.items()
+            }
+            self._since, self._fading = ended, 1.0
         grown = 2 ** ((ended - self._since) / self._half_life)
         weight = (1 - 2 ** -((ended - began) / self._half_life)) * grown * HOUR / (ended - began)
         for person in (None, used.person):
@@ -114,14 +119,6 @@ class Past:
         """Set the moment for which it is counted."""
         if self._since:
             self._fading = 2 ** -((now - self._since) / self._half_life)
-
-    def _count_from(self, moment: Nanos) -> None:
-        self.set_time(moment)
-        self._used = {
-            key: {what: value * self._fading for what, value in past.items()}
-            for key, past in self._used.items()
-        }
-        self._since, self._fading = moment, 1.0
 
     def beside(
         self, project_id: str, used: Mapping[str, float], person: str | None = None
@@ -223,12 +220,9 @@ class Entry(Struct, order=True, gc=False):
     @property
     def over_at(self) -> int:
         """When what it holds is free again at the latest, as far as is known (ns)."""
-        if self.state.leaving:
-            return 0
-        return self.state.until or ENDLESS
+        return 0 if self.state.leaving else self.state.until or ENDLESS
 
     def kinds_by_replica(self) -> dict[ReplicaId, Kind]:
-        """Return the sort of each of its replicas."""
         return dict(zip((replica for replica, _ in self.gang.replicas), self.kinds, strict=True))
 
 

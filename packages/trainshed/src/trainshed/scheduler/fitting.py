@@ -58,7 +58,6 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
 
 
 def unreached(snapshot: Snapshot) -> list[NodeCapacity]:
-    """Return the clusters that do not answer."""
     return [
         node.capacity
         for _, node in sorted(snapshot.nodes.items())

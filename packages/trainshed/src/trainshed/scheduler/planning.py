@@ -31,6 +31,7 @@ from trainshed.scheduler.resources import (
     Placement,
     Vector,
     find_placements,
+    largest_first,
     plus,
 )
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
@@ -150,7 +151,10 @@ class _Planner:
         if self._transaction.allows(entry) and self._admit_if_it_fits(entry):
             return True
         if self._transaction.reservations:
-            self._wake_when_impatient(entry)
+            # When it has waited long enough, it may fit, were it not for what is reserved for others.
+            when = entry.eligible_at + self._snapshot.policy.patience
+            if when > self._now and (self._look_again is None or when < self._look_again):
+                self._look_again = when
         return self._preempt_or_reserve(entry)
 
     def _is_pointless(self, entry: Entry) -> bool:
@@ -215,7 +219,12 @@ class _Planner:
             return False
         need = Need(self._transaction, entry)
         if need.met:  # in another arrangement than the first that was tried
-            return self._arrange(entry, need)
+            parts = need.places()
+            if parts is None or not self._transaction.allows(entry):
+                return False
+            self._transaction.take(parts)
+            self._admit(entry, parts)
+            return True
         if hopeful:
             quotas_met = need.quotas_met
             if self._reserve_freed(entry, need):
@@ -230,14 +239,6 @@ class _Planner:
                 need = Need(self._transaction, entry, quotas_only=True)
             self._reservations += self._reserve_upcoming(entry, need)
         return False
-
-    def _arrange(self, entry: Entry, need: Need) -> bool:
-        parts = need.places()
-        if parts is None or not self._transaction.allows(entry):
-            return False
-        self._transaction.take(parts)
-        self._admit(entry, parts)
-        return True
 
     def _reserve_freed(self, entry: Entry, need: Need, kinds: Kinds | None = None) -> bool:
         """Reserve what is being given back, or what spot work is now asked for, if that is enough; return
@@ -272,20 +273,13 @@ class _Planner:
         yield from (entries[uid] for _, uid in running if uid not in leaving)
         yield from self._started
 
-    def _wake_when_impatient(self, entry: Entry) -> None:
-        """Plan again when it has waited long enough: perhaps it would fit, were it not for what is reserved
-        for others."""
-        when = entry.eligible_at + self._snapshot.policy.patience
-        if when > self._now and (self._look_again is None or when < self._look_again):
-            self._look_again = when
-
     # --- replicas that lost their place ---
 
     def _relocate(self, entry: Entry) -> None:
         if entry.uid in self._preemption.leaving:
             return
         kinds, lost = entry.kinds_by_replica(), dict(entry.state.unplaced)
-        for replica in sorted(lost, key=lambda replica: (*_largest_first(kinds[replica]), replica)):
+        for replica in sorted(lost, key=lambda replica: (*largest_first(kinds[replica]), replica)):
             node = self._place(entry, kinds[replica], lost[replica])
             if node is not None:
                 self._decisions.append(Place(entry.gang.uid, replica, node))
@@ -313,10 +307,6 @@ def _reason(victim: Entry, entry: Entry) -> str:
     """Return what the victim is told: whoever may see it need not see jobs of other projects."""
     is_own = victim.gang.project_id == entry.gang.project_id
     return f"its room went to {entry.gang.name if is_own else 'a job of another project'}"
-
-
-def _largest_first(kind: Kind) -> tuple[int, int, int]:
-    return (-kind.demand.accelerators, -kind.cpus, -kind.demand.memory_bytes)
 
 
 _LOOKED_AT = 256

@@ -260,20 +260,21 @@ class NodeResources:
             self.take(part.node, part.kind, -part.count)
 
 
+def largest_first(kind: Kind) -> tuple[int, int, int]:
+    return (-kind.demand.accelerators, -kind.cpus, -kind.demand.memory_bytes)
+
+
 def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
     """Return the orders in which a gang's sorts are tried: largest first, once by CPUs and once by memory."""
     if len(kinds) == 1:
         return (kinds,)
 
-    def by_cpus(item: tuple[Kind, int]) -> tuple[int, int, int]:
-        demand = item[0].demand
-        return (-demand.accelerators, -item[0].cpus, -demand.memory_bytes)
-
     def by_memory(item: tuple[Kind, int]) -> tuple[int, int, int]:
         demand = item[0].demand
         return (-demand.accelerators, -demand.memory_bytes, -item[0].cpus)
 
-    first, second = tuple(sorted(kinds, key=by_cpus)), tuple(sorted(kinds, key=by_memory))
+    first = tuple(sorted(kinds, key=lambda item: largest_first(item[0])))
+    second = tuple(sorted(kinds, key=by_memory))
     return (first,) if first == second else (first, second)
 
 

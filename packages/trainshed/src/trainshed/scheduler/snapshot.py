@@ -64,7 +64,6 @@ LevelKey = tuple[int, bool]
 
 
 def level_of(entry: Entry) -> LevelKey:
-    """Return the level on which a gang waits."""
     return (-entry.gang.priority, entry.gang.spot)
 
 
@@ -270,7 +269,6 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """How many gangs and nodes there are."""
         return len(self.entries) + len(self.nodes)
 
     def set_quotas(self, quotas: Quotas) -> None:
@@ -280,19 +278,15 @@ class Snapshot:
         personal = frozenset(key.project_id for key in quotas if key.person)
         if personal != self._personal:
             self._personal = personal
-            self._charge_anew()
+            entries = list(self.entries.values())
+            for entry in entries:
+                self._count(entry, -1)
+                entry.shape.charged.clear()
+            for entry in entries:
+                charged = self._entry(entry.state, None)
+                self.entries[entry.gang.uid] = charged
+                self._count(charged, 1)
         self._set_limits()
-
-    def _charge_anew(self) -> None:
-        """Have all gangs charged whom they have to be now."""
-        entries = list(self.entries.values())
-        for entry in entries:
-            self._count(entry, -1)
-            entry.shape.charged.clear()
-        for entry in entries:
-            charged = self._entry(entry.state, None)
-            self.entries[entry.gang.uid] = charged
-            self._count(charged, 1)
 
     def set_exhausted(self, budgets: Mapping[QuotaKey, str], stopped: frozenset[QuotaKey]) -> None:
         """Set whose budget is used up, by the key of their number of jobs, with a sentence about it: none of
@@ -362,7 +356,6 @@ class Snapshot:
         return self.queue.group(entry).buckets[entry.shape][0] is not entry
 
     def limit(self, key: QuotaKey) -> float | None:
-        """Return a quota's limit; None = it has none."""
         return limit_of(self.quotas, key)
 
     def spent(self, key: QuotaKey) -> str | None:

@@ -162,7 +162,7 @@ class App:
                 reader=store.reader,
                 intake=store.intake,
                 directory=partial(find_summaries, objects),
-                board=tracking.curves if tracking is not None else _no_board,
+                board=tracking.curves if tracking is not None else lambda _: None,
                 new_uid=new_uid,
                 now=now,
             )
@@ -321,10 +321,6 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
         return factory(settings.engine)(context)
     except (LookupError, ImportError, ValueError) as failure:
         raise SettingsError(f"The engine {settings.engine!r} cannot be built: {failure}") from None
-
-
-def _no_board(job: Job) -> None:
-    """No curves are written to tensorboards, since nobody keeps any."""
 
 
 async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:

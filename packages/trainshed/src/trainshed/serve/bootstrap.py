@@ -239,8 +239,7 @@ def _token_authority(data: Path, store: Store, token: str, jobs: JobTokens) -> T
             f"the tokens and roles in the database of {data} cannot be read ({error}): restore a backup"
         ) from error
     owner = digest_of(token)
-    file = AccessFile.of(owner, entries)
-    durable.write(str(data / FILE), msgspec.json.encode(file))
+    durable.write(str(data / FILE), msgspec.json.encode(AccessFile.of(owner, entries)))
     return TokenAuthority(book, owner, clock.now, jobs)
 
 

@@ -81,10 +81,14 @@ def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -
     """Return certificates of the service's own, in `directory`; made or renewed if necessary. Raises
     CertificatesUnusable.
 
-    `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names besides
-    the usual ones.
+    `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names of the
+    setting `allowed_hosts`.
     """
-    made = signed(directory, _SERVER, names_of(host, socket.gethostname(), further), now)
+    is_wildcard = host in ("", "0.0.0.0", "::")
+    own_names = ("localhost", "127.0.0.1", "::1", socket.gethostname())
+    names = (*own_names, *(() if is_wildcard else (host,)), *further)
+    usable = dict.fromkeys(name for name in names if name.isascii() and name and name != "*")
+    made = signed(directory, _SERVER, tuple(usable), now)
     _write_roots(made)
     return made
 
@@ -110,14 +114,6 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Ce
             )
         _check(files.chain, files.key)
     return files
-
-
-def names_of(host: str, machine: str, further: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names and addresses by which clients on this machine, or on another one, may call the
-    service. `further`: names of the setting `allowed_hosts`."""
-    wildcard = host in ("", "0.0.0.0", "::")
-    names = ["localhost", "127.0.0.1", "::1", machine, *(() if wildcard else (host,)), *further]
-    return tuple(dict.fromkeys(name for name in names if name.isascii() and name and name != "*"))
 
 
 def _files_of(chain: Path) -> Certificates:

@@ -40,8 +40,7 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
     """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with an
     engine for clusters at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if
     something is so that no service can work."""
-    settings = load(config, {"data": data})
-    findings = list(examine(settings))
+    findings = list(examine(load(config, {"data": data})))
     if form == "json":
         print_data(msgspec.to_builtins(findings))
     else:

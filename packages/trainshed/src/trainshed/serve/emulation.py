@@ -12,6 +12,7 @@ import re
 from fnmatch import fnmatchcase
 from functools import cache
 from io import FileIO
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -202,9 +203,10 @@ def http_form(method: str, request: Message) -> dict[str, Any]:
     `method`: the full name of its RPC."""
     route = _routes()[method]
     fields = wire_json.to_public(request)
-    names: list[str] = _VARIABLE.findall(route.template.text)
-    path = _VARIABLE.sub(lambda variable: _value(request, variable[1]), route.template.text)
-    for name in names:
+    path = _VARIABLE.sub(
+        lambda variable: str(attrgetter(variable[1])(request)), route.template.text
+    )
+    for name in _VARIABLE.findall(route.template.text):
         fields.pop(_json_name(request, name), None)
     body: Any = {}
     if route.body == "*":
@@ -212,12 +214,6 @@ def http_form(method: str, request: Message) -> dict[str, Any]:
     elif route.body:
         body = fields.pop(_json_name(request, route.body), {})
     return {"method": route.verb, "path": path, "query": fields, "body": body}
-
-
-def _value(request: Any, name: str) -> str:
-    for part in name.split("."):
-        request = getattr(request, part)
-    return str(request)
 
 
 def _json_name(request: Message, name: str) -> str:

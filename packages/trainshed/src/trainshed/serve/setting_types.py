@@ -194,7 +194,8 @@ def _check_paths(text: str) -> None:
 
 def _check_web_url(url: str) -> None:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+    is_http = url.startswith(("http://", "https://"))
+    if not is_http or not parts.hostname or parts.port == 0:
         raise ValueError(
             f"{url!r} is not the address of a page, such as https://training.example.org"
         )

@@ -121,11 +121,9 @@ def command(
     if detach:
         from trainshed.cli.processes import start
 
-        output = settings.data / "up.log"
-        begun = output.stat().st_size if output.exists() else 0
         start([word for word in sys.argv[1:] if word != "--detach"], settings.data)
-        text = output.read_bytes()[begun:].decode(errors="replace").rstrip()
-        click.echo(f"{text}\nWhat it says from now on: {output}")
+        output = settings.data / "up.log"
+        click.echo(f"{output.read_text().rstrip()}\nWhat it says from now on: {output}")
         return
     configure(settings.log_format, settings.log_level, plain)
 

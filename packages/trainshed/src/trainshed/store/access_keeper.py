@@ -68,7 +68,6 @@ class AccessKeeper:
 
     @property
     def book(self) -> AccessBook:
-        """The book of the moment."""
         return self._authority.book
 
     @property

@@ -80,7 +80,6 @@ class _Columns(Struct):
         self.values.extend(later.values)
 
     def at(self, places: Sequence[int]) -> "_Columns":
-        """Return the points at some places."""
         return _columns(*(list(map(column.__getitem__, places)) for column in self.columns))
 
     def in_order(self) -> "_Columns":

@@ -157,10 +157,6 @@ class Node:
                 )
 
 
-def is_among(code: float, allowed: Sequence[float]) -> bool:
-    return any(abs(code - other) < SAME_CODE for other in allowed)
-
-
 class Space:
     """The whole tree. Shapes: n points, p nodes, q columns of the embedding."""
 
@@ -198,7 +194,9 @@ class Space:
             values = dict(point)
             for index, node in enumerate(self.nodes):
                 parent = node.parameter.parent
-                if parent is None or is_among(row[parent], node.allowed):
+                if parent is None or any(
+                    abs(row[parent] - code) < SAME_CODE for code in node.allowed
+                ):
                     row[index] = node.code(values.get(node.parameter.id))
         return table
 

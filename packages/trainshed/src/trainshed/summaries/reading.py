@@ -16,6 +16,7 @@ it count.
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 from typing import BinaryIO, Final, Protocol, cast
@@ -181,7 +182,8 @@ def _read(
     scalars: list[Scalar] = []
     begun, offset = progress.begun, progress.offset
     reported = offset
-    try:
+    # What came before counts; a file that is repaired has another stamp.
+    with suppress(NotEvents):
         for record, end in read_records(opened, offset, longest=_LONGEST):
             if not offset:
                 begun = written_at(record)
@@ -196,8 +198,6 @@ def _read(
                 yield Piece(progress, scalars)
                 opened.seek(at)
                 scalars, reported = [], end
-    except NotEvents:
-        pass  # What came before counts; a file that is repaired has another stamp.
     last = FileProgress(file.path, file.stamp, offset, _digest(opened, offset), begun)
     yield Piece(last, scalars)
 

@@ -70,7 +70,6 @@ class Bootstrap:
 
     @property
     def argv(self) -> Sequence[str]:
-        """The command that starts an agent."""
         # The first argument only names the process for people.
         return self.python, "-I", "-S", "-c", self.script, "trainshed-agent"
 

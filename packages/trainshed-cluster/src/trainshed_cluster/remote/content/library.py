@@ -190,6 +190,10 @@ class Library:
 
     def _unit_to_send(self, path: str, granted: Collection[str] | None) -> _Place:
         place = self._place(path, self._prefixes())
+        if place is not None and place.is_interpreter:
+            # Something may have been installed in it, whose directory is as old as before: then what is sent
+            # is not taken, and has to be known anew when it is asked for again.
+            self._units.pop(place.path, None)
         if (
             place is None
             or str(place.path) != path
@@ -226,8 +230,7 @@ class Library:
             numbers.append((place.path / BUILT).stat().st_ino)
         key = tuple(numbers)
         known = self._units.get(place.path)
-        # Below an interpreter's directory anybody may install something; what is built here stays as it is.
-        if known is not None and known[0] == key and not place.is_interpreter:
+        if known is not None and known[0] == key:
             return known[1], known[2]
         identity = trees.identify(place.path, without_sites=place.is_interpreter)
         unit = Unit(

@@ -141,8 +141,9 @@ class NodeShelf:
             return True
         if not record.exists():
             return False
-        built = _lock_alone(place / BUILT)
-        if built is None:
+        built = os.open(place / BUILT, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not durable.try_lock(built):
+            os.close(built)
             return False
         try:
             trash = self.draft(path)
@@ -176,7 +177,6 @@ class NodeShelf:
                 yield place.stat().st_mtime_ns, Record(**json.loads(place.read_text()))
 
     def record_of(self, path: str) -> Path:
-        """Return the path of a unit's record."""
         return self.state / "units" / f"{_name(path)}.json"
 
     def _open_lock(self, path: str) -> int:
@@ -212,22 +212,11 @@ def _lock_shared(path: str) -> int | None:
         handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    try:
+    with contextlib.suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         mine, there = os.fstat(handle), place.stat()
         if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
             return handle
-    except OSError:
-        pass
-    os.close(handle)
-    return None
-
-
-def _lock_alone(path: Path) -> int | None:
-    """Lock a unit exclusively; return the handle, or None if it is in use."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if durable.try_lock(handle):
-        return handle
     os.close(handle)
     return None
 

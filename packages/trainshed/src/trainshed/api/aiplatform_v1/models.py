@@ -103,7 +103,12 @@ async def copy(call: Call, request: Any) -> Message:
     source, unknown = await _existing(
         services, parent.project_id, request.source_model, "source_model"
     )
-    _check_copy(request.model_id, (*unknown, *further))
+    faults = Faults()
+    for violation in (*unknown, *further):
+        faults.add(violation.field, violation.description)
+    if request.model_id and (fault := model_id_fault(request.model_id)):
+        faults.add("model_id", fault)
+    faults.refuse()
     assert source is not None
     public = json.loads(source.public_json)
     public["originalModelInfo"] = {"model": f"{source.name}@{source.version}"}
@@ -151,7 +156,12 @@ async def update(call: Call, request: Any) -> Message:
 async def merge_aliases(call: Call, request: Any) -> Message:
     """Give aliases to a version, taking them from others, and remove those with a leading `-`."""
     name, wanted = _read_version_name(request.name)
-    _check_merge(request.version_aliases)
+    faults = Faults()
+    if not request.version_aliases:
+        faults.add("version_aliases", "Name an alias to give, or one to take away as -ALIAS.")
+    aliases = (alias.removeprefix("-") for alias in request.version_aliases)
+    _check_aliases(aliases, "version_aliases", faults)
+    faults.refuse()
     changes = set(request.version_aliases)
     # An alias that is both given and removed in one request stays as it was.
     added = {alias for alias in changes if not alias.startswith("-") and f"-{alias}" not in changes}
@@ -355,26 +365,6 @@ def _check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -
         faults.add("model_id", fault)
     if model_id and parent_model and parent_model.rpartition("/")[2] != model_id:
         faults.add("model_id", "A new version has the id of its parent_model; leave model_id out.")
-    faults.refuse()
-
-
-def _check_copy(model_id: str, further: Iterable[Violation]) -> None:
-    """Check the id of a copy. Raises InvalidRequest with all faults, including those in `further`."""
-    faults = Faults()
-    for violation in further:
-        faults.add(violation.field, violation.description)
-    if model_id and (fault := model_id_fault(model_id)):
-        faults.add("model_id", fault)
-    faults.refuse()
-
-
-def _check_merge(aliases: Iterable[str]) -> None:
-    """Check aliases to give and, with a leading `-`, to remove. Raises InvalidRequest with all faults."""
-    changes = tuple(aliases)
-    faults = Faults()
-    if not changes:
-        faults.add("version_aliases", "Name an alias to give, or one to take away as -ALIAS.")
-    _check_aliases((alias.removeprefix("-") for alias in changes), "version_aliases", faults)
     faults.refuse()
 
 

@@ -121,13 +121,15 @@ async def asked_for(call: Call, request: Any, uid: JobUid) -> Asked:
     """Return the pipeline to create, after all checks, including those that need the store. Raises
     InvalidRequest, AlreadyExists."""
     dataset, missing = await _dataset(call.services, request)
+    spec, path = _program_of(read_inputs(request.training_pipeline)[0])
+    place = known_location(request.parent)
     further = (
         *missing,
-        *await _not_there(call, request),
+        *await job_service.unknown_references(call.services, place, spec, path),
         *await _unfit_parent_model(call.services, request.training_pipeline, request.parent),
     )
     draft = check_create(call, request, uid, further, dataset)
-    await _require_new_model(call.services, known_location(request.parent), draft.parsed)
+    await _require_new_model(call.services, place, draft.parsed)
     return draft
 
 
@@ -182,14 +184,6 @@ def _new(
     )
     # Both are stored at once, so that the job exists from the first moment.
     return created(pipeline, job), job
-
-
-async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
-    """Return violations for what the task names and does not exist: secrets, tensorboards."""
-    inputs, _ = read_inputs(request.training_pipeline)
-    spec, path = _program_of(inputs)
-    place = known_location(request.parent)
-    return await job_service.unknown_references(call.services, place, spec, path)
 
 
 def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:

@@ -158,14 +158,11 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
             last = max(event.at, last + 1)
             # "-" sorts before the digits of a replica's line (`LogLine.insert_id`).
             insert_id = f"{job.uid:016x}-{len(entries):020x}"
-            entries.append(Entry(source, last, insert_id, _severity(event), text))
+            severity = _SEVERITIES.get(event.kind, Severity.INFO)
+            if event.kind == "verdict":
+                severity = _VERDICTS.get(event.details.get("effect"), Severity.ERROR)
+            entries.append(Entry(source, last, insert_id, severity, text))
     return tuple(entries)
-
-
-def _severity(event: TimelineEntry) -> Severity:
-    if event.kind == "verdict":
-        return _VERDICTS.get(event.details.get("effect"), Severity.ERROR)
-    return _SEVERITIES.get(event.kind, Severity.INFO)
 
 
 def message(entry: Entry) -> Message:

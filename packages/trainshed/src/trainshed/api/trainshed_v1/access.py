@@ -240,10 +240,7 @@ def _project(call: JsonCall, project: str, faults: Faults) -> str:
 
 def _queried(call: JsonCall) -> str:
     """Return the same of the project that the query names. Raises InvalidRequest."""
-    faults = Faults()
-    project = _project(call, call.parameter("project"), faults)
-    faults.refuse()
-    return project
+    return "" if call.parameter("project") == _ALL_PROJECTS else queried_project(call)
 
 
 def _token_view(call: JsonCall, token: Token) -> records.Token:

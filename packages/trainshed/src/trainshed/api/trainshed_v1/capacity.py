@@ -117,13 +117,11 @@ def node_view(node: NodeStatus) -> records.Node:
             )
             for kind, count in node.accelerators
         ),
-        replicas=tuple(_replica(text) for text in node.replicas),
+        replicas=tuple(
+            records.NodeReplica(job=job, replica=replica)
+            for job, _, replica in (text.rpartition(" ") for text in node.replicas)
+        ),
     )
-
-
-def _replica(text: str) -> records.NodeReplica:
-    job, _, replica = text.rpartition(" ")
-    return records.NodeReplica(job=job, replica=replica)
 
 
 def _known(capacity: CapacityView, name: str) -> None:
@@ -257,7 +255,9 @@ async def usage(call: JsonCall) -> records.UsageReport:
             faults.add("since", "It is later than `until`.")
     faults.refuse()
     used = await _used(call, project, since, min(until, now))
-    rows = _rows(used, _way(by), call.services.settings.prices)
+    label = by.removeprefix(_LABEL)
+    way = _BY.get(by, lambda used: dict(used.labels).get(label, ""))
+    rows = _rows(used, way, call.services.settings.prices)
     return records.UsageReport(
         project=_ALL_PROJECTS if project is None else project,
         by=by,
@@ -265,11 +265,6 @@ async def usage(call: JsonCall) -> records.UsageReport:
         until=text_micros(min(until, now)),
         rows=rows,
     )
-
-
-def _way(by: str) -> Callable[[MachineTime], str]:
-    label = by.removeprefix(_LABEL)
-    return _BY.get(by) or (lambda used: dict(used.labels).get(label, ""))
 
 
 async def _used(
@@ -304,12 +299,8 @@ def _rows(
     for part in used:
         parts.setdefault(key(part), []).append(part)
     rows = (_row(name, of_name, prices) for name, of_name in parts.items())
-    return tuple(
-        sorted(
-            (row for row in rows if row.machine_hours),
-            key=lambda row: (-row.cost, -row.gpu_hours, -row.cpu_hours),
-        )
-    )
+    held = (row for row in rows if row.machine_hours)
+    return tuple(sorted(held, key=lambda row: (-row.cost, -row.gpu_hours, -row.cpu_hours)))
 
 
 def _row(name: str, parts: Sequence[MachineTime], prices: Prices) -> records.UsageRow:

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Set
 from itertools import islice
 from typing import Final
 
-from msgspec import structs
-
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -65,20 +63,15 @@ def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job)
 def drill_view(drill: Drill, api: Api) -> records.Drill:
     return records.Drill(
         number=drill.number,
-        **structs.asdict(order_view(drill)),
+        kind=drill.kind.value,
+        replica=str(drill.replica),
+        at_line=drill.at_line or "",
         task=log_task_name(api, drill.replica),
         state=_state(drill),
         order_time=text_micros(drill.ordered),
         fire_time=text_micros(drill.fired),
         attempt=drill.attempt,
         incarnation=drill.incarnation,
-    )
-
-
-def order_view(drill: Drill) -> records.DrillOrder:
-    """Return a drill as the record that orders it."""
-    return records.DrillOrder(
-        kind=drill.kind.value, replica=str(drill.replica), at_line=drill.at_line or ""
     )
 
 
@@ -148,7 +141,9 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
         page = await logs.page(job.uid, replicas=replicas, end=fault, limit=_LAST, descending=True)
         last = [line for line in page.lines if line.stream is not Stream.SERVICE]
         series = await asyncio.to_thread(learned, last)
-        if series is None or not (steps := await asyncio.to_thread(_steps, series, last)):
+        if series is None or not (
+            steps := await asyncio.to_thread(list, filter(None, map(series.step, last)))
+        ):
             continue
         first = await _first_step(series, _lines(logs, job, replicas, 0, fault))
         after = None
@@ -166,10 +161,6 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
 async def _first_step(series: Series, lines: Iterator[LogLine]) -> Step | None:
     """Return the first step that the lines tell. Reads them in a thread, because they are the program's."""
     return await asyncio.to_thread(lambda: next(filter(None, map(series.step, lines)), None))
-
-
-def _steps(series: Series, lines: list[LogLine]) -> list[Step]:
-    return list(filter(None, map(series.step, lines)))
 
 
 def _lines(

@@ -79,11 +79,8 @@ async def _read(
     if isinstance(spec, TuningSpec):
         spec, notices = spec.trial, (*notices, _TRIAL)
     uid = call.services.new_uid()
-    name = (
-        JobName(api, project, "", draft.display_name)
-        if api is Api.ML
-        else JobName(api, project, location, str(uid))
-    )
+    region, job_id = ("", draft.display_name) if api is Api.ML else (location, str(uid))
+    name = JobName(api, project, region, job_id)
     single = JobDraft(spec, draft.display_name, draft.labels)
     return of_kind(new_job(call.services, uid, name, single, {}), Job), notices
 

@@ -246,18 +246,16 @@ async def timeline(call: JsonCall) -> Timeline:
 
 async def cancel(call: JsonCall) -> Nothing:
     """`POST /trainshed/v1/jobs/{job}:cancel`: ask the job to stop. It can be repeated."""
-    services = call.services
-    work, _ = await find_work(services.reader, call.target)
-    await cancel_work(services, call.principal, work)
+    work, _ = await find_work(call.services.reader, call.target)
+    await cancel_work(call.services, call.principal, work)
     return Nothing()
 
 
 async def delete(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/jobs/{job}`: delete a job of either API that is over, with its log, curves and
     autopsies."""
-    services = call.services
-    work, _ = await find_work(services.reader, call.target)
-    await delete_for_user(services, work.name)
+    work, _ = await find_work(call.services.reader, call.target)
+    await delete_for_user(call.services, work.name)
     return Nothing()
 
 

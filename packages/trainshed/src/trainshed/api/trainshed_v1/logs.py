@@ -60,11 +60,8 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     """
     job, _ = await find_job(call.services.reader, call.target)
     replicas = chosen_replicas(job, call.texts("replica"))
-    reader, since, seen = (
-        call.services.logs,
-        call.moment("since", Nanos(0)),
-        seen_places(call.texts("after")),
-    )
+    reader, since = call.services.logs, call.moment("since", Nanos(0))
+    seen = seen_places(call.texts("after"))
     if (tail := call.number("tail", None)) is not None:
         before = await _before_last(reader, job, replicas, min(tail, _LONGEST_TAIL))
         for replica, place in seen.items():

@@ -46,12 +46,10 @@ async def usage_of(
 ) -> records.Usage:
     """Return what a job's replicas use. `attempt`: None = the newest."""
     attempt = attempt or job.attempt
-    by_replica = {
-        entry.replica: entry for entry in await call.services.logs.usage(job.uid, attempt)
-    }
-    states = (
-        {entry.id: entry.state.value for entry in job.replicas} if attempt == job.attempt else {}
-    )
+    usages = await call.services.logs.usage(job.uid, attempt)
+    by_replica = {entry.replica: entry for entry in usages}
+    current = job.replicas if attempt == job.attempt else ()
+    states = {entry.id: entry.state.value for entry in current}
     until = job.ended or call.services.now()
     held = [use.within(0, until) for use in uses(replace(job, placed=job.started), until)]
     return records.Usage(
@@ -209,12 +207,8 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
 
 
 def _digest(program: Program) -> str:
-    contents = [
-        digest or uri
-        for uri, digest in zip(
-            program.package_uris, program.package_digests or program.package_uris, strict=True
-        )
-    ]
+    digests = program.package_digests or program.package_uris
+    contents = [digest or uri for uri, digest in zip(program.package_uris, digests, strict=True)]
     what = (program.image_uri, program.module, *program.command, *contents)
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 

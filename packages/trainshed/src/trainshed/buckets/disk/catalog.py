@@ -105,11 +105,10 @@ class BucketCatalog:
         """Returns all buckets whose name begins with `prefix`, sorted."""
         names = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
-            try:
+            # A file or directory in the root may have a name that is not a bucket's.
+            with suppress(InvalidRequest):
                 if self.exists(path.name):
                     names.add(path.name)
-            except InvalidRequest:
-                continue  # A file or directory in the root whose name is not a bucket's.
         return sorted(name for name in names if name.startswith(prefix))
 
     def holding(self, bucket: str) -> Holding | None:

@@ -128,9 +128,7 @@ class Generations:
 
     def _rows(self, query: str, values: tuple[Any, ...]) -> list[Any]:
         # Most services have no bucket with versioning, and no such file.
-        if not self._table.exists():
-            return []
-        return self._do(query, values)
+        return self._do(query, values) if self._table.exists() else []
 
     def _do(self, query: str, values: tuple[Any, ...]) -> list[Any]:
         try:

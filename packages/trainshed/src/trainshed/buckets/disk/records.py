@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ from trainshed.buckets.port import LAST_NS, FileIdentity, ObjectRecord
 from trainshed.replica.system import durable
 
 _ATTRIBUTE = "user.trainshed.object"
+_T = TypeVar("_T")
 _NO_ATTRIBUTES = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _TOO_LARGE = {errno.ENOSPC, errno.E2BIG, errno.ERANGE, errno.EDQUOT}
 _DIRECT_GENERATION_BASE = 4 * 10**18
@@ -93,7 +94,7 @@ class RecordStore:
         path = self._sidecar(record.file)
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.write(str(path), encoded, is_shared=True)
-        self._drop_attribute(fd)
+        self._at_attribute(os.removexattr, fd)
 
     def note(self, key: str, record: ObjectRecord) -> None:
         """Put the record of an object into the table. The writers of one object must not call it at the same
@@ -111,7 +112,8 @@ class RecordStore:
         self._table.close()
 
     def _attached(self, fd: int, identity: FileIdentity) -> ObjectRecord | None:
-        attached = self._from_attribute(fd)
+        encoded = self._at_attribute(os.getxattr, fd)
+        attached = None if encoded is None else _decode(encoded)
         if attached is not None and attached.file == identity and not attached.deleted_ns:
             return attached
         return self._from_sidecar(identity)
@@ -149,10 +151,11 @@ class RecordStore:
         except FileNotFoundError:
             return None
 
-    def _from_attribute(self, fd: int) -> ObjectRecord | None:
+    def _at_attribute(self, call: Callable[[int, str], _T], fd: int) -> _T | None:
+        """Returns what a call for the file's attribute returns; None if there is no such attribute."""
         if self._attributes:
             try:
-                return _decode(os.getxattr(fd, _ATTRIBUTE))
+                return call(fd, _ATTRIBUTE)
             except OSError as error:
                 if error.errno != errno.ENODATA and error.errno not in _NO_ATTRIBUTES:
                     raise
@@ -168,14 +171,6 @@ class RecordStore:
             else:
                 return True
         return False
-
-    def _drop_attribute(self, fd: int) -> None:
-        if self._attributes:
-            try:
-                os.removexattr(fd, _ATTRIBUTE)
-            except OSError as error:
-                if error.errno != errno.ENODATA and error.errno not in _NO_ATTRIBUTES:
-                    raise
 
 
 def _decode(encoded: bytes) -> ObjectRecord | None:

@@ -97,7 +97,6 @@ class _Session:
         self._is_terminal = is_terminal
         self._status = _NO_STATUS
         self._error = "The connection broke off."
-        self._typed = b"\n"
 
     def run(self) -> int:
         """Copy until the shell is over, and return its exit status."""
@@ -136,18 +135,15 @@ class _Session:
             pass  # The service is gone; `_error` says so already.
 
     def _type(self) -> None:
+        typed = b"\n"
         while data := os.read(self._input, 1 << 15):
-            if self._is_terminal and self._hangs_up(data):
+            typed = (typed + data)[-len(_LEAVE) - 1 :]
+            if self._is_terminal and typed.replace(b"\r", b"\n") == b"\n" + _LEAVE:
                 self._error = "Hung up."
                 self._connection.close()
                 return
             self._connection.send(data)
         self._connection.send(json.dumps({"end": True}))
-
-    def _hangs_up(self, data: bytes) -> bool:
-        """Whether the input so far ends with `_LEAVE` at the beginning of a line."""
-        self._typed = (self._typed + data)[-len(_LEAVE) - 1 :]
-        return self._typed.replace(b"\r", b"\n") == b"\n" + _LEAVE
 
 
 @contextlib.contextmanager

@@ -60,8 +60,13 @@ class JobView(records.JobDescription, frozen=True):
 
     @property
     def progress_words(self) -> str:
-        """How far it is, and how long it will still run; "" = not known."""
-        return progress_text(self.progress or records.Progress())
+        """How far it is, and how long it will still run, such as `45 %, epoch 3 of 10, about 12 min left`;
+        "" = not known."""
+        progress = self.progress or records.Progress()
+        share = f"{progress.done * 100:.0f} %" if progress.done is not None else ""
+        rest = remaining_text(progress.remaining_seconds)
+        text = one_line(progress.text)
+        return ", ".join(filter(None, (share, "" if text == share else text, rest)))
 
     @property
     def model(self) -> str:
@@ -77,14 +82,6 @@ class JobView(records.JobDescription, frozen=True):
         """Return how long it ran, as text: from its start to its end, or to `now`; "" if it has not
         started."""
         return duration((self.ended or now) - self.started) if self.started else ""
-
-
-def progress_text(progress: records.Progress) -> str:
-    """Return progress as text, such as `45 %, epoch 3 of 10, about 12 min left`; "" = not known."""
-    share = f"{progress.done * 100:.0f} %" if progress.done is not None else ""
-    rest = remaining_text(progress.remaining_seconds)
-    text = one_line(progress.text)
-    return ", ".join(filter(None, (share, "" if text == share else text, rest)))
 
 
 def how(ending: records.ReplicaExit | None) -> str:

@@ -253,15 +253,8 @@ def _run(
         if elsewhere or endpoint.buckets is None:
             sending.require_bucket(endpoint, place)
         job, packed = _of_program(endpoint, options, arguments, session.now())
-    answer: dict[str, Any] = client.post(
-        "/trainshed/v1/jobs:explain",
-        {
-            "api": job.api.value,
-            "project": place["project"],
-            "location": place["region"],
-            "job": job.job,
-        },
-    )
+    where = {"api": job.api.value, "project": place["project"], "location": place["region"]}
+    answer: dict[str, Any] = client.post("/trainshed/v1/jobs:explain", {**where, "job": job.job})
     wanted = requested(job.job)
     plan = read(answer, Explanation)
     for line in _planned(plan, wanted, packed):
@@ -375,24 +368,13 @@ def _of_file(
     now: Nanos,
 ) -> JobFile:
     for_files = {
-        "file",
-        "name",
-        "labels",
-        "notify",
-        "ports",
-        "project",
-        "region",
-        "api",
-        "form_of",
-        "dry_run",
-        "watch",
-        "form",
+        *("file", "name", "labels", "notify", "ports", "project", "region", "api", "form_of"),
+        *("dry_run", "watch", "form"),
     }
-    about = {"url", "token", "data", "ca"}
     extra = [
         f"--{name.replace('_', '-')}" if name != "path" else "PATH"
         for name in options
-        if name not in for_files | about
+        if name not in for_files
         and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]
     if extra or arguments:

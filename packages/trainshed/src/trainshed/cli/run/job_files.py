@@ -62,13 +62,15 @@ def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: st
             " trainingTaskInputs."
         )
     if api is not Api.ML and keys & _JOB_SPEC:
-        return JobFile(Api.VERTEX, _named(fields, name))
+        return JobFile(Api.VERTEX, _with(fields, ("displayName", "display_name"), name))
     if api is not Api.ML and (keys & _POOLS or api is Api.VERTEX):
-        return JobFile(Api.VERTEX, _named({"jobSpec": dict(fields)}, name))
+        return JobFile(
+            Api.VERTEX, _with({"jobSpec": dict(fields)}, ("displayName", "display_name"), name)
+        )
     if keys & _TRAINING:
-        return JobFile(Api.ML, _identified(fields, job_id))
+        return JobFile(Api.ML, _with(fields, ("jobId", "job_id"), job_id))
     if api is Api.ML:
-        return JobFile(Api.ML, _identified({"trainingInput": dict(fields)}, job_id))
+        return JobFile(Api.ML, _with({"trainingInput": dict(fields)}, ("jobId", "job_id"), job_id))
     raise Unreadable(
         "It has neither workerPoolSpecs nor jobSpec (Vertex custom jobs) nor trainingInput (ml v1); say whose"
         " job it is with --api."
@@ -105,16 +107,9 @@ def with_region(file: JobFile, region: str) -> JobFile:
     return JobFile(file.api, {**file.job, key: {**training, "region": region}})
 
 
-def _named(job: Mapping[str, Any], name: str) -> dict[str, Any]:
-    if "displayName" in job or "display_name" in job:
-        return dict(job)
-    return {"displayName": name, **job}
-
-
-def _identified(job: Mapping[str, Any], job_id: str) -> dict[str, Any]:
-    if "jobId" in job or "job_id" in job:
-        return dict(job)
-    return {"jobId": job_id, **job}
+def _with(job: Mapping[str, Any], keys: tuple[str, str], value: str) -> dict[str, Any]:
+    """Return the job with a value by the first of the keys, unless it has one by either."""
+    return {**job} if job.keys() & set(keys) else {keys[0]: value, **job}
 
 
 def _yaml(text: str) -> Any:

@@ -111,9 +111,8 @@ def _ask(nvml: Any) -> Iterator[Device]:
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
         minor = None
-        with contextlib.suppress(
-            nvml.NVMLError
-        ):  # It has no device file of its own, as in some virtual machines.
+        # It may have no device file of its own, as in some virtual machines.
+        with contextlib.suppress(nvml.NVMLError):
             minor = int(nvml.nvmlDeviceGetMinorNumber(whole))
         parts = list(_parts(nvml, whole))
         for handle, part in parts or [(whole, None)]:

@@ -194,8 +194,7 @@ class Spawner:
     async def keep_pool(self, level: str) -> None:
         """Keep some idle shims of that level ready, of this zygote and of later ones."""
         self._level = level
-        handle = self._handle or await self._replace(None)
-        await self._ask_for_pool(handle)
+        await self._ask_for_pool(self._handle or await self._replace(None))
 
     async def _ask_for_pool(self, handle: ZygoteHandle) -> None:
         # No answer is needed, but each request comes with a handle.

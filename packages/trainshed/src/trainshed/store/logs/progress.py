@@ -64,8 +64,7 @@ def sample(segments: Sequence[Segment], place: int, whole: int = FEW) -> Sample:
             place = until  # The beginning of a long line; it is passed over.
     lines = tuple((entry.t, entry.m) for entry in entries if entry.s is not Stream.SERVICE)
     newest = entries[-1] if entries else None
-    text = read_line(newest.s, newest.m).text if newest else None
-    return Sample(lines, place, text)
+    return Sample(lines, place, read_line(newest.s, newest.m).text if newest else None)
 
 
 def _read(segments: Sequence[Segment], sizes: Sequence[int], start: int, until: int) -> bytes:

@@ -3,8 +3,9 @@ INSERT INTO notifications (job_uid, target, occasion, created, content, due, tri
 VALUES (:job_uid, :target, :occasion, :created, :content, :created, 0);
 
 -- name: waiting
-SELECT id, job_uid, target, occasion, created, content, due, tries FROM notifications
-ORDER BY due, id LIMIT :limit;
+SELECT id, job_uid, target, occasion, created, content, due, tries FROM (
+    SELECT *, row_number() OVER (PARTITION BY target ORDER BY due, id) AS turn FROM notifications
+) WHERE turn <= :limit ORDER BY due, id;
 
 -- name: count
 SELECT count(*), coalesce(sum(tries > 0), 0) FROM notifications;

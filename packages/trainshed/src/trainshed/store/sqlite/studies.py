@@ -75,7 +75,11 @@ class Studies(Resources[StudyName, Study]):
 
         def work(connection: sqlite3.Connection) -> StudyUid:
             uid = self.read(connection, name).uid
-            _fail_operations_of(connection, uid, str(name), now)
+            error = JobError(_NOT_FOUND, f"{name} was deleted while the operation ran")
+            for operation in _running_operations(connection, uid):
+                failed = replace(operation, state=OperationState.FAILED, error=error, updated=now)
+                _finish_operation(connection, failed)
+                connection.execute(_OPERATIONS["orphan_operation"], {"name": operation.name})
             for statement in ("delete", "delete_numbers", "delete_trials", "delete_measurements"):
                 connection.execute(_SQL[statement], {"uid": uid})
             connection.execute(_SQL["delete_operations"], {"uid": uid})
@@ -189,9 +193,17 @@ class Studies(Resources[StudyName, Study]):
     async def delete_operation(self, name: str) -> None:
         """Delete an operation that is done, of any kind. Raises NotFound, FailedPrecondition (it is
         running)."""
-        await self._writer.run(
-            "delete_operation", lambda connection: _delete_operation(connection, name)
-        )
+
+        def work(connection: sqlite3.Connection) -> None:
+            if connection.execute(_OPERATIONS["delete_operation"], {"name": name}).rowcount == 1:
+                return
+            if connection.execute(_OPERATIONS["is_there"], {"name": name}).fetchone() is None:
+                raise NotFound(f"{name} does not exist; check the name of the operation")
+            raise FailedPrecondition(
+                f"{name} is not done yet; cancel it, or wait for its end, before you delete it"
+            )
+
+        await self._writer.run("delete_operation", work)
 
     async def finish_operation(
         self, operation: Operation, *, assigned: Sequence[int] = (), suggested: Sequence[Trial] = ()
@@ -262,8 +274,7 @@ def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str
     """Yield the statements that select the measurements of these trials, or of all."""
     if numbers is None:
         yield "measurements", {"study_uid": study}
-        return
-    for number in dict.fromkeys(numbers):
+    for number in dict.fromkeys(numbers or ()):
         yield "measurements_of", {"study_uid": study, "number": number}
 
 
@@ -280,29 +291,6 @@ def _running_operations(
     """Return the operations that are not done, oldest first; of all studies if `study` is None."""
     statement = "running_operations" if study is None else "running_operations_of_study"
     return records(connection, _OPERATIONS[statement], {"study_uid": study}, OPERATION)
-
-
-def _delete_operation(connection: sqlite3.Connection, name: str) -> None:
-    """Delete an operation that is done. Raises NotFound, FailedPrecondition (it is running)."""
-    if connection.execute(_OPERATIONS["delete_operation"], {"name": name}).rowcount == 1:
-        return
-    if connection.execute(_OPERATIONS["is_there"], {"name": name}).fetchone() is None:
-        raise NotFound(f"{name} does not exist; check the name of the operation")
-    raise FailedPrecondition(
-        f"{name} is not done yet; cancel it, or wait for its end, before you delete it"
-    )
-
-
-def _fail_operations_of(
-    connection: sqlite3.Connection, study: StudyUid, name: str, now: Nanos
-) -> None:
-    """End the operations that still run for the deleted study `name` with NOT_FOUND at `now`. They are not
-    deleted with the study, so that clients that wait for them are told."""
-    error = JobError(_NOT_FOUND, f"{name} was deleted while the operation ran")
-    for operation in _running_operations(connection, study):
-        failed = replace(operation, state=OperationState.FAILED, error=error, updated=now)
-        _finish_operation(connection, failed)
-        connection.execute(_OPERATIONS["orphan_operation"], {"name": operation.name})
 
 
 def trial_parameters(trial: Trial) -> Parameters:

@@ -31,7 +31,6 @@ class Resources(Port, Generic[N, R]):
     codec: Codec[R]
 
     def key(self, name: N) -> Parameters:
-        """Return the columns of a name."""
         return asdict(name)  # type: ignore[arg-type]
 
     def columns(self, record: R) -> Parameters:
@@ -100,7 +99,6 @@ class Resources(Port, Generic[N, R]):
         return existing(connection, self.sql["get"], self.key(name), self.codec, name)
 
     def put(self, connection: sqlite3.Connection, record: R) -> None:
-        """Replace the record of its name."""
         connection.execute(self.sql["replace"], self.columns(record))
 
     def remove(self, connection: sqlite3.Connection, record: R) -> tuple[R, ...]:

@@ -81,7 +81,9 @@ class Writer:
             batch = [first]
             last = self._drain_into(batch)
             try:
-                self._require_files()
+                # What would be committed into removed files would be gone at the next start.
+                if fault := self._files.fault(self._connection):
+                    raise Unavailable(f"nothing was stored: {fault}")
                 self._execute(batch)
             except Exception as error:
                 self._fail_all(batch, error)
@@ -90,11 +92,6 @@ class Writer:
                 first.future.get_loop().call_soon_threadsafe(_settle, batch)
             if last:
                 return
-
-    def _require_files(self) -> None:
-        """Raise Unavailable if what would be committed now would be gone at the next start."""
-        if fault := self._files.fault(self._connection):
-            raise Unavailable(f"nothing was stored: {fault}")
 
     def _drain_into(self, batch: list[_Command]) -> bool:
         """Add the commands that wait to the batch, without waiting for more. Return whether the end of the

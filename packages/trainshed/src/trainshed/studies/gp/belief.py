@@ -145,7 +145,12 @@ say."""
 
 def warp(values: Array) -> Array:
     """Return labels of values that are to be maximized: within [-0.5, 0.5], monotone; 0 if all are alike."""
-    return _log_warped(_tail_ranked(_tamed(values)))
+    ranked = _tail_ranked(_tamed(values))
+    best, worst = float(ranked.max()), float(ranked.min())
+    if best == worst:
+        return np.zeros(ranked.shape)
+    share = (best - ranked) / (best - worst)
+    return 0.5 - np.log1p(share * (_LOG_OFFSET - 1.0)) / np.log(_LOG_OFFSET)
 
 
 def _tamed(values: Array) -> Array:
@@ -178,12 +183,3 @@ def _pivot(ascending: Array) -> float:
     best, middle = float(ascending[-1]), float(ascending[count // 2])
     near = int(np.searchsorted(ascending, best - _FAR * (best - middle)))
     return float(ascending[max(near, math.ceil(_TAIL * (count - 1)))])
-
-
-def _log_warped(values: Array) -> Array:
-    """Move the best to 0.5 and the worst to -0.5."""
-    best, worst = float(values.max()), float(values.min())
-    if best == worst:
-        return np.zeros(values.shape)
-    share = (best - values) / (best - worst)
-    return 0.5 - np.log1p(share * (_LOG_OFFSET - 1.0)) / np.log(_LOG_OFFSET)
