@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.sim.scripted_world import PRIMARY, World, numbered, world
 from tests.sim.tuning_jobs import tuning
 from tests.sim.tuning_making import with_custom_job
+from tests.waiting import until
 from trainshed.core.errors import FailedPrecondition, ResourceExhausted
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, ActingJob, Actor, Job
 from trainshed.core.lifecycle.states import AttemptState, JobState
@@ -133,7 +134,8 @@ async def test_a_job_that_is_about_to_end_makes_no_more(tmp_path: Path) -> None:
         await w.create(parent)
         await w.state(parent.uid, JobState.RUNNING)
         await w.cancel(parent)
-        await w.state(parent.uid, JobState.CANCELLING)
+        # It is stored before the controller goes by it, and stops what runs.
+        await until(lambda: w.engine.stopped)
         with pytest.raises(FailedPrecondition):
             await w.create(child(2, parent, labels=OUTLIVES))
         w.engine.exit(parent.uid, 1, PRIMARY, signal=9, stopped=True)

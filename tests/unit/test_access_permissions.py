@@ -66,7 +66,7 @@ def test_a_refusal_says_what_is_missing_and_who_can_give_it() -> None:
         authorize(ana, create)
     for part in ("aiplatform.customJobs.create", "in no project", "--role=roles/aiplatform.user"):
         assert part in str(refused.value)
-    vision = Policy([Grant("vision", "roles/aiplatform.user", "user:ana@x.example")])
+    vision = Policy([Grant("vision", "roles/aiplatform.user", "user:Ana@X.example")])
     ana = Principal("ana@x.example", vision.rights("ana@x.example"))
     with pytest.raises(PermissionDenied, match="gcloud projects add-iam-policy-binding nlp "):
         authorize(ana, create, ["nlp"])

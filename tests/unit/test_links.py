@@ -1,5 +1,7 @@
 """Who may open what a link leads to: keys, marks, and the hosts of jobs' pages (docs/adr/0034)."""
 
+from base64 import urlsafe_b64decode
+
 from trainshed.access.principals import Bearer
 from trainshed.api.calls.links import LIFETIME, Links, page_of
 from trainshed.core.names import JobUid
@@ -17,6 +19,9 @@ def test_a_mark_is_good_for_its_own_view_and_for_a_day() -> None:
     assert not links(LIFETIME).lets("7", mark)
     assert not links().lets("8", mark)
     assert not links(key=b"another").lets("7", mark)
+    # The digest of a token opens buckets: nobody reads it from what somebody shares.
+    shown = urlsafe_b64decode(mark.split(".")[1] + "==")
+    assert WHOSE.encode() not in shown and mark == links().mark("7", WHOSE)
     until, _, signature = mark.partition(".")
     another = links().mark("7", Bearer("nightly@p1.example", by="bo@corp.example"))
     swapped = f"{until}.{another.split('.')[1]}.{mark.split('.')[2]}"

@@ -64,6 +64,8 @@ def test_secrets_are_masked_and_long_words_are_cut(tmp_path: Path, logs: Path) -
     assert len(launch.argv[2]) == (16 << 10) + 1
     assert launch.argv[2].endswith("x…")
     assert json.loads(launch.values["TF_CONFIG"]) == {"token": "***"}
+    note_launch(plan(logs), 2, Mask(("x" * 20_000,)))
+    assert "xx" not in (logs / LAUNCHES).read_text().splitlines()[1], "though it is longer"
 
 
 def test_what_cannot_be_written_harms_nothing(tmp_path: Path, logs: Path) -> None:

@@ -1,5 +1,11 @@
 """Who begins warm (spec/program#warm-starts)."""
 
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from msgspec.structs import replace
 
@@ -12,6 +18,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.units import Nanos
 from trainshed.core.warm_start import ENVIRONMENT, WarmStarts, differing, of_program, own_values
+from trainshed.replica.supervisor.warm_start import NotWarm, become
 from trainshed.runtimes.port import Preloadable, PreparedRuntime
 from trainshed.wire.trainshed_v1 import jobs as records
 
@@ -104,6 +111,21 @@ def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label(
 ) -> None:
     plan = launch_plan(submitted(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting))
     assert plan.warm == (WARM if is_warm else None)
+
+
+@pytest.mark.parametrize("answer", [b"ready 0\n", b"ready 1\n", b"ready me\n"])
+def test_a_program_is_no_process_of_others(answer: bytes) -> None:
+    """Packages of the job run in a fork before it says which process it is, and may say so themselves."""
+    template = str(Path(sys.executable).parent.parent)
+    main = SimpleNamespace(argv=[sys.executable], environ={}, directory="/", output=1, errors=2)
+    main.groups = SimpleNamespace(ways_in=())
+    plan = SimpleNamespace(isolation=SimpleNamespace(level="session"), warm=SimpleNamespace())
+    plan.warm.template = template
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(answer)
+        with pytest.raises(NotWarm, match="which process"):
+            become(ours, cast(Any, main), cast(Any, plan), owner=None, connects=None, shim=theirs)
 
 
 def test_describe_says_how_replicas_began() -> None:

@@ -249,6 +249,9 @@ async def test_policies_of_buckets_forget_an_account_that_is_deleted(
 async def test_a_token_lives_for_an_hour_at_most(house: House) -> None:
     file = await key_file(house)
     token, own = await access_token(house, file), signed(file)
+    half = signed(file, exp=NOW + 60.5, aud=None, scope="any")
+    bearer = account_tokens.read(half, b"", house.services.access.book, NOW, Hosts(()))
+    assert isinstance(bearer.expires, int), "sessions keep it"
     for wrong in (
         {"exp": NOW + 3_700},
         {"iat": NOW + 600, "exp": NOW + 700},

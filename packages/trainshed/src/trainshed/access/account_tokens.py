@@ -161,7 +161,7 @@ def _self_signed(
     if not (claims.get("aud") or claims.get("scope")):
         raise Unauthenticated("The token names neither an audience (`aud`) nor a `scope`.")
     _check_audience(claims.get("aud"), hosts, key.host)
-    return Bearer(key.email, key.id, expires=claims["exp"])
+    return Bearer(key.email, key.id, expires=int(claims["exp"]))
 
 
 def _check_audience(audience: object, hosts: Hosts, called: str | None) -> None:

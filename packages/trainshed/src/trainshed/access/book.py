@@ -141,7 +141,9 @@ class AccessBook(Struct, frozen=True):
             self,
             tokens={key: token for key, token in self.tokens.items() if token.email != email},
             policy=Policy(
-                grant for grant in self.policy.grants if grant.member.partition(":")[2] != email
+                grant
+                for grant in self.policy.grants
+                if grant.member.partition(":")[2].lower() != email
             ),
             accounts={name: account for name, account in self.accounts.items() if name != email},
             keys={id_: key for id_, key in self.keys.items() if key.email != email},

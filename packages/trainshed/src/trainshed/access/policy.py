@@ -33,7 +33,7 @@ class Policy:
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self.grants = frozenset(grants)
         self._by_project = _sets(self.grants, lambda grant: grant.project)
-        self._by_member = _sets(self.grants, lambda grant: grant.member)
+        self._by_member = _sets(self.grants, lambda grant: _key(grant.member))
         self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
 
     def with_project(self, project: str, grants: Iterable[Grant]) -> "Policy":
@@ -50,7 +50,7 @@ class Policy:
 
     def grants_of(self, email: str, groups: tuple[str, ...]) -> tuple[Grant, ...]:
         """The grants of somebody and of these groups."""
-        members = (member_of(email), *(GROUP + group for group in groups))
+        members = (_key(member_of(email)), *(GROUP + group for group in groups))
         return tuple(
             grant for member in members for grant in sorted(self._by_member.get(member, ()))
         )
@@ -66,6 +66,11 @@ class Policy:
     def projects(self) -> frozenset[str]:
         """Every project in which somebody has a role."""
         return frozenset(self._by_project) - {""}
+
+
+def _key(member: str) -> str:
+    """Addresses are the same in either case: issuers write theirs in small letters."""
+    return member if member.startswith(GROUP) else member.lower()
 
 
 def _sets(grants: Iterable[Grant], of: Callable[[Grant], str]) -> dict[str, frozenset[Grant]]:

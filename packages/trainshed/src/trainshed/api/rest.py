@@ -14,7 +14,6 @@ Paths that `ml` v1 and Vertex share below `/v1/projects/P/locations/L/` are Vert
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -272,9 +271,13 @@ class ApiApplication:
         token also its version."""
         health = {"service": "trainshed", "status": "ok"}
         if authorization := request.headers.get("authorization"):
-            with contextlib.suppress(Unauthenticated, Unavailable):
+            try:
                 await self._authenticate(authorization)
                 health["version"] = self._services.settings.version
+            except Unauthenticated:
+                await self._strangers.refused(SOURCE.get())
+            except Unavailable:
+                pass
         body = wire_json.encode_text(health)
         return json_answer(b"" if request.method == "HEAD" else body)
 

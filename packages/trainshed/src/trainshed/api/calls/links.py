@@ -36,6 +36,8 @@ MOST_JOBS: Final = 20
 """Most jobs of one view."""
 LIFETIME: Final = 24 * 3600 * 10**9
 """Nanoseconds that a mark is good for."""
+_NONCE: Final = 16
+"""Bytes that differ for each that is shown, and are always the same for one."""
 _WORD: Final = 15
 """Bytes of a word; a part of a host's name has at most 63 characters."""
 _PAGE_HOST: Final = re.compile(r"([a-z0-9]{1,20})-([1-9][0-9]{0,18})-([a-z2-7]{24})\.")
@@ -79,7 +81,9 @@ class Links:
 
     def issue(self, what: str, shown: Shown) -> str:
         """Return a key that stands for who has shown this."""
-        holder = _text(msgspec.json.encode(shown))
+        content = msgspec.json.encode(shown)
+        nonce = hmac.digest(self._key, content, hashlib.sha256)[:_NONCE]
+        holder = _text(nonce + self._veiled(nonce, content))
         return f"{holder}.{self._sign(what, holder)}"
 
     def read(self, what: str, issued: str) -> Shown | None:
@@ -89,7 +93,8 @@ class Links:
         if not hmac.compare_digest(self._sign(what, holder).encode(), sent):
             return None
         padding = "=" * (-len(holder) % 4)
-        return msgspec.json.decode(base64.urlsafe_b64decode(holder + padding), type=Shown)
+        raw = base64.urlsafe_b64decode(holder + padding)
+        return msgspec.json.decode(self._veiled(raw[:_NONCE], raw[_NONCE:]), type=Shown)
 
     def mark(self, what: str, shown: Shown) -> str:
         """Return what a browser shows that has opened something, good for a day."""
@@ -148,8 +153,14 @@ class Links:
         digest = hmac.digest(self._key, page_of(uid, name).encode(), hashlib.sha256)
         return base64.b32encode(digest[:_WORD]).decode().lower()
 
+    def _veiled(self, nonce: bytes, content: bytes) -> bytes:
+        """Hide what was shown, or uncover it: by the digest of a token its owner's buckets are open
+        (`buckets.callers`)."""
+        pad = hashlib.shake_256(self._key + nonce).digest(len(content))
+        return bytes(byte ^ cover for byte, cover in zip(content, pad, strict=True))
+
     def _sign(self, what: str, holder: str) -> str:
-        text = f"{what} {holder}".encode("utf-8", "surrogatepass")
+        text = f"veiled {what} {holder}".encode("utf-8", "surrogatepass")
         return _text(hmac.digest(self._key, text, hashlib.sha256))
 
 

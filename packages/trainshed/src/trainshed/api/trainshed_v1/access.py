@@ -152,7 +152,8 @@ async def revoke_token(call: JsonCall) -> Nothing:
     unseen = {target.lower()} if may and is_somebody else set[str]()
 
     def remove(book: AccessBook) -> AccessBook:
-        gone = [token for token in _revocable(call, book) if target in (token.id, token.email)]
+        names = {target, target.lower()}
+        gone = [t for t in _revocable(call, book) if names & {t.id, t.email.lower()}]
         if not gone and not unseen:
             raise NotFound(
                 f"There is no token {target[:200]!r} that you may revoke: name an id or an e-mail address of "

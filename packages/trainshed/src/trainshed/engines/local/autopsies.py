@@ -264,7 +264,8 @@ def _autopsy(key: Key, directory: Path, ttl: int) -> Autopsy:
 
 
 def _without_secrets(document: protocol.Message) -> protocol.Message:
-    masked: tuple[str, ...] = tuple(document.get("masked", ()))
+    # The longest first: one may be a part of another.
+    masked: list[str] = sorted(document.get("masked", ()), key=len, reverse=True)
     environ: dict[str, str] = document["environ"]
     secret = {name for name, value in environ.items() if any(text in value for text in masked)}
     kept = {name: value for name, value in document.items() if name not in _OF_ITS_TIME}

@@ -215,8 +215,9 @@ def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | Non
     environ = plan.program.environ
 
     def shown(text: str) -> str:
-        cut = text if len(text) <= _LONGEST else text[:_LONGEST] + _CUT
-        return mask.text(cut) if mask is not None else cut
+        # Before it is cut: a part of a secret is not found.
+        masked = mask.text(text) if mask is not None else text
+        return masked if len(masked) <= _LONGEST else masked[:_LONGEST] + _CUT
 
     argv = [shown(word) for word in plan.program.argv[:_MOST_ARGUMENTS]]
     entry: dict[str, Any] = {

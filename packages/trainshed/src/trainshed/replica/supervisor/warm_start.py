@@ -83,6 +83,10 @@ def become(
             word, _, text = answer.decode("utf-8", "replace").partition(" ")
             if word != "ready":
                 raise NotWarm(text or _ENDED)
+            process = int(text) if text.strip().isdecimal() else 0
+            if process <= 1:
+                # Code of the job's packages has run by then, and a signal to 0 or 1 would meet others.
+                raise NotWarm("the preloader does not say which process the program is")
             for handle in filtered:
                 socket_calls.hand_over(shim, handle)
             preloader.sendall(b"go\n")
@@ -92,7 +96,7 @@ def become(
             raise NotWarm("the preloader ended (%s)" % error) from None
         finally:
             kernel.close_all(entered)
-    return int(text)
+    return process
 
 
 def _python(main: program.Program, template: str) -> str:
