@@ -401,10 +401,10 @@ def seen_by(
     """Run a client's program, for so many seconds at most, and return the JSON of its one line `SEEN ...`."""
     done = nursery.sdk_programs().run([str(program), *arguments], variables, seconds=seconds)
     assert done.returncode == 0, done.stderr.decode()
-    return said(done.stdout.decode().splitlines(), "SEEN")
+    return json_of(done.stdout.decode().splitlines(), "SEEN")
 
 
-def said(lines: Iterable[str], word: str) -> Any:
+def json_of(lines: Iterable[str], word: str) -> Any:
     """The JSON behind the one line that begins with `word`."""
     (line,) = (line for line in lines if line.startswith(f"{word} "))
     return json.loads(line.removeprefix(word))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import PROGRAMS
-from tests.e2e.running import PROJECT, SKLEARN, Service, container_job, running, said, submit
+from tests.e2e.running import PROJECT, SKLEARN, Service, container_job, json_of, running, submit
 
 BUCKET, FOREIGN = "trainshed", "another-project"
 
@@ -44,7 +44,7 @@ def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -
     job = submit(service, job_of("clients_in_job.py", BUCKET, FOREIGN, SKLEARN))
     view, lines = service.finish(job, 300), service.lines(job)
     assert view["state"] == "SUCCEEDED", (view, "\n".join(lines[-30:]))
-    seen = said(lines, "SEEN")
+    seen = json_of(lines, "SEEN")
     assert (seen["project"], seen["by number"], seen["own job"]) == (PROJECT, PROJECT, True)
     assert seen["seconds"] < 40, "55 s before: it asked a host that was not there"
     for transport in ("grpc", "rest"):

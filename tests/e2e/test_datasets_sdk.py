@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import SKLEARN, Service, said, seen_by_sdk
+from tests.e2e.running import SKLEARN, Service, json_of, seen_by_sdk
 from tests.isolation import needs_view
 
 # Counts the rows of each split as a program of the public does, and says which files there are.
@@ -94,7 +94,7 @@ def test_datasets_of_each_kind_are_made_listed_and_changed(seen: dict[str, Any])
 
 @needs_view
 def test_a_program_finds_the_rows_by_fractions(service: Service, seen: dict[str, Any]) -> None:
-    rows = said(service.lines(seen["job"]), "FOUND")
+    rows = json_of(service.lines(seen["job"]), "FOUND")
     assert rows.pop("format") == "csv"
     assert sorted(int(row) for some in rows.values() for row in some) == list(range(1000))
     assert {split: len(some) for split, some in rows.items()} == pytest.approx(

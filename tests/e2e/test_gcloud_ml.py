@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.conftest import RUNTIME_VERSION
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.packages import wheel
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, said
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, json_of
 from tests.e2e.tuning_programs import TRIAL
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
@@ -243,10 +243,10 @@ def test_a_custom_cluster_succeeds_with_its_master(submitted: Submitted) -> None
     for replica in view["replicas"]:
         lines = submitted.lines("guide", replica["id"])
         assert "PART 42" in lines, "packages are installed in order"
-        assert said(lines, "ARGV") == [*USER, "--job-dir", f"gs://{BUCKET}/guide"]
+        assert json_of(lines, "ARGV") == [*USER, "--job-dir", f"gs://{BUCKET}/guide"]
         # spec/program#cluster_spec: only custom containers have one in ml v1.
         assert [line for line in lines if line.startswith("CLUSTER_SPEC ")] == ["CLUSTER_SPEC None"]
-        config = said(lines, "TF_CONFIG")
+        config = json_of(lines, "TF_CONFIG")
         assert (config["environment"], config["job"]["args"]) == ("cloud", USER)
         sizes = {role: len(hosts) for role, hosts in config["cluster"].items()}
         assert sizes == {"chief": 1, "worker": 2, "ps": 1}
@@ -306,7 +306,7 @@ def test_a_search_is_shown_best_first(submitted: Submitted, gcloud: Gcloud) -> N
         words = [word for name, value in parameters.items() for word in (f"--{name}", value)]
         assert set(parameters) == {"rate", "units", "optimizer"}
         assert parameters["units"] in ("16", "32", "64")
-        argv = said(submitted.lines(f"tuned.{id_}"), f"trial {id_} has")
+        argv = json_of(submitted.lines(f"tuned.{id_}"), f"trial {id_} has")
         assert argv[:2] == ["--epochs", "4"]
         assert argv[-2:] == ["--job-dir", f"gs://{BUCKET}/tuned/{id_}"]
         assert sorted(argv[2:-2]) == sorted(words)

@@ -16,7 +16,7 @@ from tests.e2e.hostile.table import Column, columns
 from tests.e2e.hostile.yard import MEMORY, PROCESSES, Yard, opened
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.processes import processor_seconds
-from tests.e2e.running import Service, running, said, submit
+from tests.e2e.running import Service, json_of, running, submit
 from tests.unit.test_runtimes_archives import header, zip_of_many
 from trainshed.runtimes.confinement import MOST_MEMBERS
 
@@ -109,7 +109,7 @@ def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
             if at_home is not None:
                 at_home.unlink()
         assert view["state"] == "SUCCEEDED", (view, service.lines(job, "service"))
-        yield Siege(column, yard, said(service.lines(job), "FACTS"))
+        yield Siege(column, yard, json_of(service.lines(job), "FACTS"))
 
 
 def _submit(service: Service, content: bytes, name: str = "pkg-1.0.tar.gz") -> str:

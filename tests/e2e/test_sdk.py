@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import wheel
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place, said, seen_by_sdk
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place, json_of, seen_by_sdk
 from tests.isolation import needs_view
 
 pytestmark = needs_view
@@ -177,7 +177,7 @@ def test_a_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Se
     for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1"):
         pool, index = replica.split("-")
         lines = service.lines(job["name"].rsplit("/", 1)[1], replica)
-        assert said(lines, "REPORT") == {
+        assert json_of(lines, "REPORT") == {
             "epochs": 7,
             "place": [pool, int(index)],
             "requirement": "2.5",

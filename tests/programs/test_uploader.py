@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import ROOT, Service, given_by_env, running, said
+from tests.e2e.running import ROOT, Service, given_by_env, json_of, running
 
 pytestmark = pytest.mark.programs
 
@@ -48,7 +48,7 @@ def test_what_was_written_is_uploaded_once(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    seen = said(done.stdout.splitlines(), "SEEN")
+    seen = json_of(done.stdout.splitlines(), "SEEN")
     assert seen.pop("prefix") == "trainshed/tensorboards/trainshed"
     assert {name: kind for name, (kind, _) in seen.items()} == {
         "train loss": "SCALAR",

@@ -20,8 +20,8 @@ from trainshed.access.policy import Grant
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
 from trainshed_console.inside import InsideCaller
-from trainshed_console.mcp.protocol import MOST, McpSurface
-from trainshed_console.mcp.tools import BY_NAME, TOOLS
+from trainshed_console.mcp.protocol import McpSurface
+from trainshed_console.mcp.tools import BY_NAME, MOST, TOOLS
 
 VERSION = "2026-07-28"
 OTHERS = LOCATION.replace("p1", "p2")

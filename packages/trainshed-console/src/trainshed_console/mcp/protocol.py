@@ -17,11 +17,9 @@ from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Se
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import Refused, WireError
 from trainshed_console.inside import InsideCaller
-from trainshed_console.mcp.tools import BY_NAME, TOOLS, Arguments, Inside
+from trainshed_console.mcp.tools import BY_NAME, MOST, TOOLS, Arguments, Inside
 
 VERSION: Final = "2026-07-28"
-MOST: Final = 6_000
-"""Characters of an answer: some 1,500 tokens."""
 _META: Final = "io.modelcontextprotocol/"
 _CACHED: Final = {"ttlMs": 3_600_000, "cacheScope": "public"}
 _ENCODED: Final = ("=?base64?", "?=")

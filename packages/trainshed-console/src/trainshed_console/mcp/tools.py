@@ -20,8 +20,10 @@ from trainshed_console.inside import InsideCaller
 
 KEY_LABEL: Final = "trainshed-idempotency-key"
 _MOST_LINES: Final = 40
-_ROOM: Final = 5_500
-"""Characters of lines that an answer has room for."""
+MOST: Final = 6_000
+"""Characters of an answer: some 1,500 tokens."""
+_ROOM: Final = MOST - 500
+"""Those of lines, beside what stands around them."""
 _MOST_JOBS: Final = 10
 """Jobs of one comparison (tools.toml says so, too, as of the next)."""
 _LONGEST_WAIT: Final = 50.0

@@ -10,7 +10,7 @@ from trainshed.buckets.disk.objects import Opened
 from trainshed.buckets.errors import BucketsError, RangeNotSatisfiable
 from trainshed.buckets.names import Endpoint
 from trainshed.buckets.port import ObjectRecord, read_digits
-from trainshed.buckets.rest.calls import Call, answer, header_text
+from trainshed.buckets.rest.calls import Call, header_text
 from trainshed.buckets.rest.views import record_headers
 from trainshed.buckets.settings import HEADERS
 from trainshed.httpd.messages import Receive, Response, Send
@@ -66,13 +66,11 @@ def _answer(call: Call, opened: Opened) -> Response:
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{record.size}"
         headers["Content-Length"] = str(end - start)
         content = _content(call, opened, start, end)
+    whole = ContentResponse(call, opened, content, status, headers)
     if call.request.method == "HEAD":
         opened.close()
-        headed = answer(status=status, headers=headers)
-        if "Content-Length" not in headers:  # That of the unpacked content is not known.
-            headed.headers.remove((b"content-length", b"0"))
-        return headed
-    return ContentResponse(call, opened, content, status, headers)
+        return Response(b"", status, whole.headers)
+    return whole
 
 
 class ContentResponse(Response):
