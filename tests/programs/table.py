@@ -66,10 +66,6 @@ PROGRAMS = (
         "joblib_model", script="submit.py", data=("housing.csv",), small=True,
     ),
     Program(
-        "absl_json", _SDK_GRPC, _SCIKIT_LEARN, "clusters/model/model.pkl", "pickled_model",
-        script=_NOTEBOOK,
-    ),
-    Program(
         "lightgbm_script", _SDK, _SCIKIT_LEARN, "lightgbm/model/model.txt", "lightgbm_model",
         script=_NOTEBOOK, data=("housing.csv",), small=True,
     ),
@@ -128,10 +124,6 @@ PROGRAMS = (
     Program(
         "tf26_summary_tuning", _ML, "2.6", "summaries/*/model/saved_model.pb", "saved_model",
         metric=True,
-    ),
-    Program(
-        "tf211_custom_loop", _AI, "tf-cpu.2-11", "boston/model/saved_model.pb", "saved_model",
-        data=("housing.csv",), also=("boston/checkpoints/checkpoint", "boston/logs/events.*"),
     ),
     Program(
         "tf211_datasets_hub", _SDK, "tf-cpu.2-11", "reviews/model/saved_model.pb", "saved_model",
