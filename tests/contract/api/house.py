@@ -81,6 +81,9 @@ class Buckets:
     def is_unmounted(self, name: str) -> bool:
         return name == "afar"
 
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        return ((f"of-{project}", "/data/buckets/now"),)
+
     def has_object(self, uri: str) -> bool:
         return "missing" not in uri
 

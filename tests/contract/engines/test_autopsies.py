@@ -1,15 +1,20 @@
 """What failed replicas left: kept, looked at, copied, and gone in time (spec/operations#autopsies)."""
 
 import asyncio
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, House
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from tests.contract.engines.test_terminals import shown
 from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest
 from trainshed.engines.local import autopsies
+from trainshed.replica.supervisor.shells import MOST
+from trainshed.replica.system.trees import TreeSize
 
 HOUR = 3600 * 10**9
 
@@ -90,12 +95,13 @@ async def test_a_terminal_begins_with_what_one_sees(house: House) -> None:
     assert "\x1b[31m" not in seen
 
 
-async def test_nothing_runs_on_when_the_shell_is_left(house: House, mark: str) -> None:
+@pytest.mark.parametrize("script", ["sleep 100; :' &", "while :; do (sleep 1 &); sleep 0.1; done'"])
+async def test_nothing_runs_on_when_the_shell_is_left(house: House, mark: str, script: str) -> None:
+    """Neither what it leaves nor a shell that stays, and whose orphans end all the time."""
     await keeping(house)
     uid = await failed(house, "exit 1")
     terminal = await look(house, uid)
-    script = f"trap '' HUP; sh -c ': {mark}; echo on; sleep 100; :' &\n"
-    await terminal.write(script.encode())
+    await terminal.write(f"trap '' HUP; sh -c ': {mark}; echo on; {script}\n".encode())
     assert b"on" in await terminal.read()
     left = commands(mark)
     assert left
@@ -117,10 +123,11 @@ async def test_they_are_found_again_and_go_in_time(house: House) -> None:
         await look(house, uid)
 
 
+@pytest.mark.parametrize(("limit", "most"), [("MOST_BYTES", 6 << 20), ("MOST", 1)])
 async def test_the_oldest_goes_first_when_it_is_too_much(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: House, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(autopsies, "MOST_BYTES", 6 << 20)
+    monkeypatch.setattr(autopsies, limit, most)
     time = await keeping(house)
     # Bytes that no file system leaves out.
     fill = "head -c 4000000 /dev/urandom >big; exit 1"
@@ -143,3 +150,46 @@ async def test_it_is_deleted_but_not_under_somebodys_feet(house: House) -> None:
     assert await house.engine.delete_autopsy(uid, 1, PRIMARY)
     assert not await house.engine.delete_autopsy(uid, 1, PRIMARY)
     assert house.engine.autopsies(uid) == ()
+
+
+async def test_a_shell_has_todays_buckets_and_nobody_elses_users_or_addresses(
+    house: House, tmp_path: Path
+) -> None:
+    """What its program had may be another project's by now, as is a replica's address."""
+    await keeping(house)
+    uid = await failed(house, "exit 1", buckets=(("gone", str(tmp_path)),))
+    [other] = await house.allocate(uid)
+    bind = f"import socket; socket.socket().bind(('{other.address}', 0))"
+    look_around = f'ls /gcs; cat /proc/self/uid_map; {PYTHON} -c "{bind}"\n'
+    terminal = await look(house, uid, buckets=(("now", str(tmp_path)),))
+    seen = await shown(terminal, look_around.encode())
+    if house.engine.capabilities().stable_hostname:
+        assert seen.splitlines()[0] == "now"
+    assert str(other.users) not in seen
+    assert "Cannot assign requested address" in seen
+
+
+async def test_they_are_weighed_one_by_one_and_shells_are_few(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weighing leaves threads to others, and its steps are short."""
+    weigh, busy = TreeSize.go_on, threading.Lock()
+
+    def go_on(tree: TreeSize, seconds: float) -> bool:
+        assert seconds < 1 and busy.acquire(blocking=False)
+        time.sleep(0.02)
+        busy.release()
+        return weigh(tree, seconds)
+
+    monkeypatch.setattr(TreeSize, "go_on", go_on)
+    await keeping(house)
+    uids = [await failed(house, "exit 1") for _ in range(3)]
+    await house.restart()
+    for uid in uids:
+        assert (await weighed(house, uid)).size
+    terminals = [await look(house, uids[0]) for _ in range(MOST)]
+    with pytest.raises(TerminalRefused, match="8 shells are open"):
+        await look(house, uids[0])
+    terminals.append(await look(house, uids[1]))
+    for terminal in terminals:
+        terminal.close()

@@ -34,6 +34,8 @@ class TerminalRequest(Struct, frozen=True):
     #: What to connect to in place of a shell: the number of a TCP port, or the name of a Unix socket in the
     #: program's directory.
     port: str | None = None
+    #: (name, directory) of the buckets that it sees in an autopsy.
+    buckets: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for what no shell can be given."""

@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from trainshed.replica import protocol
-from trainshed.replica.sandbox import call_filter, levels, users
+from trainshed.replica.sandbox import call_filter, levels, socket_calls, users
 from trainshed.replica.supervisor import main_process, program, shells, start
-from trainshed.replica.system import cgroups, kernel, processes, unix_sockets
+from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
 
 _QUIET_MS = 120
 """Milliseconds without a request before an idle shim is forked: by then the programs that were requested have
@@ -211,7 +211,6 @@ def _attempt(level: str, slot: str, say: int) -> str:
         os.write(say, _WORKS.encode())
 
     hosts = os.path.join(slot, "hosts")
-    own = level == protocol.LEVEL_OWN
     plan = protocol.LaunchDocument(
         incarnation=1,
         program=protocol.Program(argv=[], environ={}),
@@ -221,7 +220,7 @@ def _attempt(level: str, slot: str, say: int) -> str:
             hosts=hosts,
             buckets=[("probe", slot)],
             hidden=[slot],
-            users=(_PROBE_USERS, users.COUNT) if own else (),
+            users=(_PROBE_USERS, users.COUNT) if level == protocol.LEVEL_OWN else (),
         ),
         limits=protocol.Limits(),
         network=protocol.Network(),
@@ -240,17 +239,19 @@ def _attempt(level: str, slot: str, say: int) -> str:
     return ""
 
 
-def _have_become(main: main_process.MainProcess, order: bytes) -> None:
-    """Give a main process its order, and wait until it has become what it is to be. Raises OSError."""
+def _have_become(main: main_process.MainProcess, order: bytes) -> int:
+    """Give a main process its order, and wait until it has become what it is to be. Returns the handle on
+    which its socket calls are asked about; -1 = there is none. Raises OSError."""
     for line in (order.rstrip(b"\n"), b"claimed", b"go"):
         main.say(line)
-    lines = b""
-    # Handles of what it asks about socket calls are closed so.
-    while data := main.control.recv(4096):
-        lines += data
+    lines, handles = b"", list[int]()
+    while (received := unix_sockets.receive_beside(main.control))[0]:
+        lines += received[0]
+        handles += received[1]
     for line in lines.splitlines():
         if line.startswith(b"failed "):
             raise OSError(line.partition(b" ")[2].decode("utf-8", "replace"))
+    return handles[0] if lines.startswith(b"asked\n") else -1
 
 
 def open_autopsy(order: bytes, connection: socket.socket) -> None:
@@ -269,7 +270,10 @@ def open_autopsy(order: bytes, connection: socket.socket) -> None:
         if isinstance(enclosed.main, OSError):
             raise enclosed.main
         groups.create()
-        _attend(enclosed.main, order, connection)
+        handle, network = _have_become(enclosed.main, order), plan.network
+        port, kept = network.cluster_port, network.kept_ports
+        calls = socket_calls.SocketCalls(handle, network.address, port, {}, kept)
+        _attend(enclosed.main.process, connection, calls)
     except OSError as error:
         shells.refuse(connection, "its view cannot be made: %s" % error)
     finally:
@@ -277,29 +281,31 @@ def open_autopsy(order: bytes, connection: socket.socket) -> None:
         cgroups.remove(groups.directories())
 
 
-def _attend(main: main_process.MainProcess, order: bytes, connection: socket.socket) -> None:
-    """Have the main process become the shell, and tell of its end; hang it up if the other end is closed.
-    Raises OSError."""
-    children = kernel.child_signals()
-    _have_become(main, order)
-    poll = select.poll()
-    poll.register(children, select.POLLIN)
-    poll.register(connection, 0)  # Tells that the other end is closed all the same.
-    patience: float | None = None
+def _attend(shell: int, connection: socket.socket, calls: socket_calls.SocketCalls) -> None:
+    """Make the socket calls of a shell, and tell of its end; hang it up if the other end is closed."""
+    children, events = kernel.child_signals(), loop.Loop()
+
+    def wake() -> None:
+        os.read(children, 512)
+
+    def answer() -> None:
+        if not calls.answer():
+            events.drop(calls.fileno())
+
+    def hang_up() -> None:
+        events.drop(connection.fileno())
+        for number in (signal.SIGHUP, signal.SIGCONT):
+            processes.send(shell, number)
+        events.after(shells.GRACE, lambda: processes.send(shell, signal.SIGKILL))
+
+    events.add(children, wake)
+    if calls.fileno() >= 0:
+        events.add(calls.fileno(), answer)
+    # That the other end is closed is told all the same.
+    events.add(connection.fileno(), hang_up, 0)
     while True:
         child, status = os.waitpid(-1, os.WNOHANG)
-        if child == main.process:
+        if child == shell:
             shells.tell_end(connection, status)
             return
-        if child:
-            continue
-        ready = [handle for handle, _ in poll.poll(patience)]
-        if children in ready:
-            os.read(children, 512)
-        elif ready:
-            poll.unregister(connection)
-            patience = shells.GRACE * 1000
-            for number in (signal.SIGHUP, signal.SIGCONT):
-                processes.send(main.process, number)
-        else:
-            return
+        events.turn(0 if child else None)

@@ -1,5 +1,7 @@
 """Opens the shell of a ticket: finds the replica, asks the engine, and records it in the timeline."""
 
+from msgspec.structs import replace
+
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.links import Ticket
@@ -66,6 +68,8 @@ async def open_shell(
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     try:
         if ticket.autopsy is not None:
+            # A bucket that its program saw may be another project's by now.
+            wish = replace(wish, buckets=services.buckets.shown(job.name.project_id))
             terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, wish)
         else:
             replica = live_replica(job, ticket.replica, shells.autopsies(job.uid), ticket.principal)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 import os
 import shlex
 import socket
@@ -26,13 +25,14 @@ from msgspec.structs import replace
 from trainshed.access.redaction import redacted, without
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRefused, TerminalRequest
+from trainshed.engines.launch.documents import PROGRAM_PORT
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.local.terminals import LocalTerminal, shell_order, taken
+from trainshed.engines.local.terminals import LocalTerminal, handed_over, shell_order
 from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew
 from trainshed.replica import protocol
-from trainshed.replica.supervisor import journal
+from trainshed.replica.supervisor import journal, shells
 from trainshed.replica.system import durable, trees
 from trainshed.telemetry.lines import about
 
@@ -47,6 +47,10 @@ _NO_SUCH = "nothing is kept of it; `trainshed jobs describe JOB` says what is"
 _GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 MOST_BYTES = 10 << 30
 """Kept in all; the oldest go first."""
+MOST = 1000
+"""Autopsies kept, likewise: each keeps its users from other replicas."""
+_ADDRESS = "127.63.0.2"
+"""What is theirs of the machine's network: their replicas' addresses are given to others."""
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
@@ -76,10 +80,15 @@ class Autopsies:
         self._swept = swept
         self._spawner = spawner
         self._kept: dict[Key, Autopsy] = {}
+        #: The first user id of each that has its own, which no replica may have meanwhile: its endpoint would
+        #: take a shell in the autopsy for the replica's.
+        self.users: dict[Key, int] = {}
         #: Shells in each that has any.
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
+        #: Others need the threads, too.
+        self._weighing = asyncio.Lock()
 
     async def start(self) -> None:
         """Find what an earlier service kept, and delete what has expired."""
@@ -104,8 +113,22 @@ class Autopsies:
         if not self._ttl or not failed:
             return
         for replica, slot in failed.items():
-            if (slot / PLAN).exists():
-                self._keep(job_uid, attempt, replica, slot)
+            if not (slot / PLAN).exists():
+                continue
+            key = job_uid, attempt, replica
+            directory = self._directory(key)
+            try:
+                # The hosts file is the gang's: the slot keeps a link.
+                with contextlib.suppress(OSError):
+                    os.link(slot.parent / protocol.HOSTS, slot / protocol.HOSTS)
+                directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.utime(slot / PLAN, ns=(self._now(), self._now()))
+                slot.rename(directory)
+            except OSError as error:
+                subject = about(log, job_uid, attempt=attempt, replica=replica)
+                subject.warning("autopsy not kept: %s", error)
+            else:
+                self._take_up(key, directory)
         self._tidy()
 
     def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -117,11 +140,13 @@ class Autopsies:
         level. Raises TerminalRefused."""
         if (autopsy := self._kept.get(key)) is None:
             raise TerminalRefused(_NO_SUCH)
+        if self._open[key] >= shells.MOST:
+            raise TerminalRefused(f"{shells.MOST} shells are open in it already; close one")
         directory = self._directory(key)
         message = {
             "autopsy": True,
             "slot": str(directory),
-            "plan": _document(directory, level).to_message(),
+            "plan": _document(directory, level, request),
             "shell": shell_order(request),
         }
         self._open[key] += 1
@@ -134,8 +159,9 @@ class Autopsies:
                     ours.close()
                     raise TerminalRefused(str(failure)) from failure
             greeting = banner(autopsy) if request.is_terminal and not request.command else ""
-            return await taken(
+            return LocalTerminal(
                 ours,
+                await handed_over(ours),
                 is_terminal=request.is_terminal,
                 greeting=greeting.replace("\n", "\r\n").encode(),
                 closed=lambda: self._closed(key),
@@ -159,6 +185,7 @@ class Autopsies:
     def _discard(self, key: Key) -> bool:
         if self._kept.pop(key, None) is None:
             return False
+        self.users.pop(key, None)
         directory = self._directory(key)
         with contextlib.suppress(FileNotFoundError):
             directory.rename(self._trash / uuid.uuid4().hex)
@@ -172,22 +199,6 @@ class Autopsies:
         job_uid, attempt, replica = key
         return self._root / str(job_uid) / str(attempt) / str(replica)
 
-    def _keep(self, job_uid: JobUid, attempt: int, replica: ReplicaId, slot: Path) -> None:
-        key = (job_uid, attempt, replica)
-        directory = self._directory(key)
-        try:
-            # The hosts file is the gang's: the slot keeps a link.
-            with contextlib.suppress(OSError):
-                os.link(slot.parent / protocol.HOSTS, slot / protocol.HOSTS)
-            directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.utime(slot / PLAN, ns=(self._now(), self._now()))
-            slot.rename(directory)
-        except OSError as error:
-            subject = about(log, job_uid, attempt=attempt, replica=replica)
-            subject.warning("autopsy not kept: %s", error)
-            return
-        self._take_up(key, directory)
-
     def _lying(self) -> Iterable[tuple[Key, Path]]:
         for directory in self._root.glob("*/*/*"):
             job, attempt = directory.parent.parent.name, directory.parent.name
@@ -197,17 +208,38 @@ class Autopsies:
                     yield key, directory
 
     def _take_up(self, key: Key, directory: Path) -> None:
-        self._kept[key] = _autopsy(key, directory, self._ttl or 0)
+        kept = (directory / PLAN).stat().st_mtime_ns
+        plan = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
+        entries = journal.Entries(str(directory))
+        unknown = journal.lost_record("nothing more is known of it")
+        record = entries.record(entries.latest) or unknown
+        self._kept[key] = Autopsy(
+            *key,
+            incarnation=entries.latest,
+            kept=kept,
+            expires=kept + (self._ttl or 0),
+            exit_code=record.get("exit_code"),
+            signal=record.get("signal"),
+            oom=record.get("oom", False),
+            lost=record.get("lost"),
+            tail=record.get("tail", ""),
+            argv=tuple(plan.get("argv", ())),
+        )
+        if users := plan.get("users"):
+            self.users[key] = users[0]
         what = f"job {key[0]}: weighing what {key[2]} left"
         self._tasks.begin(self._weigh(key, directory), what)
 
     async def _weigh(self, key: Key, directory: Path) -> None:
         size = 0
         # The files are what was promised; their size is only needed for the limit.
-        with contextlib.suppress(OSError):
-            tree = trees.TreeSize(str(directory))
-            await asyncio.to_thread(tree.go_on, math.inf)
-            size = tree.found
+        async with self._weighing:
+            with contextlib.suppress(OSError):
+                tree = trees.TreeSize(str(directory))
+                # In short steps, for which the service's end waits.
+                while not await asyncio.to_thread(tree.go_on, 0.1):
+                    pass
+                size = tree.found
         if (autopsy := self._kept.get(key)) is not None:
             self._kept[key] = replace(autopsy, size=size)
             self._tidy()
@@ -218,19 +250,18 @@ class Autopsies:
         ours = sorted(self._kept.items(), key=lambda item: item[1].kept)
         ours = [(key, autopsy) for key, autopsy in ours if key not in self._open]
         total = sum(autopsy.size or 0 for autopsy in self._kept.values())
-        for key, autopsy in ours:
-            if autopsy.expires <= now or total > MOST_BYTES:
+        spare = len(self._kept) - MOST
+        for number, (key, autopsy) in enumerate(ours):
+            if autopsy.expires <= now or total > MOST_BYTES or number < spare:
                 total -= autopsy.size or 0
                 self._discard(key)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         # Open ones are examined again when they are closed.
         ends = [autopsy.expires for key, autopsy in self._kept.items() if key not in self._open]
         if ends:
-            left = (min(ends) - now) / 1e9
             # Clocks are set and machines sleep: check at least once an hour.
-            pause = min(max(left, 1.0), _HOUR)
+            pause = min(max((min(ends) - now) / 1e9, 1.0), _HOUR)
             self._timer = asyncio.get_running_loop().call_later(pause, self._tidy)
 
 
@@ -240,27 +271,6 @@ def _note(started: Mapping[Path, protocol.Message]) -> None:
         # A full disk, for example, costs the autopsy but not the program.
         with contextlib.suppress(OSError):
             durable.write(str(slot / PLAN), text, sync=False)
-
-
-def _autopsy(key: Key, directory: Path, ttl: int) -> Autopsy:
-    kept = (directory / PLAN).stat().st_mtime_ns
-    entries = journal.Entries(str(directory))
-    record = entries.record(entries.latest) or journal.lost_record("nothing more is known of it")
-    plan: dict[str, Any] = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
-    return Autopsy(
-        job_uid=key[0],
-        attempt=key[1],
-        replica=key[2],
-        incarnation=entries.latest,
-        kept=kept,
-        expires=kept + ttl,
-        exit_code=record.get("exit_code"),
-        signal=record.get("signal"),
-        oom=record.get("oom", False),
-        lost=record.get("lost"),
-        tail=record.get("tail", ""),
-        argv=tuple(plan.get("argv", ())),
-    )
 
 
 def _without_secrets(document: protocol.Message) -> protocol.Message:
@@ -286,21 +296,14 @@ def banner(autopsy: Autopsy) -> str:
         f"Kept until {until:%Y-%m-%d %H:%M} UTC. What is changed here stays until then.",
     ]
     if tail := autopsy.tail.rstrip():
-        lines += [
-            "The end of its log:",
-            *(f"  {line}" for line in printable(tail).splitlines()[-10:]),
-        ]
+        # Without the control characters that a terminal would obey.
+        shown = (c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in tail)
+        last = "".join(shown).splitlines()[-10:]
+        lines += ["The end of its log:", *(f"  {line}" for line in last)]
     return "".join(f"{line}\n" for line in lines if line) + "\n"
 
 
-def printable(text: str) -> str:
-    """Return a program's text without the control characters that a terminal would obey."""
-    return "".join(
-        c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
-
-
-def _document(directory: Path, level: str) -> protocol.LaunchDocument:
+def _document(directory: Path, level: str, request: TerminalRequest) -> protocol.Message:
     """Turn the document by which the program was started into one of a sandbox without a program. Raises
     TerminalRefused."""
     capture = durable.read_document(str(directory / PLAN))
@@ -320,6 +323,10 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         "level": level,
         "hosts": str(hosts),
         "logs": "",
+        "buckets": request.buckets if namespaced else (),
+        # Its socket calls are filtered as its program's were.
+        "address": _ADDRESS,
+        "cluster_port": PROGRAM_PORT,
         # It gets its own control group: the replica's next attempt, or another shell, may be running.
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
         # It has no GPUs.
@@ -334,4 +341,4 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         plan["directory"] = plan.get("directory") or f"{files}/work"
     elif not namespaced:
         plan["environ"] = {n: value.replace(files, now) for n, value in plan["environ"].items()}
-    return protocol.LaunchDocument.from_message(plan)
+    return plan

@@ -95,6 +95,7 @@ class LocalEngine:
             self._events.put_nowait,
             self._look_into,
             address=options.address,
+            kept=self._autopsies.users.values(),
         )
         self._reconciler = Reconciler(
             self._gangs.slot_handles,
@@ -185,7 +186,11 @@ class LocalEngine:
         self._reconciler.watch()
         async for some in in_turns(fresh, _IN_A_TURN):
             for slot_handle, _, _ in some:
-                await self._request(slot_handle)
+                try:
+                    await self._fork(slot_handle)
+                except (EngineUnavailable, OSError):
+                    # The others are started nevertheless; the reconciler retries this one, or gives it up.
+                    self._reconciler.reconcile(slot_handle)
         # Only failures need this, so that no start waits for it.
         await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
@@ -275,9 +280,8 @@ class LocalEngine:
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
-        return await self._autopsies.open(
-            (job_uid, attempt, replica), request, self._probe.host.level
-        )
+        key = job_uid, attempt, replica
+        return await self._autopsies.open(key, request, self._probe.host.level)
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         return self._autopsies.delete((job_uid, attempt, replica))
@@ -348,13 +352,6 @@ class LocalEngine:
             if (machine_hosts := self._probe.machine_hosts) is not None:
                 machine_hosts.write(hosts)
             return self._layout.write_hosts(job_uid, attempt, text)
-
-    async def _request(self, slot_handle: SlotHandle) -> None:
-        try:
-            await self._fork(slot_handle)
-        except (EngineUnavailable, OSError):
-            # The others are started nevertheless; the reconciler retries this one, or gives it up.
-            self._reconciler.reconcile(slot_handle)
 
     def _look_into(self, slot_handle: SlotHandle) -> None:
         self._reconciler.reconcile(slot_handle)

@@ -4,7 +4,7 @@ them to other nodes and takes them back."""
 import asyncio
 import hashlib
 import socket
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -50,12 +50,14 @@ class Gangs:
         unclear: Callable[[SlotHandle], None],
         *,
         address: str | None = None,
+        kept: Collection[int] = (),
     ) -> None:
         """`address`: the machine's, if other machines are to reach replicas; None = each replica has its own
-        loopback address."""
+        loopback address. `kept`: the first user ids of those that left something, always as of now."""
         self._layout = layout
         self._probe = host_probe
         self._address = address
+        self._kept = kept
         #: Tells this service from others on the machine.
         self._identity = identity
         #: Passed to each `SlotHandle`, as is `unclear`.
@@ -124,7 +126,7 @@ class Gangs:
             taken,
             self._probe.shares,
             resolves=self._probe.is_named,
-            own_users=self._probe.host.level == protocol.LEVEL_OWN,
+            kept=self._kept if self._probe.host.level == protocol.LEVEL_OWN else None,
             shared=self._address,
         )
         with written_down(f"the slots of job {job_uid}"):
@@ -189,17 +191,17 @@ def new_slots(
     shares: Shares,
     *,
     resolves: bool,
-    own_users: bool = False,
+    kept: Iterable[int] | None = None,
     shared: str | None = None,
 ) -> tuple[Slot, ...]:
     """Choose the slots of a gang beside those that are taken. `identity`: tells this service from others on
-    the machine. `resolves`: replicas can resolve their peers' hostnames. `own_users`: each gets its own user
-    ids. `shared`: the machine's address, which all have, each with a port that is free there; None = each has
-    its own address."""
+    the machine. `resolves`: replicas can resolve their peers' hostnames. `kept`: first user ids that are
+    taken beside theirs; None = none gets its own. `shared`: the machine's address, which all have, each with
+    a port that is free there; None = each has its own address."""
     others = list(taken)
     addresses = {slot.endpoint or slot.address for slot in others}
     ports = {slot.port for slot in others}
-    ranges = {slot.users for slot in others}
+    ranges = {*(kept or ()), *(slot.users for slot in others)}
     made: list[Slot] = []
     for request in requests:
         endpoint = None
@@ -212,7 +214,7 @@ def new_slots(
         ports.add(port)
         host = request.hostname if resolves else address
         devices = _devices(request, [*others, *made], shares)
-        first = choose_users(identity, job_uid, request.replica, ranges) if own_users else None
+        first = None if kept is None else choose_users(identity, job_uid, request.replica, ranges)
         ranges.add(first)
         made.append(
             Slot(

@@ -56,8 +56,8 @@ class Layout:
         return self.slots / f"{job_uid}/{attempt}"
 
     def gangs(self) -> Iterator[tuple[tuple[JobUid, int], tuple[Slot, ...]]]:
-        """Yield every attempt that has a directory, with its slots, in no order. Removes the directories of
-        jobs that have no attempt left."""
+        """Yield every attempt that has a directory, with its slots (() = none were given out), in no order.
+        Removes the directories of jobs that have no attempt left."""
         for job in self.slots.iterdir():
             if job.name.isdigit():
                 attempts = [entry.name for entry in job.iterdir() if entry.name.isdigit()]
@@ -66,20 +66,13 @@ class Layout:
                         job.rmdir()
                 for attempt in attempts:
                     key = JobUid(int(job.name)), int(attempt)
-                    yield key, self._read(*key)
-
-    def _read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
-        """Return the gang's slots as they were given out; () if none were."""
-        documents = durable.read_document(str(self.attempt(job_uid, attempt) / SLOTS)) or {}
-        return tuple(
-            Slot(ReplicaId.parse(replica), **fields) for replica, fields in documents.items()
-        )
+                    slots = durable.read_document(str(job / attempt / SLOTS)) or {}
+                    yield key, tuple(Slot(ReplicaId.parse(name), **slots[name]) for name in slots)
 
     def make_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
         """Make the directories of these slots. Called before `write`, whose record says that they exist."""
         directory = self.attempt(job_uid, attempt)
-        directory.parent.mkdir(exist_ok=True)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         for slot in slots:
             (directory / str(slot.replica)).mkdir(mode=0o700, exist_ok=True)
 

@@ -82,9 +82,8 @@ class ZygoteHandle:
         end."""
         if at_once or self._turn.locked():
             self.kill()
-        async with (
-            self._turn
-        ):  # Tasks that waited to hand something over no longer use the connection.
+        # Tasks that waited to hand something over no longer use the connection.
+        async with self._turn:
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:

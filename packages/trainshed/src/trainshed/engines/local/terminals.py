@@ -209,29 +209,15 @@ async def open_in(
         connection.send(protocol.encode(shell_order(request)))
     except OSError:
         raise TerminalRefused("it is only just starting, or ending; try again") from None
+    handle = await handed_over(connection)
     if not request.port:
-        return await taken(connection, is_terminal=request.is_terminal)
-    with connection:
-        there = socket.socket(fileno=await _handed_over(connection))
+        return LocalTerminal(connection, handle, is_terminal=request.is_terminal)
+    connection.close()
+    there = socket.socket(fileno=handle)
     return LocalPort(*await asyncio.open_connection(sock=there))
 
 
-async def taken(
-    connection: socket.socket,
-    *,
-    is_terminal: bool,
-    greeting: bytes = b"",
-    closed: Callable[[], None] | None = None,
-) -> LocalTerminal:
-    """Wait for the shell that was ordered on a connection, and take the connection over. `greeting`: text
-    that is read first. `closed`: called when the shell is closed. Raises TerminalRefused."""
-    handle = await _handed_over(connection)
-    return LocalTerminal(
-        connection, handle, is_terminal=is_terminal, greeting=greeting, closed=closed
-    )
-
-
-async def _handed_over(connection: socket.socket) -> int:
+async def handed_over(connection: socket.socket) -> int:
     """Wait for the handle that answers an order. Raises TerminalRefused, and then closes the connection."""
     connection.setblocking(False)
     handles: list[int] = []
