@@ -17,7 +17,7 @@ from tests.unit.jobs import CREATED
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.study.changes import assigned, completed
+from trainshed.core.study.changes import assigned, completed, stopped
 from trainshed.core.study.records import Measurement, Parameters, Study, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import StudySpec
 from trainshed.store.notices import Notices
@@ -308,13 +308,15 @@ def test_a_store_that_cannot_be_read_for_a_while_is_asked_again() -> None:
 def test_the_study_s_rule_is_asked_about_a_trial_that_runs() -> None:
     """spec/tuning#early-stopping; facts/tuning#vizier."""
     bureau = Bureau(bar=0.5)
-    good, bad, short = (
+    good, bad, short, stopping = (
         bureau.request(0.1, 0.6, 0.7),
         bureau.request(0.2, 0.6, 0.1),
         bureau.request(0.3),
+        bureau.request(0.4),
     )
-    checks = [bureau.check(number) for number in (good, bad, short)]
+    bureau.changes(stopping, stopped)
+    checks = [bureau.check(number) for number in (good, bad, short, stopping)]
     bureau.serve()
-    assert [bureau.operation(name).should_stop for name in checks] == [False, True, False]
+    assert [bureau.operation(name).should_stop for name in checks] == [False, True, False, True]
     states = [trial.state for trial in bureau.trials()]
-    assert states == [TrialState.REQUESTED, TrialState.STOPPING, TrialState.REQUESTED]
+    assert states == [TrialState.REQUESTED, TrialState.STOPPING] * 2

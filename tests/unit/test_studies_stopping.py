@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainshed.core.study.records import Measurement
 from trainshed.core.study.spec import Goal, MedianStopping, Metric, Selection, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
-from trainshed.studies.stopping import decide
+from trainshed.studies.stopping import decide_all
 
 pytestmark = pytest.mark.numerical
 NS = 1_000_000_000
@@ -52,6 +52,10 @@ FINISHED = [curve(i, rising(0.5 + 0.04 * i, 8 + i % 3)) for i in range(1, 11)]
 FINISHED.append(curve(11, [-1.7e308] * 2))  # It diverged: its sum is no float any more.
 HOPELESS = curve(99, rising(0.3)[:30], over=False)
 PROMISING = curve(98, rising(0.95)[:30], over=False)
+
+
+def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVerdict:
+    return decide_all(spec, [*others, trial], (trial.number,))[0]
 
 
 def verdict(trial: Curve, others: Sequence[Curve], goal: Goal) -> StoppingVerdict:
@@ -104,6 +108,7 @@ def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectiv
     st.lists(st.lists(st.floats(-1, 1), min_size=5, max_size=12), min_size=6, max_size=9),
     st.lists(st.floats(-1, 1), min_size=1, max_size=12),
 )
+@example(Goal.MAXIMIZE, Selection.LAST, [[0.1] * 3] * 6, [0.1] * 3)  # Their sum is rounded up.
 def test_best_so_far_is_never_stopped(
     goal: Goal, selection: Selection, others: list[list[float]], own: list[float]
 ) -> None:
@@ -121,3 +126,10 @@ def test_only_those_count_who_had_measured_by_then() -> None:
     late = [Curve(i, (Measurement((("m", 5.0),), 40),), True) for i in range(1, 9)]
     decision = decide(study(), curve(9, [0.1] * 10, over=False), late)
     assert decision.why.startswith("Too early: 0 trials")
+
+
+def test_curves_are_read_once_for_all_verdicts() -> None:
+    """Five hundred of a thousand points each, for a hundred trials, would hold up the job for a minute."""
+    once = [Curve(other.number, iter(other.measurements), True) for other in FINISHED]  # pyright: ignore[reportArgumentType] # on purpose
+    verdicts = decide_all(study(), [*once, HOPELESS], (HOPELESS.number, HOPELESS.number))
+    assert all(verdict.should_stop for verdict in verdicts)

@@ -98,6 +98,8 @@ def test_a_job_none_of_whose_trials_has_a_result_fails() -> None:
     assert subject.job.error is not None
     assert "None of the 2 trials has a result" in subject.job.error.message
     assert not subject.wrong()
+    error = Play(tuning(), points=0).look().job.error
+    assert error is not None and "jobs that this one resumes" in error.message
 
 
 # --- too many failures ---

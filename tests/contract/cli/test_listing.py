@@ -51,7 +51,7 @@ STUDY: dict[str, Any] = {
     "name": f"{PLACE}/studies/9",
     "displayName": "find-it",
     "state": "ACTIVE",
-    "studySpec": {"metrics": [{"metricId": "acc", "goal": "MAXIMIZE"}]},
+    "studySpec": {"metrics": [{"metricId": "acc"}, {"metricId": "loss", "goal": "MINIMIZE"}]},
     "createTime": AT,
 }
 SECRET: dict[str, Any] = {
@@ -104,7 +104,7 @@ SECRET: dict[str, Any] = {
             f"/v1/{PLACE}/studies",
             STUDY,
             "STUDY NAME STATE METRICS ALGORITHM CREATED",
-            f"9  find-it  ACTIVE  maximize acc  –  {SHOWN}",
+            f"9  find-it  ACTIVE  maximize acc, minimize loss  –  {SHOWN}",
         ),
     ],
 )

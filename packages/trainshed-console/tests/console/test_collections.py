@@ -20,7 +20,7 @@ from trainshed.core.pipelines import ModelVersion
 from trainshed_console.pages import collections
 
 SPEC = {
-    "metrics": [{"metricId": metric, "goal": "MINIMIZE"} for metric in ("loss", "seconds")],
+    "metrics": [{"metricId": "accuracy"}, {"metricId": "seconds", "goal": "MINIMIZE"}],
     "parameters": [
         {
             "parameterId": "rate",
@@ -38,11 +38,11 @@ async def made(house: ConsoleHouse, path: str, body: object) -> Any:
 
 async def test_a_study_has_a_page_with_its_trials(house: ConsoleHouse, browser: Browser) -> None:
     study = await made(house, f"{LOCATION}/studies", {"displayName": "fast", "studySpec": SPEC})
-    for rate, loss, seconds in ((0.01, 0.5, 9), (0.1, 0.25, 8), (0.2, 0.125, 20)):
+    for rate, accuracy, seconds in ((0.01, 0.125, 9), (0.1, 0.25, 8), (0.2, 0.5, 20)):
         point = {"rate": rate, "kind": "adam"}.items()
         parameters = [{"parameterId": name, "value": value} for name, value in point]
         trial = await made(house, f"/v1/{study['name']}/trials", {"parameters": parameters})
-        measured = {"loss": loss, "seconds": seconds}.items()
+        measured = {"accuracy": accuracy, "seconds": seconds}.items()
         metrics = [{"metricId": name, "value": value} for name, value in measured]
         final = {"stepCount": "3", "metrics": metrics}
         await made(house, f"/v1/{trial['name']}:complete", {"finalMeasurement": final})
@@ -51,13 +51,14 @@ async def test_a_study_has_a_page_with_its_trials(house: ConsoleHouse, browser: 
     assert f'href="{path}"' in listed
     page = await browser.get(f"{path}&trial=2")
     text = text_of(page)
-    assert "minimize loss, minimize seconds" in text
+    assert "maximize accuracy, minimize seconds" in text
+    assert curves_of(page)[0]["lines"][1] == ["best so far", [0.125, 0.25, 0.5], "steps"]
     assert "0.001 to 1, log" in text
-    assert "loss against seconds" in text
+    assert "accuracy against seconds" in text
     assert "Trial 2, step by step" in text
     drawn = (await browser.get(path.replace("?", "/outlook?") + "&parameter=rate")).json
-    assert (drawn["metric"], drawn["isMaximized"], drawn["best"]) == ("loss", False, 3)
-    assert [value for _, value in drawn["points"]] == [0.5, 0.25, 0.125]
+    assert (drawn["metric"], drawn["isMaximized"], drawn["best"]) == ("accuracy", True, 3)
+    assert [value for _, value in drawn["points"]] == [0.125, 0.25, 0.5]
     assert drawn["axes"][0]["isLog"] and len(drawn["expected"]) > 50
     refused = await browser.get(path.replace("?", "/outlook?") + "&parameter=nothing")
     assert refused.status == 400 and "kind, rate" in text_of(refused)

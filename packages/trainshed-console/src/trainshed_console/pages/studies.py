@@ -93,7 +93,7 @@ def search_of(
     optimal trials; `chosen`: the number of the trial whose curve is shown, "" = none; `order`: see
     `Search`."""
     metrics = tuple(
-        Metric(metric["metricId"], metric.get("goal") == "MAXIMIZE") for metric in spec["metrics"]
+        Metric(metric["metricId"], metric.get("goal") != "MINIMIZE") for metric in spec["metrics"]
     )
     views = [trial_of(trial, metrics[0].name) for trial in trials]
     return Search(
@@ -141,7 +141,7 @@ def _measured(measurement: Mapping[str, Any]) -> dict[str, float]:
 
 def _aims(public: Any) -> str:
     return ", ".join(
-        f"{metric.get('goal', '').lower()} {metric.get('metricId', '')}"
+        f"{metric.get('goal', 'MAXIMIZE').lower()} {metric.get('metricId', '')}"
         for metric in public.get("studySpec", {}).get("metrics", ())
     )
 

@@ -239,7 +239,7 @@ def _node_accelerators(kinds: Sequence[Json]) -> str:
 
 
 def _metrics(metrics: Sequence[Json]) -> str:
-    return ", ".join(f"{metric['goal'].lower()} {metric['metricId']}" for metric in metrics)
+    return ", ".join(f"{aim.get('goal', 'MAXIMIZE').lower()} {aim['metricId']}" for aim in metrics)
 
 
 def _newest(versions: Sequence[Json]) -> str:

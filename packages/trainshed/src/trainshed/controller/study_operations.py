@@ -90,8 +90,7 @@ class StudyOperations:
                 if operation not in await self._studies.running_operations(operation.study):
                     return
             except Exception as caught:
-                name = operation.name
-                log.warning("%s: not done: %s; once more in a second", name, caught)
+                log.warning("%s: not done: %s; once more in a second", operation.name, caught)
                 failure = caught
                 await asyncio.sleep(_PAUSE)
             else:
@@ -113,7 +112,6 @@ class StudyOperations:
     async def _suggest(self, study: Study, operation: Operation) -> None:
         """Hand out first the client's own active trials, then trials that were requested and that nobody
         evaluates, then new points."""
-        now = self._now()
         history = await self._studies.history((study.uid,))
         own = [
             trial
@@ -128,7 +126,7 @@ class StudyOperations:
         done = replace(
             operation,
             state=OperationState.SUCCEEDED,
-            updated=now,
+            updated=self._now(),
             trials=tuple(trial.number for trial in own),
         )
         await self._finish(done, handed_out, new)
@@ -162,7 +160,9 @@ class StudyOperations:
 
     async def _check(self, study: Study, operation: Operation) -> None:
         checked = await self._studies.trial(study.uid, operation.trial)
-        stop = not checked.state.is_over and await self._should_stop(study, checked)
+        stop = checked.state is TrialState.STOPPING or (
+            not checked.state.is_over and await self._should_stop(study, checked)
+        )
         if stop:
             # Before the operation is done, so that a client who is told to stop finds the trial stopping.
             trial = await self._studies.change_trial(

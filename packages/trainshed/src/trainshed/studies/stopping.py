@@ -1,8 +1,10 @@
 """Decides whether a trial is stopped early, by the median rule: its best value so far is compared with what
 the others had measured on average by then. Pure, and without numpy."""
 
-from collections.abc import Iterable, Sequence
-from statistics import fmean, mean, median
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import median
 
 from msgspec import Struct
 
@@ -22,23 +24,23 @@ class _Axes(Struct, frozen=True):
     use_elapsed: bool
 
     def points(self, curve: Curve) -> list[tuple[float, float]]:
-        """Return (step or nanoseconds, objective) of each measurement; more is better."""
-        return [
+        """Return (step or nanoseconds, objective) of each measurement, ascending; more is better."""
+        return sorted(
             (
                 measurement.elapsed if self.use_elapsed else measurement.step,
                 score(self.metric, value),
             )
             for measurement in curve.measurements
             if (value := measurement.value(self.metric.id)) is not None
-        ]
-
-    def averages(self, curves: Iterable[Curve], until: float) -> list[float]:
-        """Return what each trial that is over had measured on average by then."""
-        seen = (
-            [y for x, y in self.points(curve) if x <= until] for curve in curves if curve.is_over
         )
-        # `mean` is exact, and slow: what diverged may add up to more than a number can be.
-        return [fmean(ys) if max(map(abs, ys)) < 1e300 else mean(ys) for ys in seen if ys]
+
+    def averages(self, curve: Curve) -> tuple[list[float], list[float]]:
+        """Return the places of the points, and what the trial had measured on average by each."""
+        points = self.points(curve)
+        ys = [y for _, y in points]
+        # Rounding must not lift an average above all that it is made of. A sum that is too large is infinite.
+        sums = enumerate(zip(accumulate(ys), accumulate(ys, max), strict=True), 1)
+        return [x for x, _ in points], [min(total / n, best) for n, (total, best) in sums]
 
     def where(self, x: float) -> str:
         return f"after {x / _NS:.4g} s" if self.use_elapsed else f"at step {x:.0f}"
@@ -50,32 +52,29 @@ class _Axes(Struct, frozen=True):
 def decide_all(
     spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
 ) -> tuple[StoppingVerdict, ...]:
-    """Return a verdict on each of the trials of these numbers, compared with all others of `curves`."""
+    """Return a verdict on each of the trials of these numbers, at its last measurement, compared with all of
+    `curves` that are over. The best trial is never stopped: no average is above its own value."""
+    rule, aims = spec.median_stopping, spec.metrics
+    if rule is None or len(aims) != 1:
+        why = "The study names no rule for early stopping, or has not exactly one objective."
+        return (StoppingVerdict(False, why),) * len(numbers)
+    axes = _Axes(aims[0], rule.use_elapsed)
     known = {curve.number: curve for curve in curves}
-    return tuple(
-        decide(spec, known[number], [curve for curve in curves if curve.number != number])
-        for number in numbers
-    )
+    # Once for all verdicts: there may be a million measurements.
+    others = [axes.averages(curve) for curve in curves if curve.is_over]
+    return tuple(_decide(axes, known[number], others) for number in numbers)
 
 
-def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVerdict:
-    """Return the verdict on a pending trial, at its last measurement. `others`: the study's other trials in
-    any order; only those that are over count. The best trial is never stopped: no average is above its own
-    value."""
+def _decide(
+    axes: _Axes, trial: Curve, others: Sequence[tuple[list[float], list[float]]]
+) -> StoppingVerdict:
     if trial.is_over:
         return StoppingVerdict(False, "The trial is over.")
-    rule, aims = spec.median_stopping, spec.metrics
-    if rule is None:
-        return StoppingVerdict(False, "The study names no rule for early stopping.")
-    if len(aims) != 1:
-        text = "The study has not exactly one objective; no trial of it is stopped early."
-        return StoppingVerdict(False, text)
-    axes = _Axes(aims[0], rule.use_elapsed)
     own = axes.points(trial)
     if not own:
         return StoppingVerdict(False, "Too early: the trial has not measured the objective yet.")
-    end, best = max(x for x, _ in own), max(y for _, y in own)
-    averages = axes.averages(others, end)
+    end, best = own[-1][0], max(y for _, y in own)
+    averages = [ys[seen - 1] for xs, ys in others if (seen := bisect_right(xs, end))]
     if len(averages) < _FEWEST:
         text = (
             f"Too early: {len(averages)} trials that are over had measured something {axes.where(end)}, "

@@ -1,14 +1,16 @@
 """Long-running operations: get, wait, list, cancel and delete them, and build their messages by kind."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
+from itertools import compress
 from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1.views import message, set_trial
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import SCAN_LIMIT, decode_token, encode_token, page_size
+from trainshed.api.calls.paging import SCAN_LIMIT, Scan, decode_token, encode_token, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import record_filter
@@ -53,7 +55,8 @@ async def list_(call: Call, request: Any) -> Message:
     most = SCAN_LIMIT if request.filter else size
     # One more row than is looked at tells whether there are others behind.
     rows = await call.services.reader.operations(request.name, after, most + 1)
-    passing = list(filter(passes, rows[:most]))
+    verdicts = await Scan(passes, seconds=math.inf).judge(rows[:most])
+    passing = list(compress(rows, verdicts))
     last = (
         passing[size - 1] if len(passing) > size else rows[most - 1] if len(rows) > most else None
     )
@@ -155,16 +158,16 @@ async def _suggested(services: Services, record: Operation) -> Message:
     response = message("SuggestTrialsResponse")
     set_micros(response.start_time, record.created)
     set_micros(response.end_time, record.updated)
-    study_name = StudyName.parse(record.target)
     try:
-        study = await services.studies.get(study_name)
+        study = await services.studies.get(StudyName.parse(record.target))
     except NotFound:
         return response
     response.study_state = study.state.value
+    measured = await services.studies.measurements(study.uid, record.trials)
     for number in record.trials:
         try:
             trial = await services.studies.trial(study.uid, number)
         except NotFound:
             continue
-        set_trial(response.trials.add(), study_name, trial)
+        set_trial(response.trials.add(), study.name, trial, measured.get(number, ()))
     return response

@@ -90,8 +90,7 @@ class Transition(WorkTransition[TuningJob]):
 def observe(transition: Transition, sights: Sequence[Sight]) -> None:
     """Apply what the running trials show."""
     for sight in sights:
-        running = transition.running(sight.trial.number)
-        if running is not None:
+        if (running := transition.running(sight.trial.number)) is not None:
             _take(transition, running, sight)
     settle(transition)
 
@@ -156,13 +155,11 @@ def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
 
 def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
     transition.measurements += ((running.number, measurement) for measurement in sight.news)
-    job = sight.job
+    job, trial = sight.job, transition.current(sight.trial)
     if job is None:
-        trial = transition.current(sight.trial)
         _infeasible(transition, trial, "its job is gone or unreadable.", None, counts=False)
         return
     _show_progress(transition, job)
-    trial = transition.current(sight.trial)
     if job.started and not trial.started:
         transition.store(trial := replace(trial, started=job.started))
     if job.state.is_final:
@@ -262,6 +259,8 @@ def settle(transition: Transition) -> None:
             outcome = Outcome(JobState.SUCCEEDED, "all_trials_over", at=transition.now)
         else:
             message = f"None of the {job.begun} trials has a result; each trial says why."
+            if not job.begun:
+                message = "The jobs that this one resumes tried every point; widen the parameters."
             error = JobError(INVALID_ARGUMENT, message, cause="trials")
             outcome = Outcome(JobState.FAILED, "no_trial_succeeded", error, transition.now)
         transition.change(outcome=outcome)
