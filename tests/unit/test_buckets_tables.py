@@ -81,14 +81,10 @@ def test_every_fault_is_told_and_no_secret(tmp_path: Path) -> None:
 
 def test_what_cannot_be_served_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     table = BucketTable("far-1", "s3", access_key_env="FAR_KEY", secret_key_env="FAR_SECRET")
-    monkeypatch.delenv("FAR_KEY", raising=False)
     monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert "pip install 'trainshed[remote]'" in str(cannot_serve([table], []))
     assert cannot_serve([BucketTable("near-1")], ["near-1"]) is None
     monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: object())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    assert "FAR_KEY (access_key_env), which is not set" in str(cannot_serve([table], []))
-    monkeypatch.setenv("FAR_KEY", "k")
-    monkeypatch.setenv("FAR_SECRET", "s")
     assert cannot_serve([table], ["other"]) is None
     assert "a directory of our own" in str(cannot_serve([table], ["far-1"]))
 

@@ -3,6 +3,7 @@
 import pwd
 import sys
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -33,11 +34,15 @@ def test_formats_for_programs_are_the_same_everywhere() -> None:
 
 @pytest.mark.parametrize("name", ["grpc", "google.protobuf", "trainshed_reduction"])
 def test_what_only_the_service_has_is_told_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(**_: object) -> None:
-        raise ModuleNotFoundError(name=name)
-
-    monkeypatch.setattr(main, "group", missing)
+    monkeypatch.setattr(main, "group", Mock(side_effect=ModuleNotFoundError(name=name)))
     with pytest.raises(SystemExit, match=r"pip install 'trainshed\[service\]'"):
+        main.main()
+
+
+def test_who_may_not_read_a_file_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = PermissionError(13, "Permission denied", "/srv/data")
+    monkeypatch.setattr(main, "group", Mock(side_effect=refused))
+    with pytest.raises(SystemExit, match=r"/srv/data: Permission denied\. Run this as "):
         main.main()
 
 

@@ -57,6 +57,7 @@ def test_programs_of_jobs_reach_neither_prometheus_nor_grafana() -> None:
 
 def test_prometheus_and_grafana_are_told_where() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    assert scraped["global"]["scrape_interval"] == "15s", "as Grafana's $__rate_interval expects"
     [job] = scraped["scrape_configs"]
     paths = [*scraped["rule_files"], job["authorization"]["credentials_file"]]
     mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}

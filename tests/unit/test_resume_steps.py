@@ -68,6 +68,12 @@ def test_other_numbers_are_no_steps(line: str) -> None:
     assert numbers([line]) == []
 
 
+def test_where_a_program_goes_on_is_no_step_that_it_has_done() -> None:
+    """What examples/resume prints."""
+    lines = ["epoch 1/20 loss 0.8", "goes on after epoch 1", "epoch 2/20 loss 0.5"]
+    assert numbers(lines) == [1, 2]
+
+
 def test_json_lines_tell_their_step_by_a_field() -> None:
     lines = [Said("trained", {"step": 7, "loss": 0.1}), Said("trained", {"step": 8})]
     assert numbers(lines) == [7, 8]

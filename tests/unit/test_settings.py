@@ -1,9 +1,12 @@
 """Settings from file, environment and command line: which wins, and what is refused."""
 
+import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from trainshed.serve.addresses import browsers_address
 from trainshed.serve.settings import Settings, SettingsError, load
 from trainshed.serve.up import command
 
@@ -185,14 +188,30 @@ def test_what_is_wrong_in_the_table_of_an_engine_is_told(
     assert advice in refusal(tmp_path, lines)
 
 
-def test_the_secret_of_an_issuer_has_to_be_there(
+def test_only_a_service_needs_the_secrets_of_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = 'name = "Corp"\nissuer = "https://sso.corp.example"\nclient_id = "x"\n'
-    text = f'[[oidc]]\n{table}secret_env = "CORP_SECRET"\n'
-    assert "secret_env: there is no" in refusal(tmp_path, text)
-    monkeypatch.setenv("CORP_SECRET", "geheim")
-    assert load(tmp_path / "c.toml", {}).oidc[0].name == "Corp"
+    """`trainshed backup` and `doctor` read the same file, and have none of them."""
+    config = tmp_path / "c.toml"
+    config.write_text(
+        '[[oidc]]\nname = "Corp"\nissuer = "https://sso.corp.example"\nclient_id = "x"\nsecret_env = "CORP"\n'
+        '[[notify]]\nname = "ops"\nwebhook = "http://a"\nsecret_env = "CORP"\n'
+        '[[buckets]]\nname = "far-1"\nstore = "gcs"\nservice_account_env = "CORP"\n'
+    )
+    monkeypatch.delenv("CORP", raising=False)
+    assert load(config, {}).oidc[0].name == "Corp"
+    # With this host no service starts in any case.
+    refused = CliRunner().invoke(command, ["--config", str(config), "--host", "0.0.0.0"])
+    tables = re.findall(r"(\w+)\[0\]\.\w+_env: there is no", refused.stderr)
+    assert (refused.exit_code, tables) == (1, ["buckets", "notify", "oidc"])
+    monkeypatch.setenv("CORP", "geheim")
+    assert load(config, {}, to_serve=True).oidc
+
+
+def test_paths_of_pages_can_follow_the_address_for_browsers() -> None:
+    """An issuer compares the address to which it sends a browser back letter by letter."""
+    settings = load(None, {"web_url": "https://train.example.org/"})
+    assert browsers_address(settings, 8080) == "https://train.example.org"
 
 
 @pytest.mark.parametrize(("there", "other"), [("tls_cert", "tls_key"), ("tls_key", "tls_cert")])

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.contract.api.house import House
 from trainshed.core.capacity import Load, QuotaKey, QuotaStatus
 from trainshed.core.catalog.quotas import GPU_HOURS
+from trainshed.core.failure.table import RULES
 from trainshed.core.names import Api
 
 ROOT = Path(__file__).parents[3]
@@ -98,5 +99,8 @@ async def test_page_alerts_and_dashboard_name_metrics_that_there_are(house: Hous
     dashboard = (ROOT / "deploy/grafana/trainshed.json").read_text()
     assert set(named(rules)) | set(named(dashboard)) <= families
     assert "trainshed_notifications" in {*named(rules)} & {*named(dashboard)}
+    [lost] = re.findall(r'rule=~"(.+)"', rules)
+    by_nodes = [rule.name for rule in RULES if rule.message == "lost" and rule.retries]
+    assert lost.split("|") == by_nodes
     (group,) = yaml.safe_load(rules)["groups"]
     assert all(rule["annotations"]["summary"] and rule["expr"] for rule in group["rules"])

@@ -56,6 +56,10 @@ def main() -> None:
             f"Error: {str(failure.object)[:80]!r} is not UTF-8, and has to be."
         ) from None
     except OSError as failure:
+        if isinstance(failure, PermissionError) and failure.filename:
+            raise SystemExit(
+                f"Error: {failure.filename}: {failure.strerror}. Run this as the user that it belongs to."
+            ) from None
         if failure.errno != errno.ENOSPC or failure.filename:
             raise
         raise SystemExit("Error: The output cannot be written: no space is left there.") from None

@@ -55,6 +55,8 @@ def test_the_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     loaded = service_settings.load(tmp_path / "config.toml", {})
     assert loaded.engine == "kubernetes" and loaded.tls
     assert "trainshed-service" in loaded.allowed_hosts
+    [further] = of_kind("StatefulSet", chart.rendered(allowedHosts="*.example.org"))
+    assert ".svc,*.example.org'" in str(further)
 
 
 def test_services_lead_to_where_the_service_listens() -> None:

@@ -1,7 +1,6 @@
 """Issuers of OpenID Connect, by which people sign in: the tables `[[oidc]]`, and what ID tokens say."""
 
 import base64
-import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
@@ -74,9 +73,6 @@ class Issuer(Struct, frozen=True):
             yield f"tokeninfo: {self.tokeninfo!r} is no https address"
         if not (self.client_id or self.audiences):
             yield "client_id: register the service with the issuer, and write the client's id here"
-        if self.secret_env and not os.environ.get(self.secret_env):
-            # Its value is not shown: it may be the secret itself.
-            yield "secret_env: there is no environment variable of this name; set it for the service"
         for subject, email in self.accounts.items():
             if not _SUBJECT.fullmatch(subject):
                 yield (

@@ -3,9 +3,8 @@
 It holds no secret: a `BucketSetup` is visible on a command line.
 """
 
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib.util import find_spec
 from typing import Final, Literal
 from urllib.parse import urlsplit
@@ -91,7 +90,7 @@ PLAIN = BucketRules()
 """Every bucket belongs to the service's own project, and is on this disk."""
 
 
-def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str | None:
+def cannot_serve(tables: Iterable[BucketTable], local: Collection[str]) -> str | None:
     """Return why these tables cannot be served, and what to do; None if they can. `local`: buckets on the
     service's own disk."""
     remote = [table for table in tables if table.is_remote]
@@ -100,21 +99,13 @@ def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str | N
             f"The bucket {remote[0].name!r} lies in a store of the kind {remote[0].store}, and the library "
             "that reaches it is not installed. Install it: pip install 'trainshed[remote]'"
         )
-    here = set(local)
     for table in remote:
-        if table.name in here:
+        if table.name in local:
             return (
                 f"The bucket {table.name!r} has a [[buckets]] table that says it lies elsewhere, and a "
                 "directory of our own with objects. Give the table another name, or move the directory "
                 "away."
             )
-        for key in (*_S3_ONLY, "service_account_env"):
-            variable: str | None = getattr(table, key)
-            if variable and not os.environ.get(variable):
-                return (
-                    f"The bucket {table.name!r} takes its credentials from the environment variable "
-                    f"{variable} ({key}), which is not set. Set it for the service."
-                )
     return None
 
 

@@ -20,7 +20,9 @@ from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.progress import LEVELS, counts
 from trainshed.core.units import Nanos
 
-_OF_CHECKPOINTS: Final = re.compile(r"restor|resum|load|saved|saving|checkpoint|ckpt", re.I)
+_OF_CHECKPOINTS: Final = re.compile(
+    r"restor|resum|continu|go(es|ing) on|load|saved|saving|checkpoint|ckpt", re.I
+)
 _WORDS: Final = {word: word for word in LEVELS} | {"globalstep": "step"}
 """The words for a step in the names of fields of JSON lines."""
 _MOST_READ: Final = 4096
@@ -56,8 +58,7 @@ class Series(Struct, frozen=True):
 
     def step(self, line: Line) -> Step | None:
         """Return the step in the line; None if the line is not of this kind."""
-        kinds = _told(line)
-        number = next((kinds[kind] for kind in kinds if kind == self), None)
+        number = _told(line).get(self)
         return None if number is None else Step(number, line.at)
 
 

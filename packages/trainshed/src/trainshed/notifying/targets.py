@@ -71,15 +71,10 @@ class NotifyTable(Struct, frozen=True):
         """Yields what is wrong with the table, as `key: words`."""
         if self.webhook and not (_is_url(self.webhook) and urlsplit(self.webhook).username is None):
             yield f"webhook: {self.webhook!r} is no address such as https://hooks.example.org/train"
-        secret = os.environ.get(self.secret_env) if self.secret_env else None
-        if secret:
-            try:
-                key_of(secret)
-            except ValueError:
-                yield f"secret_env: what stands in {self.secret_env} behind {_PREFIX} is no base64"
-        elif self.secret_env:
-            # Its value is not shown: it may be the secret itself.
-            yield "secret_env: there is no environment variable of this name; set it for the service"
+        try:
+            key_of(os.environ.get(self.secret_env or "", ""))
+        except ValueError:
+            yield f"secret_env: what stands in {self.secret_env} behind {_PREFIX} is no base64"
         if bool(self.webhook) == bool(self.mail):
             yield "webhook: give either one or addresses as mail; for both, a table each"
         if not self.on or not set(self.on) <= set(_EVERYTHING):

@@ -63,7 +63,7 @@ def web_address(settings: Settings, port: int) -> str:
 
 
 def browsers_address(settings: Settings, port: int) -> str:
-    return settings.web_url or web_address(settings, port)
+    return (settings.web_url or web_address(settings, port)).rstrip("/")
 
 
 def pages_host(settings: Settings, address: str) -> str | None:

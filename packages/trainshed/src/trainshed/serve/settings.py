@@ -184,8 +184,9 @@ LOCAL_ENGINE = ("nodes", "node_cpus", "node_memory", "node_accelerators")
 """Settings of the local engine alone."""
 
 
-def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
-    """Return the settings in force. `overrides` are the command line's; None there means "not given".
+def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = False) -> Settings:
+    """Return the settings in force. `overrides` are the command line's; None there means "not given". Only
+    `to_serve` the secrets of tables are needed, which are in the environment of the service alone.
 
     Raises SettingsError for unknown keys and values of the wrong type, naming all of them, and for settings
     that do not fit together.
@@ -218,7 +219,8 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
             except ValueError as failure:
                 wrong += [_told(source, name, line) for line in str(failure).splitlines()]
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
-    if wrong := wrong or [*_contradictions(settings)]:
+    missing = _missing_variables(settings) if to_serve else ()
+    if wrong := wrong or [*_contradictions(settings), *missing]:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     if cause := exposed(settings):
         raise SettingsError(cause)
@@ -234,9 +236,8 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
 def engine_settings(settings: Settings) -> dict[str, Any]:
     if settings.engine != "local":
         return settings.engines.get(settings.engine, {})
-    accelerators = accelerators_of(settings.node_accelerators)
     table = {name: getattr(settings, name) for name in LOCAL_ENGINE}
-    return table | {"node_accelerators": accelerators}
+    return table | {"node_accelerators": accelerators_of(settings.node_accelerators)}
 
 
 def _engine_tables(config: Path, value: Any) -> Iterator[str]:
@@ -276,6 +277,18 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"[engines.slurm] machines say which nodes take which jobs, and {others}; take one of them "
             "away"
         )
+
+
+def _missing_variables(settings: Settings) -> Iterator[str]:
+    """Yield which environment variables that tables name are not set."""
+    for name in ("buckets", "notify", "oidc"):
+        for number, table in enumerate(getattr(settings, name)):
+            for key in table.__struct_fields__:
+                variable = key.endswith("_env") and getattr(table, key)
+                if variable and not os.environ.get(variable):
+                    # Its value is not shown: it may be the secret itself.
+                    at = f"{name}[{number}].{key}"
+                    yield f"{at}: there is no environment variable of this name; set it for the service"
 
 
 def exposed(settings: Settings) -> str | None:

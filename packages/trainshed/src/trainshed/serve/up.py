@@ -107,7 +107,7 @@ def command(
         kernel.die_with_parent(signal.SIGTERM)
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
-    settings = load(config, overrides)
+    settings = load(config, overrides, to_serve=True)
     # The service's files, including jobs' variables and logs, are only for their owner; programs get their
     # own umask.
     os.umask(0o077)
