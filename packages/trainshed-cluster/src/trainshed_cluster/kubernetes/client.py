@@ -189,10 +189,9 @@ class ApiClient:
         """Send a container its standard input, and wait until it confirms by the word that it has read all.
         Returns False if it ended before. Raises ApiFailure, ClusterUnavailable."""
         params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
-        url = httpx2.URL(self._http.base_url).join(f"{path}/attach")
         try:
             async with self._http.websocket(
-                url, params=params, subprotocols=["v4.channel.k8s.io"]
+                f"{path}/attach", params=params, subprotocols=["v4.channel.k8s.io"]
             ) as line:
                 for start in range(0, len(stdin), _PIECE):
                     await line.send_bytes(_STDIN + stdin[start : start + _PIECE])

@@ -77,7 +77,8 @@ class Registries:
         """Return what an image says about itself, or why that could not be read. Blocks."""
         try:
             return self._read(reference)
-        except NotRead as failure:
+        except (NotRead, ValueError) as failure:
+            # ValueError: the registry asks for log-ins at what is no URL.
             return Image(None, "", unread=str(failure))
 
     def _read(self, reference: str) -> Image:

@@ -58,6 +58,7 @@ def test_a_log_in_is_used_where_it_is_for(registry: Registry, tmp_path: Path) ->
 def test_only_registries_that_are_named_are_spoken_to_without_tls(registry: Registry) -> None:
     assert "does not answer" in unread(Registries(), f"{registry.host}/team/trainer:v1")
     assert not registry.asked
+    assert "Invalid IPv6 URL" in unread(Registries(), "[:1/team/trainer:v1")
 
 
 async def test_a_registry_is_asked_once_a_minute_and_may_be_away(registry: Registry) -> None:

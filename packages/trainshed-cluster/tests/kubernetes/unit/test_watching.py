@@ -77,6 +77,8 @@ def client_of(tmp_path: Path) -> Callable[[Callable[..., Any]], ApiClient]:
     token = tmp_path / "token"
     token.write_text("one")
     config = kubeconfig.written(tmp_path, tokenFile=str(token))
+    # As Rancher's, whose clusters lie below a path.
+    config.write_text(config.read_text().replace("api.invalid", "api.invalid/k8s"))
     settings = parse({"image": "i:1", "kubeconfig": str(config)})
     return lambda answer: ApiClient(settings, httpx2.MockTransport(answer))
 
@@ -219,5 +221,5 @@ async def test_an_answer_without_a_reason_is_told_by_what_was_asked(client_of: A
     path, client = f"{PODS}/one", client_of(Mock(return_value=httpx2.Response(404)))
     attaching = client.attach(path, "replica", b"", b"taken")
     for call, target in ((client.get(path, Pod), path), (attaching, f"{path}/attach")):
-        with pytest.raises(ApiFailure, match=rf"its answer to GET {target} \(404 Not Found\)"):
+        with pytest.raises(ApiFailure, match=rf"its answer to GET /k8s{target} \(404 Not Found\)"):
             await call
