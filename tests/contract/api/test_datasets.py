@@ -1,5 +1,6 @@
 """`aiplatform` v1 DatasetService over REST against a real store (facts/datasets)."""
 
+import json
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,7 +10,9 @@ from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
 from tests.unit.specs_requests import pool
 from tests.unit.test_specs_pipeline import pipeline
+from trainshed.core.copies import copy_of
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api
 
 DATASETS = f"{LOCATION}/datasets"
 SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset"
@@ -51,8 +54,10 @@ async def test_each_kind_shows_its_schema_and_metadata_as_given(house: House, ki
 
 
 async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house: House) -> None:
-    wrong = {"labels": {"A B": "x"}, "metadataSchemaUri": "gs://mine.yaml"}
-    expected = {"dataset.display_name", "dataset.labels.A B", "dataset.metadata_schema_uri"}
+    long = "d" * 200_001
+    wrong = {"labels": {"A B": "x"}, "metadataSchemaUri": "gs://mine.yaml", "description": long}
+    at = ("display_name", "labels.A B", "metadata_schema_uri", "description")
+    expected = {f"dataset.{field}" for field in at}
     assert fields(await house.call("POST", DATASETS, wrong)) == expected
     for uri, fault in (
         ("gs://missing/a.csv", "does not exist; create it first"),
@@ -101,6 +106,8 @@ async def test_an_update_changes_what_its_mask_names(house: House, mask: str) ->
     assert (stale.status, stale.error["status"]) == (409, "ABORTED")
     await house.result("PATCH", f"{path}?updateMask={mask}", new | {"etag": shown["etag"]})
     assert fields(await house.call("PATCH", f"{path}?updateMask=metadata", new)) == {"update_mask"}
+    unmasked = await house.result("PATCH", path, {"description": "all that is sent"})
+    assert unmasked["labels"] == {"a": "b"} and unmasked["displayName"] == "new"
 
 
 async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None:
@@ -181,7 +188,12 @@ async def test_a_pipeline_keeps_what_is_to_be_split_in_its_job(house: House) -> 
     plan = live.spec.data
     assert plan is not None and str(plan.dataset).endswith(f"/datasets/{dataset}")
     assert plan.directory.startswith(f"gs://bucket/out/dataset-{dataset}-tables-")
-    assert dict(live.spec.pool(0).program.env) == dict(plan.env)
+    env = dict(live.spec.pool(0).program.env)
+    assert env == dict(plan.env)
+    copied = copy_of(Api.VERTEX, json.loads(live.public_json), 1, str(live.uid))
+    again = await house.result("POST", f"{LOCATION}/customJobs", copied)
+    (kept,) = again["jobSpec"]["workerPoolSpecs"]
+    assert {row["name"]: row["value"] for row in kept["pythonPackageSpec"]["env"]} == env, "a retry"
 
 
 async def test_a_pipeline_without_its_dataset_is_refused(house: House) -> None:

@@ -57,9 +57,11 @@ async def test_evaluations_are_of_one_version(house: House) -> None:
 
 async def test_every_fault_of_an_evaluation_is_named(house: House) -> None:
     await uploaded(house, modelId="m1")
-    wrong = {"displayName": "x" * 129, "metrics": "y" * 200_000}
-    answer = await house.call("POST", f"{MODELS}/m1/evaluations:import", {"modelEvaluation": wrong})
-    assert fields(answer) == {"model_evaluation.display_name", "model_evaluation"}
+    path = f"{MODELS}/m1/evaluations:import"
+    answer = await house.call("POST", path, {"modelEvaluation": {"displayName": "x" * 129}})
+    assert fields(answer) == {"model_evaluation.display_name"}
+    long = await house.call("POST", path, {"modelEvaluation": {"metrics": "y" * 1_000_000}})
+    assert "1,000,000 bytes as JSON" in str(long.error)
     assert fields(await house.call("GET", f"{MODELS}/m1/evaluations?filter=size=3")) == {"filter"}
 
 

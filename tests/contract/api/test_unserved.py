@@ -11,6 +11,7 @@ import pytest
 from tests.contract.api.grpc_house import GrpcHouse, status_of
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.test_grpc import grpc
+from tests.unit.specs_requests import custom_job
 from trainshed.api import projects, service_accounts
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
@@ -89,6 +90,18 @@ async def test_a_customers_key_is_refused(house: House, path: str, body: dict[st
     """Terraform sends it; nothing would be encrypted by it."""
     answer = await house.call("POST", f"{LOCATION}/{path}", body)
     assert "encryption_spec; Message: Keys of customers are not" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("customJobs", {**custom_job(), "encryptionSpec": {"kmsKeyName": "k" * 1_000_001}}),
+        ("models:upload", {"model": {"displayName": "x", "description": "d" * 1_000_001}}),
+    ],
+)
+async def test_a_list_of_many_fits_into_memory(house: House, path: str, body: Any) -> None:
+    answer = await house.call("POST", f"{LOCATION}/{path}", body)
+    assert answer.status == 400 and "1,000,000 bytes as JSON" in str(answer.error)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])

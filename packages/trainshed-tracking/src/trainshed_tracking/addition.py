@@ -1,8 +1,8 @@
 """What a service gets by this distribution (`trainshed.api.additions`): the methods of MetadataService and
 TensorboardService, and TensorBoard below `/tensorboard`; jobs get their experiments, curves and links."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from msgspec.structs import replace
@@ -17,7 +17,6 @@ from trainshed.core.errors import FailedPrecondition, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.works import Work
-from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.store.sqlite.reader import Reader
 from trainshed.wire.trainshed_v1.jobs import ViewLink
 from trainshed_tracking import references
@@ -32,12 +31,14 @@ from trainshed_tracking.viewers.views import Viewers, directories_of, jobs_of, l
 
 _TENSORBOARDS: Final = 4
 """TensorBoards that run at once; beyond that the one used least lately is ended."""
-_PROCESSES: Final = 256
-"""The most processes of a TensorBoard."""
-_MEMORY: Final = 2 << 30
-"""Its bytes of memory."""
-_DISK: Final = 64 << 20
-"""Bytes that it may leave in its own directory, which should be next to nothing."""
+_LIMITS: Final = {
+    "processes": 256,
+    "memory_bytes": 2 << 30,
+    # What it may leave in its own directory, which should be next to nothing.
+    "disk_bytes": 64 << 20,
+    "seconds": 0.0,
+}
+"""Those of a TensorBoard, which is confined as builds are."""
 
 
 class KeptTracking:
@@ -52,8 +53,8 @@ class KeptTracking:
     async def unknown(self, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
         return await references.unknown(self._stores, place, spec, path)
 
-    async def make_run(self, experiment: str) -> str:
-        return await references.make_run(self._stores, experiment)
+    def make_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
+        return references.make_run(self._stores, experiment)
 
     async def add_to_run(self, run: str, job: JobName) -> None:
         await references.add_to_run(self._stores, run, job)
@@ -102,7 +103,7 @@ def new_addition(context: AdditionContext) -> Addition:
         context.data / "viewers",
         context.runtimes,
         context.event_files,
-        partial(_terms, context.terms),
+        lambda: replace(context.terms(), **_LIMITS),
         pool=ViewerPool(_TENSORBOARDS),
         closing=context.closing,
     )
@@ -118,11 +119,4 @@ def addition_with(context: AdditionContext, viewers: Viewers) -> Addition:
         {**metadata.handlers(stores), **tensorboards.handlers(stores), **points.handlers(stores)},
         mounts=lambda _services, _registry: {"tensorboard": surface},
         tracking=KeptTracking(stores, viewers, reader, links),
-    )
-
-
-def _terms(of_builds: Callable[[], InstallationTerms]) -> InstallationTerms:
-    """Return the terms on which a TensorBoard runs: confined as builds are."""
-    return replace(
-        of_builds(), memory_bytes=_MEMORY, processes=_PROCESSES, disk_bytes=_DISK, seconds=0.0
     )

@@ -1,5 +1,7 @@
 """What jobs name of experiments and tensorboards (facts/experiments#jobs, facts/experiments#curves)."""
 
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from msgspec.structs import replace
@@ -8,13 +10,12 @@ from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Spec
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import JobName, project_number
-from trainshed.core.requests import Faults
+from trainshed.core.requests import Faults, snake_case
 from trainshed_tracking.metadata.records import Edge, EdgeRole, Node, NodeKind, NodeName, new_run
 from trainshed_tracking.stores import Stores
 from trainshed_tracking.tensorboards.records import BoardName, Level
 
 _JOBS: Final = "_custom_jobs"
-_CONTEXTS: Final = {"experiment": "experiment", "experimentRun": "experiment_run"}
 
 
 async def unknown(
@@ -31,12 +32,9 @@ async def _unknown_board(
     stores: Stores, place: LocationName, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
     """Check the tensorboard, which must exist in the location of the job."""
-    text = str(spec.get("tensorboard", ""))
-    if not text:
-        return ()
     at = f"{path}.tensorboard"
     try:
-        board = BoardName.parse(text, Level.TENSORBOARD, of=at)
+        board = BoardName.parse(str(spec.get("tensorboard", "")), Level.TENSORBOARD, of=at)
     except InvalidRequest:
         return ()
     here = place.project_id, str(project_number(place.project_id))
@@ -55,15 +53,21 @@ async def _unknown_board(
     return ()
 
 
-async def make_run(stores: Stores, experiment: str) -> str:
-    """Make a new run of an experiment, for a job that names none of its own, and return its name."""
+@contextlib.asynccontextmanager
+async def make_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
+    """Make a new run of an experiment, for a job that names none of its own, and yield its name. It is
+    deleted if the job is refused."""
     parent = NodeName.parse(experiment, NodeKind.CONTEXT)
     now = stores.now()
     display_name = f"job-{stores.new_uid()}"
     name = NodeName(parent.store, NodeKind.CONTEXT, f"{parent.node_id}-{display_name}")
     await stores.metadata.create(new_run(name, display_name, now))
-    await stores.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
-    return str(name)
+    try:
+        await stores.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
+        yield str(name)
+    except Exception:  # One who only leaves has his job stored all the same.
+        await stores.metadata.forget(name)
+        raise
 
 
 async def add_to_run(stores: Stores, run: str, job: JobName) -> None:
@@ -73,7 +77,9 @@ async def add_to_run(stores: Stores, run: str, job: JobName) -> None:
     def add(node: Node) -> Node:
         return replace(node, added={**node.added, _JOBS: [*node.added.get(_JOBS, ()), entry]})
 
-    await stores.metadata.change(NodeName.parse(run, NodeKind.CONTEXT), add)
+    # The job is stored, whether or not somebody has deleted its run meanwhile.
+    with contextlib.suppress(NotFound):
+        await stores.metadata.change(NodeName.parse(run, NodeKind.CONTEXT), add)
 
 
 async def _unknown_contexts(
@@ -81,10 +87,10 @@ async def _unknown_contexts(
 ) -> tuple[Violation, ...]:
     """Check the experiment and its run, which the project must have."""
     faults = Faults()
-    for key, field in _CONTEXTS.items():
+    for key in ("experiment", "experimentRun"):
         if not spec.get(key):
             continue
-        at = f"{path}.{field}"
+        at = f"{path}.{snake_case(key)}"
         with faults.gathered():
             name = NodeName.parse(spec[key], NodeKind.CONTEXT, of=at)
             if name.store.project_id != project:

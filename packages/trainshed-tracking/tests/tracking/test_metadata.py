@@ -8,7 +8,10 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
+from tests.contract.store.metadata_samples import context, make_node
 from tests.unit.specs_requests import custom_job
+from trainshed.core.launch import STALL_LABEL
+from trainshed_tracking.metadata import records
 
 PLACE = "projects/p1/locations/us-central1"
 STORES = f"{LOCATION}/metadataStores"
@@ -124,11 +127,23 @@ async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
     assert metadata["_metrics"] == {f"m{number}": number for number in range(9)}
     # Who repeats an old value does not undo what another one has made of it.
     etag = (await house.result("GET", f"{CONTEXTS}/e-r"))["etag"]
-    for metrics in ({"m1": 0.9}, {"m1": 1, "loss": 2}):
+    for metrics in ({"m1": 0.9}, {"m1": 0.8}, {"m1": 1, "loss": 2}):
         body = {"etag": etag, "metadata": {"_metrics": metrics}}
         await house.result("PATCH", f"{CONTEXTS}/e-r", body)
     metrics = (await house.result("GET", f"{CONTEXTS}/e-r"))["metadata"]["_metrics"]
-    assert (metrics["m1"], metrics["loss"]) == (0.9, 2)
+    assert (metrics["m1"], metrics["loss"]) == (0.8, 2)
+
+
+def test_what_a_key_was_is_remembered_within_a_limit() -> None:
+    run = records.changed(make_node(context("r")), {"_metrics": {"loss": 9.5}}, 1_001)
+    for etag in range(1_002, 4_000):
+        run = records.changed(run, {"_metrics": {"loss": etag / 7}}, etag)
+    assert len(str(run.changes)) < 50_000
+    for seen, value in ((1_001, 9.5), (3_998, 3_998 / 7)):
+        assert records.merged(run, {"_metrics": {"loss": value}}, seen) == run.metadata
+    for value in ("x" * 99_999, 1):
+        run = records.changed(run, {"_metrics": {"loss": value}}, 4_000)
+    assert len(str(run.changes)) < 150_000
 
 
 async def test_links_leave_the_etag_as_it_is(house: House) -> None:
@@ -178,7 +193,8 @@ async def test_filters_of_fields(house: House) -> None:
     """facts/experiments#filters"""
     run = {"_metrics": {"acc": 0.5, "n": 3}, "done": True, "who": "me"}
     labelled = {"displayName": "a*b[c]?", "labels": {"team": "y"}, "schemaTitle": "system.Pipeline"}
-    await house.result("POST", f"{CONTEXTS}?contextId=e", labelled)
+    house.clock += 7  # Nanoseconds, which are not shown.
+    made = await house.result("POST", f"{CONTEXTS}?contextId=e", labelled)
     await run_made(house, "r1", **run)
     await run_made(house, "r2")
     await house.result("PATCH", f"{CONTEXTS}/r2", {"labels": {"team": "x"}})
@@ -192,6 +208,7 @@ async def test_filters_of_fields(house: House) -> None:
         ("labels.team=y OR metadata._metrics.acc.number_value > 0.4", ["e", "r1"]),
         ("labels.team:*", ["e", "r2"]),
         ("labels:teams", []),
+        (f'create_time="{made["createTime"]}"', ["e", "r1", "r2"]),
         ("metadata._metrics.struct_value.fields.acc.string_value = 0.5", []),
         ("metadata._metrics.n.number_value <= 3.0", ["r1"]),
         ("metadata.done = true", ["r1"]),
@@ -202,7 +219,7 @@ async def test_filters_of_fields(house: House) -> None:
         ('NOT parent_contexts:"e" AND labels.team=x', ["r2"]),
     ):
         assert await listed(house, CONTEXTS, text) == expected, text
-    for wrong in ("metadata.done.bool_value = x", "metadata.n.number_value = x"):
+    for wrong in ("metadata.done.bool_value=x", "metadata.n.number_value=x", "parent_contexts!=e"):
         answer = await house.call("GET", f"{CONTEXTS}?{urlencode({'filter': wrong})}")
         assert fields(answer) == {"filter"}, wrong
 
@@ -243,7 +260,7 @@ async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> 
     """facts/experiments#jobs"""
     experiment, run = f"{STORE}/contexts/e", f"{STORE}/contexts/e-r"
     await run_made(house, "e")
-    made = await run_made(house)
+    made = await run_made(house, note="x" * 199_900)
     names = [
         (await job_made(house, experiment=experiment, experimentRun=run)).json["name"]
         for _ in range(2)
@@ -251,9 +268,12 @@ async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> 
     shown = await house.result("GET", f"{CONTEXTS}/e-r")
     assert [job["custom_job_resource_name"] for job in shown["metadata"]["_custom_jobs"]] == names
     assert shown["etag"] == made["etag"]
-    patch = {"etag": made["etag"], "metadata": {"_params": {}, "_metrics": {"a": 1}}}
+    # They do not count for the limit of a client that sends what it has read; what others wrote does.
+    patch = {"etag": made["etag"], "metadata": shown["metadata"] | {"_metrics": {"a": 1}}}
     changed = await house.result("PATCH", f"{CONTEXTS}/e-r", patch)
     assert len(changed["metadata"]["_custom_jobs"]) == 2
+    beyond = {"etag": made["etag"], "metadata": {"_params": {"p": "x" * 60}}}
+    assert fields(await house.call("PATCH", f"{CONTEXTS}/e-r", beyond)) == {"context.metadata"}
 
 
 async def test_a_job_of_an_experiment_without_a_run_gets_one(house: House) -> None:
@@ -266,6 +286,11 @@ async def test_a_job_of_an_experiment_without_a_run_gets_one(house: House) -> No
     shown = await house.result("GET", f"{CONTEXTS}/{run.rpartition('/')[2]}")
     assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
     assert shown["metadata"]["_custom_jobs"][0]["custom_job_resource_name"] == job["name"]
+    # One that is refused at last leaves no run.
+    labelled = custom_job(experiment=f"{STORE}/contexts/e") | {"labels": {STALL_LABEL: "soon"}}
+    refused = await house.call("POST", f"{LOCATION}/customJobs", labelled)
+    assert fields(refused) == {f"labels.{STALL_LABEL}"}
+    assert await listed(house, CONTEXTS, "") == ["e", run.rpartition("/")[2]]
 
 
 async def test_a_job_names_experiments_of_its_project_that_are_there(house: House) -> None:

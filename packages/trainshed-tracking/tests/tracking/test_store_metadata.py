@@ -13,6 +13,7 @@ from tests.contract.store.metadata_samples import (
     make_node,
     tracked,
 )
+from tests.contract.store.store_samples import make_job
 from tests.contract.store.study_samples import told
 from trainshed.core.errors import InvalidRequest, NotFound
 from trainshed.store.sqlite.database import Store
@@ -24,6 +25,7 @@ from trainshed_tracking.metadata.records import (
     NodeName,
     StoreName,
 )
+from trainshed_tracking.references import add_to_run
 from trainshed_tracking.stores import Stores
 
 CHILD, MEMBER, INPUT, OUTPUT = EdgeRole
@@ -91,6 +93,7 @@ async def test_the_neighbours_of_a_deleted_node_stay(stores: Stores, store: Stor
     assert (await stores.metadata.get(context("r"))).parents == ()
     assert await store.reader.operation(told(3).name) == told(3)
     await stores.metadata.delete(context("r"), told(4))
+    await add_to_run(stores, str(context("r")), make_job(1).name)  # The job is there all the same.
     assert await stores.metadata.get(artifact("a")) == make_node(artifact("a"))
 
 

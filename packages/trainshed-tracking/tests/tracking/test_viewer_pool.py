@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from tests.sim.virtual import under_virtual_time
 from trainshed.core.errors import Unavailable
 from trainshed.httpd.messages import Lapse, Request, Response
+from trainshed_tracking.viewers import service
 from trainshed_tracking.viewers.process import ViewerProcess
-from trainshed_tracking.viewers.service import ViewerPool
+from trainshed_tracking.viewers.service import LocalViewers, ViewerPool
 
 
 class Fake(ViewerProcess):
@@ -138,3 +141,14 @@ async def test_one_that_died_or_never_served_is_started_again() -> None:
         await use(pool, "7", bad)
     assert len(pool) == 0
     await pool.close()
+
+
+async def test_a_view_of_many_jobs_lies_in_a_directory_with_a_short_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, pool = AsyncMock(return_value=Fake()), ViewerPool(1)
+    monkeypatch.setattr(service, "start", start)
+    viewers = LocalViewers(tmp_path, Mock(), Mock(), Mock(), pool=pool, closing=asyncio.Event())
+    await viewers.open("-".join(["9" * 19] * 20), [Mock()], print)
+    assert len(start.await_args_list[0].args[0].name) < 100
+    await viewers.close()

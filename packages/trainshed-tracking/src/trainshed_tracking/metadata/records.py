@@ -23,8 +23,6 @@ EXPERIMENT_RUN: Final = "system.ExperimentRun"
 """The schema of contexts that are runs of experiments."""
 MERGED: Final = (EXPERIMENT, EXPERIMENT_RUN)
 """The schemas of contexts to which several writers, such as a notebook and a job, add together."""
-
-
 TENSORBOARD_LINK: Final = "tensorboard_link"
 """A key in the metadata of experiments that were made from a tensorboard; clients do not show these."""
 
@@ -95,6 +93,12 @@ class Change(Struct, frozen=True):
     etag: int
     #: The value before it; None if the key was new.
     was: Any = None
+    #: Etags and values of changes before it, newest first: the oldest and the newest of many.
+    earlier: tuple[tuple[int, Any], ...] = ()
+
+    @property
+    def states(self) -> tuple[tuple[int, Any], ...]:
+        return ((self.etag, self.was), *self.earlier)
 
 
 class Node(Struct, frozen=True):
@@ -119,7 +123,7 @@ class Node(Struct, frozen=True):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     #: What the service itself adds to `metadata` when it is shown.
     added: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: Runs of experiments: the last change of each key of `metadata`, or of a map in it (`merged`).
+    #: Runs of experiments: the changes of each key of `metadata`, or of a map in it (`merged`).
     changes: dict[str, Change] = field(default_factory=dict[str, Change])
     #: Contexts: the contexts that have this one as a child, in the order of their names. They follow from
     #: edges alone.
@@ -159,15 +163,20 @@ class Lineage(Struct, frozen=True):
 
 SHARED: Final = ("_params", "_metrics")
 """Maps whose keys are merged one by one; other keys of the metadata are merged as a whole."""
+_REMEMBERED: Final = 40_000
+"""About how many characters of a node's changes are kept beside the last one of each key."""
 
 
 def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
     """Return `old` with other metadata and the etag `etag`, which records the keys that changed."""
     before, after = dict(_flat(old.metadata)), dict(_flat(metadata))
-    changes = dict(old.changes)
+    changes, most = dict(old.changes), _REMEMBERED // max(1, len(after))
     for key, value in after.items():
         if key not in before or before[key] != value:
-            changes[key] = Change(etag, before.get(key))
+            earlier = list(changes[key].states) if key in changes else []
+            while len(str(earlier)) > most:
+                del earlier[len(earlier) // 2]
+            changes[key] = Change(etag, before.get(key), tuple(earlier))
     kept = {key: change for key, change in changes.items() if key in after}
     return replace(old, metadata=metadata, etag=etag, changes=kept)
 
@@ -184,13 +193,13 @@ def new_run(name: NodeName, display_name: str, now: Nanos) -> Node:
 def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
     """Return the metadata after a write of `metadata` by a client that last saw the state of the etag `seen`.
 
-    If others have changed a key since, their value stays where the write repeats the earlier one; where it
-    has a third value, the write wins. Keys that the write lacks stay: nobody removes keys of a run.
+    If others have changed a key since, their value stays where the write repeats the one that it had then;
+    where it has another, the write wins. Keys that the write lacks stay: nobody removes keys of a run.
     """
     result = dict(node.metadata)
     for key, value in _flat(metadata):
-        change = node.changes.get(key)
-        if change is not None and change.etag > seen and value == change.was:
+        states = node.changes[key].states if key in node.changes else ()
+        if [was for etag, was in states if etag > seen][-1:] == [value]:
             continue
         name, _, inner = key.partition("/")
         if inner and name in SHARED:

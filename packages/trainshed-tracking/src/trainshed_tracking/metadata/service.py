@@ -5,7 +5,7 @@ them: contexts and their contents, executions and the artifacts that they read a
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -40,6 +40,7 @@ from trainshed.api.filters.syntax import (
 )
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
+from trainshed.core.patterns import Operator
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.units import Nanos
@@ -100,9 +101,7 @@ async def _create(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     with faults.gathered():
         sent = read_node(name, getattr(request, kind.singular), call.services.now())
     faults.refuse()
-    node = _new(sent)
-    await stores.metadata.create(node)
-    return view(node)
+    return await _stored(stores, sent)
 
 
 async def _get(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
@@ -122,8 +121,7 @@ async def _list(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Mes
 async def _update(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
     resource = getattr(request, kind.singular)
     name = NodeName.parse(resource.name, kind, of=f"{kind.singular}.name")
-    sent = read_node(name, resource, call.services.now())
-    metadata = sent.metadata if resource.HasField("metadata") else None
+    now = call.services.now()
     # A mask can name a part of the metadata.
     paths, parts = list[str](), list[str]()
     for path in request.update_mask.paths:
@@ -131,7 +129,7 @@ async def _update(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     mask = (*read_update_mask(paths, _OF_KIND[kind]), *parts)
 
     def updated(node: Node) -> Node:
-        return _updated(node, sent, metadata, mask, resource.etag)
+        return _updated(node, resource, mask, now)
 
     try:
         return view(await stores.metadata.change(name, updated))
@@ -139,9 +137,7 @@ async def _update(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
         if not request.allow_missing:
             raise
     _read_id(name.node_id, f"{kind.singular}.name")
-    node = _new(sent)
-    await stores.metadata.create(node)
-    return view(node)
+    return await _stored(stores, read_node(name, resource, now))
 
 
 async def _delete(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
@@ -157,10 +153,10 @@ async def _delete(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     return operations.finished(done)
 
 
-def _new(sent: Node) -> Node:
-    if sent.schema_title not in MERGED:
-        return sent
-    return changed(replace(sent, metadata={}), sent.metadata, sent.etag)
+async def _stored(stores: Stores, new: Node) -> Message:
+    if new.schema_title in MERGED:
+        new = changed(replace(new, metadata={}), new.metadata, new.etag)
+    return view(await stores.metadata.create(new))
 
 
 def message_name(kind: NodeKind) -> str:
@@ -190,7 +186,7 @@ def view(node: Node) -> Message:
     return shown
 
 
-def read_node(name: NodeName, sent: Any, now: Nanos) -> Node:
+def read_node(name: NodeName, sent: Any, now: Nanos, added: Container[str] = ()) -> Node:
     """Return the node of a request as it would be made now. Raises InvalidRequest with all faults."""
     faults = Faults()
     public = wire_json.to_public(sent)
@@ -198,9 +194,9 @@ def read_node(name: NodeName, sent: Any, now: Nanos) -> Node:
     if len(sent.display_name) > MAX_DISPLAY_NAME:
         section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
     labels = read_labels(section)
-    metadata = public.get("metadata", {})
-    if len(wire_json.encode_text(metadata)) > MAX_METADATA:
-        section.fault("metadata", f"It has more than {MAX_METADATA} bytes as JSON.")
+    metadata = {key: value for key, value in public.get("metadata", {}).items() if key not in added}
+    with faults.gathered():
+        _require_small(name, metadata)
     faults.refuse()
     state = public.get("state", "")
     return Node(
@@ -219,6 +215,12 @@ def read_node(name: NodeName, sent: Any, now: Nanos) -> Node:
     )
 
 
+def _require_small(name: NodeName, metadata: dict[str, Any]) -> None:
+    if len(wire_json.encode_text(metadata)) > MAX_METADATA:
+        text = f"It has more than {MAX_METADATA} bytes as JSON."
+        raise InvalidRequest((Violation(f"{name.kind.singular}.metadata", text),))
+
+
 def _read_id(node_id: str, field: str) -> str:
     """Return an id unchanged. Raises InvalidRequest for an invalid one."""
     if not _ID.fullmatch(node_id):
@@ -227,13 +229,12 @@ def _read_id(node_id: str, field: str) -> str:
     return node_id
 
 
-def _updated(
-    node: Node, sent: Node, metadata: dict[str, Any] | None, mask: tuple[str, ...], etag: str
-) -> Node:
-    """Return the node after an update. Without a mask all that the request sets is taken over. `metadata`:
-    what it sets of that, None = nothing; `etag`: of the state that the request was made for, "" = any.
-    Experiments and their runs may have an outdated one, and are then merged. An update that changes nothing
-    leaves the etag as it is. Raises Aborted."""
+def _updated(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) -> Node:
+    """Return the node after an update. Without a mask all that the request sets is taken over. Its etag is of
+    the state that it was made for, "" = any. Experiments and their runs may have an outdated one, and are
+    then merged. An update that changes nothing leaves the etag as it is. Raises Aborted, InvalidRequest."""
+    # What the service adds is not taken from the request.
+    sent, etag = read_node(node.name, resource, now, node.added), resource.etag
     is_stale = etag not in ("", str(node.etag))
     if is_stale and not (node.schema_title in MERGED and re.fullmatch("[0-9]{1,19}", etag)):
         raise _mismatch(node, etag)
@@ -242,10 +243,18 @@ def _updated(
         value = getattr(sent, name)
         if name in mask or (not mask and value):
             new = replace(new, **{name: value})
-    metadata = _metadata(node, metadata, mask)
+    metadata = node.metadata
+    if resource.HasField("metadata") and (not mask or "metadata" in mask):
+        metadata = sent.metadata
+    elif resource.HasField("metadata"):
+        keys = {path.partition(".")[2] for path in mask if path.startswith("metadata.")}
+        kept = {key: value for key, value in metadata.items() if key not in keys}
+        metadata = kept | {key: sent.metadata[key] for key in keys if key in sent.metadata}
     if is_stale:
         metadata = merged(node, metadata, int(etag))
-    if new == node and metadata == node.metadata:
+    if metadata != node.metadata:
+        _require_small(node.name, metadata)
+    elif new == node:
         return node
     newest = max(node.etag + 1, sent.etag)
     if node.schema_title in MERGED:
@@ -259,18 +268,6 @@ def _mismatch(node: Node, etag: str) -> Aborted:
         f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
         f"`{node.etag}`"
     )
-
-
-def _metadata(node: Node, sent: dict[str, Any] | None, mask: tuple[str, ...]) -> dict[str, Any]:
-    """Return the metadata after a request. What the service adds is not taken from the request."""
-    if sent is None or (mask and not any(path.startswith("metadata") for path in mask)):
-        return node.metadata
-    own = {key: value for key, value in sent.items() if key not in node.added}
-    if not mask or "metadata" in mask:
-        return own
-    keys = {path.partition(".")[2] for path in mask if path.startswith("metadata.")}
-    kept = {key: value for key, value in node.metadata.items() if key not in keys}
-    return kept | {key: own[key] for key in keys if key in own}
 
 
 _ROLES: Final = {1: EdgeRole.INPUT, 2: EdgeRole.OUTPUT}
@@ -332,13 +329,8 @@ async def _subgraph_of(stores: Stores, kind: NodeKind, call: Call, request: Any)
     lineage = await stores.metadata.lineage(name)
     graph = message("LineageSubgraph")
     for node in lineage.nodes:
-        match node.name.kind:
-            case NodeKind.ARTIFACT:
-                graph.artifacts.append(view(node))
-            case NodeKind.EXECUTION:
-                graph.executions.append(view(node))
-            case NodeKind.CONTEXT:
-                pass  # Contexts are not part of a lineage graph.
+        is_artifact = node.name.kind is NodeKind.ARTIFACT
+        (graph.artifacts if is_artifact else graph.executions).append(view(node))
     for edge in lineage.events:
         event: Any = graph.events.add(
             artifact=str(edge.target),
@@ -431,6 +423,8 @@ async def _read_filter(
         links: dict[Comparison | Term, frozenset[NodeName]] = {}
         for leaf in _comparisons(tree):
             if link := _LINKS[kind].get(leaf.name):
+                if leaf.operator not in (Operator.HAS, Operator.EQUAL):
+                    raise FilterError(f"{leaf.name} takes : or =; NOT before it says the opposite")
                 role, inward = link
                 context = _context(leaf.value, store)
                 links[leaf] = await stores.metadata.linked(context, role, inward=inward)
@@ -488,7 +482,8 @@ def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[No
         return lambda node: test(text_of(node))
     if moment_of := _MOMENTS.get(leaf.name):
         happened = moment_test(leaf)
-        return lambda node: happened(moment_of(node))
+        # To the microsecond, as it is shown.
+        return lambda node: happened(moment_of(node) // 1_000 * 1_000)
     if leaf.path[0] == "metadata" and len(leaf.path) > 1:
         return _metadatum(leaf)
     known = ", ".join((*_TEXTS, *_MOMENTS, *_LINKS[kind]))

@@ -85,6 +85,12 @@ class Metadata(Resources[NodeName, Node]):
         connection.execute(_SQL["delete_edges"], {"node": _number(connection, record.name)})
         return super().remove(connection, record)
 
+    async def forget(self, name: NodeName) -> None:
+        """Delete a node without an operation. Raises NotFound."""
+        await self._writer.run(
+            "forget", lambda connection: self.remove(connection, self.read(connection, name))
+        )
+
     def _with_parents(self, connection: sqlite3.Connection, node: Node) -> Node:
         if node.name.kind is not NodeKind.CONTEXT:
             return node

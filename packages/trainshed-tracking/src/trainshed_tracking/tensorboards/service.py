@@ -161,9 +161,7 @@ def _read_update(
     field, now = _field(level), call.services.now()
     sent = getattr(request, field)
     name = BoardName.parse(sent.name, level, of=f"{field}.name")
-    paths, all_of = request.update_mask.paths, _UPDATABLE[level]
-    # Without a mask, what has a value; `*` names all.
-    fields = read_update_mask(paths, all_of) or [f for f in all_of if paths or getattr(sent, f)]
+    fields = read_update_mask(request.update_mask.paths, _UPDATABLE[level], sent)
     return name, lambda record: _updated(record, sent, fields, now)
 
 

@@ -42,15 +42,11 @@ _LONGEST_LINE: Final = 2000
 _PATIENCE: Final = 5.0
 """Seconds that a keeper has to end everything; then it is killed."""
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-
-
 _SENT: Final = (b"accept", b"accept-encoding", b"accept-language", b"content-type")
 _PASSED: Final = (
     *(b"content-type", b"content-encoding", b"content-length", b"content-disposition", b"vary"),
     b"content-security-policy",
 )
-
-
 RULES: Final = Rules(
     lambda headers: [(b"host", b"viewer"), *(pair for pair in headers if pair[0] in _SENT)],
     lambda headers: [pair for pair in headers if pair[0] in _PASSED],

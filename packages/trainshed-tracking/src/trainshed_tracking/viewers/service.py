@@ -10,6 +10,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +33,6 @@ Say = Callable[[str], None]
 Find = Callable[[LogDirectory], ShownDirectory | None]
 """Finds a directory on this disk; None: it does not exist, or its project may not read it. Blocks. Raises
 FailedPrecondition: it is elsewhere."""
-
-
 Start = Callable[[], Awaitable[ViewerProcess]]
 
 
@@ -60,15 +59,11 @@ class _Entry(Struct, eq=False):
         return self.starting.done() and (self.viewer is None or not self.viewer.is_alive)
 
 
-_IDLE: Final = 600.0
-"""Seconds without a request after which a viewer is ended."""
-
-
 class ViewerPool:
     """The running viewers, each started by the first request for it. Runs on the event loop only. `most`:
     limit at once. `idle`: seconds without a request after which a viewer is ended."""
 
-    def __init__(self, most: int, idle: float = _IDLE) -> None:
+    def __init__(self, most: int, idle: float = 600.0) -> None:
         self._most: Final = most
         self._idle: Final = idle
         #: By name; the one that was used least lately comes first.
@@ -209,7 +204,7 @@ class LocalViewers:
         runtime = await self._runtime(say)
         say("Starting TensorBoard.")
         shown = await asyncio.to_thread(self._existing, directories)
-        starting = self._start(name, shown, runtime)
+        starting = partial(self._start, name, shown, runtime)
         async with self._pool.viewer(name, starting, tuple(shown), renew=True):
             pass
 
@@ -222,7 +217,7 @@ class LocalViewers:
         shown: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
             shown = await asyncio.to_thread(self._existing, directories)
-        starting = self._start(name, shown, runtime)
+        starting = partial(self._start, name, shown, runtime)
         async with self._pool.viewer(name, starting, tuple(shown), renew=renew) as viewer:
             return await viewer.forward(request, self._closing, lapse)
 
@@ -253,17 +248,14 @@ class LocalViewers:
                 "--logdir DIRECTORY`."
             ) from None
 
-    def _start(
+    async def _start(
         self, name: str, shown: Sequence[ShownDirectory], runtime: PreparedRuntime
-    ) -> Callable[[], Awaitable[ViewerProcess]]:
-        async def started() -> ViewerProcess:
-            terms = await asyncio.to_thread(self._known_terms)
-            # A new directory each time: the viewer before may still be ending.
-            self._started += 1
-            workspace = self._root / f"{name}.{self._started}"
-            return await start(workspace, shown, runtime, terms)
-
-        return started
+    ) -> ViewerProcess:
+        terms = await asyncio.to_thread(self._known_terms)
+        # A new directory each time: the viewer before may still be ending. A file's name has 255 bytes.
+        self._started += 1
+        workspace = self._root / f"{name[:60]}.{self._started}"
+        return await start(workspace, shown, runtime, terms)
 
     def _existing(self, directories: Sequence[LogDirectory]) -> Sequence[ShownDirectory]:
         """Return the directories that exist. Raises FailedPrecondition: none does."""

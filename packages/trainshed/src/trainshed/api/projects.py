@@ -78,7 +78,7 @@ async def create_project(call: Call, request: Any) -> Message:
 async def update_project(call: Call, request: Any) -> Message:
     """Change a project's display name and labels, and return an operation that is done."""
     name = ProjectName.parse(request.project.name, field="project.name").project_id
-    paths = read_update_mask(request.update_mask.paths, _CHANGED) or _CHANGED
+    paths = read_update_mask(request.update_mask.paths, _CHANGED, request.project)
     texts = {"display_name": request.project.display_name, "labels": dict(request.project.labels)}
     await _update(call.services, name, {path: texts[path] for path in paths})
     return _done("up.", _view(call.services.access.book, name))

@@ -95,8 +95,8 @@ async def get(call: HandCall) -> dict[str, Any]:
 
 async def update(call: HandCall) -> dict[str, Any]:
     """Change an account's display name and description. Raises InvalidRequest, NotFound."""
-    paths = str(call.body.get("updateMask") or "").split(",")
-    mask = read_update_mask(filter(None, paths), _Described.__struct_fields__)
+    paths = [path for path in str(call.body.get("updateMask") or "").split(",") if path]
+    mask = read_update_mask(paths, _Described.__struct_fields__)
     await _change(call, lambda book, now: book.with_account(_described(call, now, Faults(), mask)))
     return _view(_account(call))
 

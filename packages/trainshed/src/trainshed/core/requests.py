@@ -21,10 +21,13 @@ _MAPPINGS = (dict, Mapping)
 """The type that JSON is read as comes first: a check for the protocol costs ten times as much."""
 
 
-@lru_cache(4096)
 def snake_case(name: str) -> str:
     """Return `worker_pool_specs` for `workerPoolSpecs`."""
     return _HUMP.sub("_", name).lower()
+
+
+_own_name = lru_cache(4096)(snake_case)
+"""For names that stand in the code: those that callers choose may be long, and must not stay."""
 
 
 class Faults:
@@ -69,7 +72,7 @@ class Section(Struct, eq=False):
 
     def at(self, name: str) -> str:
         """Return the path of the field `name` (camelCase)."""
-        own = snake_case(name)
+        own = _own_name(name)
         return f"{self.path}.{own}" if self.path else own
 
     def fault(self, name: str, description: str) -> None:

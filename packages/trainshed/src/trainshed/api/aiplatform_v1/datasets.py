@@ -37,7 +37,7 @@ from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
 
 MAX_METADATA: Final = 200_000
-"""Most bytes of a dataset's metadata as JSON."""
+"""Most bytes of a dataset's metadata as JSON, and most characters of its description."""
 MAX_FILES: Final = 1_000
 """Most file names of a dataset; one with wildcards stands for any number of files."""
 UPDATABLE: Final = ("display_name", "description", "labels")
@@ -58,14 +58,12 @@ async def create(call: Call, request: Any) -> Message:
 
 async def update(call: Call, request: Any) -> Message:
     name = DatasetName.parse(request.dataset.name, of="dataset.name")
-    fields = read_update_mask(request.update_mask.paths, UPDATABLE) or UPDATABLE
+    fields = read_update_mask(request.update_mask.paths, UPDATABLE, request.dataset)
     now = call.services.now()
-    return _view(
-        call.services,
-        await call.services.datasets.change(
-            name, lambda record: updated(record, request.dataset, fields, now)
-        ),
+    changed = await call.services.datasets.change(
+        name, lambda record: updated(record, request.dataset, fields, now)
     )
+    return _view(call.services, changed)
 
 
 async def import_(call: Call, request: Any) -> Message:
@@ -134,6 +132,7 @@ def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
     dataset = Section(public, "dataset", Faults())
     display_name = read_display_name(dataset)
     labels = read_labels(dataset)
+    description = _read_description(dataset)
     kind = _read_kind(dataset)
     metadata = public.get("metadata")
     if kind is not None and kind.is_table:
@@ -157,10 +156,17 @@ def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
         now,
         now,
         metadata=text,
-        description=dataset.text("description"),
+        description=description,
         labels=labels,
         files=files,
     )
+
+
+def _read_description(dataset: Section) -> str:
+    text = dataset.text("description")
+    if len(text) > MAX_METADATA:
+        dataset.fault("description", f"At most {MAX_METADATA} characters are allowed.")
+    return text
 
 
 def _read_kind(dataset: Section) -> DatasetKind | None:
@@ -276,9 +282,10 @@ def updated(record: Dataset, sent: Any, fields: tuple[str, ...], now: Nanos) -> 
         )
     dataset = Section(wire_json.to_public(sent), "dataset", Faults())
     labels = read_labels(dataset)
+    description = _read_description(dataset)
     name = read_display_name(dataset) if "display_name" in fields else ""
     dataset.faults.refuse()
-    values = {"display_name": name, "description": sent.description, "labels": labels}
+    values = {"display_name": name, "description": description, "labels": labels}
     for field in fields:
         record = replace(record, **{field: values[field]})
     # The time never repeats, because the etag is made from it.

@@ -4,6 +4,7 @@ delete (facts/resources#vertex), and what jobs name of buckets, secrets and expe
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -51,10 +52,7 @@ _SERVICE: Final = "JobService"
 _CUSTOM, _TUNING = "custom_job", "hyperparameter_tuning_job"
 _SPECS: Final = {_CUSTOM: "jobSpec", _TUNING: "trialJobSpec"}
 """The fields of requests that have a job, each with the part of it that says what runs."""
-_PROGRAMS: Final = (
-    ("container_spec", "containerSpec"),
-    ("python_package_spec", "pythonPackageSpec"),
-)
+_PROGRAMS: Final = ("containerSpec", "pythonPackageSpec")
 _TRACKED: Final = {
     "experiment": "experiment",
     "experimentRun": "experiment_run",
@@ -202,9 +200,9 @@ async def _unknown_secrets(
 def _secrets(spec: Spec, path: str) -> Iterator[tuple[str, SecretRef]]:
     """Yield the path of each variable that names a secret, with that secret."""
     for position, worker_pool in enumerate(spec.get("workerPoolSpecs", ())):
-        for field, key in _PROGRAMS:
+        for key in _PROGRAMS:
             for index, variable in enumerate(worker_pool.get(key, {}).get("env", ())):
-                where = f"{path}.worker_pool_specs[{position}].{field}.env[{index}].value"
+                where = f"{path}.worker_pool_specs[{position}].{snake_case(key)}.env[{index}].value"
                 for ref in references(variable.get("value", "")):
                     yield where, ref
 
@@ -224,19 +222,19 @@ def _advice(project: str, ref: SecretRef, names: list[str]) -> str:
 
 async def create_custom_job(call: Call, request: Any) -> Message:
     tracking, spec = call.services.tracking, request.custom_job.job_spec
-    if tracking is not None and spec.experiment and not spec.experiment_run:
-        await asked_for(_CUSTOM, call, request)  # A refused request must not create a run.
-        spec.experiment_run = await tracking.make_run(spec.experiment)
-        sent(call, request, _CUSTOM)["jobSpec"]["experimentRun"] = spec.experiment_run
-    draft = await asked_for(_CUSTOM, call, request)
-    public = sent(call, request, _CUSTOM)
-    job = new_vertex_job(call.services, known_location(request.parent), draft, public)
-    await store_works(call.services, call.principal, job)
+    async with contextlib.AsyncExitStack() as made:
+        if tracking is not None and spec.experiment and not spec.experiment_run:
+            await asked_for(_CUSTOM, call, request)  # A refused request must not create a run.
+            run = await made.enter_async_context(tracking.make_run(spec.experiment))
+            spec.experiment_run = sent(call, request, _CUSTOM)["jobSpec"]["experimentRun"] = run
+        draft = await asked_for(_CUSTOM, call, request)
+        public = sent(call, request, _CUSTOM)
+        job = new_vertex_job(call.services, known_location(request.parent), draft, public)
+        await store_works(call.services, call.principal, job)
     if tracking is not None and spec.experiment_run:
         await tracking.add_to_run(spec.experiment_run, job.name)
-    created = request.custom_job
-    views.set_custom_job_outputs(created, of_kind(job, Job))
-    return created
+    views.set_custom_job_outputs(request.custom_job, of_kind(job, Job))
+    return request.custom_job
 
 
 async def create_tuning_job(call: Call, request: Any) -> Message:

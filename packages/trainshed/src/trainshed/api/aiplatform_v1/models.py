@@ -20,7 +20,7 @@ from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import done_at_once
-from trainshed.api.resources.submission import checked
+from trainshed.api.resources.submission import checked, kept_json
 from trainshed.core.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -32,6 +32,7 @@ from trainshed.core.names import EvaluationName, JobUid, ModelName
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import (
+    MAX_DISPLAY_NAME,
     alias_fault,
     bucket_path_fault,
     model_id_fault,
@@ -119,7 +120,7 @@ async def copy(call: Call, request: Any) -> Message:
             source,
             name=name,
             version=number,
-            public_json=_kept(public),
+            public_json=kept_json(public, _OUTPUTS),
             created=now,
             updated=now,
             aliases=_aliases_at_first(number),
@@ -304,7 +305,7 @@ def _version(
         name=name,
         version=number,
         display_name=model.display_name,
-        public_json=_kept(public),
+        public_json=kept_json(public, _OUTPUTS),
         artifact_uri=model.artifact_uri,
         created=now,
         updated=now,
@@ -331,12 +332,7 @@ def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos)
                 public["description"] = model.description
             case _:
                 public["versionDescription"] = model.version_description
-    return replace(record, public_json=_kept(public), updated=now)
-
-
-def _kept(public: dict[str, Any]) -> str:
-    kept = {key: value for key, value in public.items() if key not in _OUTPUTS}
-    return wire_json.compact_text(kept)
+    return replace(record, public_json=kept_json(public, _OUTPUTS), updated=now)
 
 
 def _read_version_name(text: str) -> tuple[ModelName, str]:
@@ -423,25 +419,18 @@ def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
     return view
 
 
-MAX_DISPLAY_NAME: Final = 128
-MAX_BYTES: Final = 200_000
-"""Most bytes of an evaluation as JSON."""
-
-
 async def import_evaluation(call: Call, request: Any) -> Message:
     """Import an evaluation of the version that the parent names, or else of the default one."""
     model, version = ModelName.parse(request.parent, of="parent")
     sent = request.model_evaluation
-    public = wire_json.to_public(sent)
-    kept = wire_json.compact_text(
-        {key: value for key, value in public.items() if key not in ("name", "createTime")}
-    )
-    _check_metrics(sent, kept)
+    if len(sent.display_name) > MAX_DISPLAY_NAME:
+        text = f"At most {MAX_DISPLAY_NAME} characters are allowed."
+        raise InvalidRequest((Violation("model_evaluation.display_name", text),))
     services = call.services
     evaluation = ModelEvaluation(
         name=EvaluationName(model, services.new_uid()),
         version=(await services.models.version(model, version)).version,
-        public_json=kept,
+        public_json=kept_json(wire_json.to_public(sent), ("name", "createTime")),
         created=services.now(),
     )
     return _evaluation_view(services, await services.evaluations.create(evaluation))
@@ -470,18 +459,6 @@ def _evaluation_view(services: Services, record: ModelEvaluation) -> Message:
     view.name = str(record.name)
     set_micros(view.create_time, record.created)
     return view
-
-
-def _check_metrics(sent: Any, kept: str) -> None:
-    """Raise InvalidRequest with all faults of an evaluation. `kept`: it as JSON."""
-    faults = Faults()
-    if len(kept.encode()) > MAX_BYTES:
-        text = f"It has more than {MAX_BYTES} bytes as JSON; leave out what nobody reads."
-        faults.add("model_evaluation", text)
-    if len(sent.display_name) > MAX_DISPLAY_NAME:
-        text = f"At most {MAX_DISPLAY_NAME} characters are allowed."
-        faults.add("model_evaluation.display_name", text)
-    faults.refuse()
 
 
 _EVALUATIONS: Final = Kind(

@@ -38,7 +38,7 @@ from trainshed.core.pipelines import Pipeline, Task, created
 from trainshed.core.requests import snake_case
 from trainshed.core.specs.input_data import dataset_id_fault
 from trainshed.core.specs.pipeline import DEFINITIONS, ParsedPipeline, parse_pipeline
-from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.tuning.trial_jobs import printed
 from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
@@ -170,6 +170,14 @@ def _new(
     parsed, now = draft.parsed, draft.at
     name = JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), Collection.PIPELINES)
     sent_inputs = {"jobSpec": draft.inputs} if parsed.spec.task is Task.CUSTOM else draft.inputs
+    spec = parsed.job.spec
+    data = (spec.trial if isinstance(spec, TuningSpec) else spec).data
+    if data is not None:
+        # Who submits the job anew has its variables, and so the files that were written for it.
+        variables = [{"name": variable, "value": value} for variable, value in data.env]
+        for pool in _program_of(draft.inputs)[0].get("workerPoolSpecs", ()):
+            program = pool.get("containerSpec") or pool.get("pythonPackageSpec", {})
+            program["env"] = [*variables, *program.get("env", ())]
     public = {"displayName": parsed.job.display_name, **sent_inputs}
     job = new_vertex_job(services, parent, parsed.job, public, Parent(uid, name))
     pipeline = Pipeline(

@@ -395,18 +395,22 @@ HandMethods = Mapping[tuple[str, str], tuple[str, HandHandler]]
 """Methods by HTTP verb and path, with their full names."""
 
 
-def read_update_mask(paths: Iterable[str], allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields that a mask names in snake_case or camelCase, each once; () = no mask, or `*`. Raises
-    InvalidRequest for what cannot be updated."""
+def read_update_mask(
+    paths: Sequence[str], allowed: Sequence[str], resource: Any = None
+) -> tuple[str, ...]:
+    """Return the fields that a mask names in snake_case or camelCase, each once. Of no mask, those that the
+    `resource` has values of; of `*`, all; () for either if no resource is passed. Raises InvalidRequest for
+    what cannot be updated."""
     spelled = {camel(field): field for field in allowed}
     fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
     if wrong := [field for field in fields if field not in allowed]:
         text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
         raise InvalidRequest((Violation("update_mask", text),))
-    return fields
+    if fields or resource is None:
+        return fields
+    return tuple([field for field in allowed if paths or getattr(resource, field)])
 
 
-@lru_cache(1024)
 def camel(field: str) -> str:
     """Return `displayName` for `display_name`."""
     first, *others = field.split("_")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -72,6 +73,10 @@ class BucketProbe(Protocol):
 
     def is_unmounted(self, name: str) -> bool:
         """Whether there is such a bucket, and programs do not see it as /gcs/NAME."""
+        ...
+
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        """Return those that a project's programs see, by name and directory. Raises Unavailable."""
         ...
 
     def digest(self, uri: str, limit: Bytes) -> "ContentDigest":
@@ -145,12 +150,12 @@ class Tracking(Protocol):
         specification in the request."""
         ...
 
-    async def make_run(self, experiment: str) -> str:
-        """Make a new run of an experiment, for a job that names none of its own, and return its name."""
+    def make_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
+        """Make a run for a job that names none, and yield its name; delete it if what follows raises."""
         ...
 
     async def add_to_run(self, run: str, job: JobName) -> None:
-        """Add a job to its run."""
+        """Add a job to its run, if that still exists."""
         ...
 
     def curves(self, job: Job) -> CurveWriter | None:

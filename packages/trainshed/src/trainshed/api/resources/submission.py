@@ -6,7 +6,7 @@ controller is woken.
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, assert_never
 
 from msgspec.structs import replace
@@ -50,6 +50,7 @@ BucketUse = tuple[str, str]
 
 _NOT_KEPT = frozenset({"labels", "name", "etag"})
 """Fields that are kept beside the public JSON, because labels can change later."""
+_LARGEST = 1_000_000
 _SWITCH = re.compile("on|off").fullmatch
 _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     STALL_LABEL: (
@@ -128,10 +129,13 @@ def new_job(
     )
 
 
-def kept_json(public: Mapping[str, Any]) -> str:
-    """Return what a record keeps of a resource's public JSON."""
-    kept = {key: value for key, value in public.items() if key not in _NOT_KEPT}
-    return compact_text(kept)
+def kept_json(public: Mapping[str, Any], without: Container[str] = _NOT_KEPT) -> str:
+    """Return what a record keeps of a resource's public JSON. Raises InvalidRequest: too large for lists."""
+    kept = compact_text({key: value for key, value in public.items() if key not in without})
+    if len(kept.encode()) > _LARGEST:
+        text = f"It has more than {_LARGEST:,} bytes as JSON; put what is long into a bucket."
+        raise InvalidRequest((Violation("", text),))
+    return kept
 
 
 async def store_works(services: Services, principal: Principal, *works: Work) -> None:
@@ -197,8 +201,7 @@ def _here(
     `metrics`: the ids of those that it measures, if it is a trial's."""
     if services.instead is not None:
         spec = services.instead(display_name, spec, metrics)
-    warnings = tuple(_warnings(services, spec))
-    return replace(spec, warnings=(*spec.warnings, *warnings)) if warnings else spec
+    return replace(spec, warnings=(*spec.warnings, *_warnings(services, spec)))
 
 
 def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
