@@ -182,7 +182,7 @@ async def search(visit: Visit) -> View:
     jobs: list[Hits] = []
     began = asyncio.get_running_loop().time()
     more = bool(visit.query("search").strip())
-    while more and asyncio.get_running_loop().time() - began < _SECONDS:
+    while more:
         narrowing = {name: visit.query(name) for name in ("user", "label", "machine")}
         listed = await visit.get(
             JobList,
@@ -197,6 +197,8 @@ async def search(visit: Visit) -> View:
         walked += len(listed.jobs)
         token = listed.next_page_token
         more = bool(token) and not await visit.request.is_gone()
+        if asyncio.get_running_loop().time() - began >= _SECONDS:
+            break
     totals = sum((Counter(hits.counts) for hits in jobs), Counter[str]())
     return View(
         "Logs",
