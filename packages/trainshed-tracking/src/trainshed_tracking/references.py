@@ -66,7 +66,8 @@ async def make_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
         await stores.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
         yield str(name)
     except Exception:  # One who only leaves has his job stored all the same.
-        await stores.metadata.forget(name)
+        with contextlib.suppress(NotFound):  # Somebody has deleted it meanwhile.
+            await stores.metadata.forget(name)
         raise
 
 

@@ -144,6 +144,7 @@ def test_what_a_key_was_is_remembered_within_a_limit() -> None:
     for value in ("x" * 99_999, 1):
         run = records.changed(run, {"_metrics": {"loss": value}}, 4_000)
     assert len(str(run.changes)) < 150_000
+    records.changed(run, {"_params": dict.fromkeys(map(str, range(20_001)), 1)}, 4_001)
 
 
 async def test_links_leave_the_etag_as_it_is(house: House) -> None:

@@ -174,7 +174,7 @@ def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
     for key, value in after.items():
         if key not in before or before[key] != value:
             earlier = list(changes[key].states) if key in changes else []
-            while len(str(earlier)) > most:
+            while earlier and len(str(earlier)) > most:
                 del earlier[len(earlier) // 2]
             changes[key] = Change(etag, before.get(key), tuple(earlier))
     kept = {key: change for key, change in changes.items() if key in after}

@@ -42,7 +42,7 @@ from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
 from trainshed.core.patterns import Operator
 from trainshed.core.requests import Faults, Section
-from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
+from trainshed.core.specs.syntax import check_texts, read_labels
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
@@ -191,8 +191,7 @@ def read_node(name: NodeName, sent: Any, now: Nanos, added: Container[str] = ())
     faults = Faults()
     public = wire_json.to_public(sent)
     section = Section(public, name.kind.singular, faults)
-    if len(sent.display_name) > MAX_DISPLAY_NAME:
-        section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
+    check_texts(section, "displayName", "description", "uri", "schemaTitle", "schemaVersion")
     labels = read_labels(section)
     metadata = {key: value for key, value in public.get("metadata", {}).items() if key not in added}
     with faults.gathered():

@@ -25,7 +25,7 @@ from trainshed.api.resources.submission import require_default_bucket
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.names import default_bucket
 from trainshed.core.requests import Faults, Section, snake_case
-from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
+from trainshed.core.specs.syntax import check_texts, read_labels
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
@@ -284,8 +284,7 @@ def _updated(record: BoardResource, sent: Any, fields: Sequence[str], now: Nanos
 
 def _check(sent: Any, level: Level, faults: Faults, fields: Sequence[str]) -> None:
     section = Section(wire_json.to_public(sent), _field(level), faults)
-    if len(sent.display_name) > MAX_DISPLAY_NAME:
-        section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
+    check_texts(section, "displayName", "description", "source", "pluginName")
     if level is Level.SERIES:
         if not sent.display_name and "display_name" in fields:
             section.fault("displayName", "The display name must be set.")

@@ -32,7 +32,7 @@ from trainshed.core.errors import (
 )
 from trainshed.core.names import project_number
 from trainshed.core.requests import Faults, Section
-from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
+from trainshed.core.specs.syntax import check_texts, read_labels
 from trainshed.wire import pool
 from trainshed.wire.routes import KnownMethod
 
@@ -342,11 +342,10 @@ async def create(
 
 def _check(display_name: str, labels: Mapping[str, str]) -> None:
     """Raise InvalidRequest for texts of a project that are too long: every process keeps them all."""
-    faults = Faults()
-    read_labels(Section({"labels": labels}, "", faults))
-    if len(display_name) > MAX_DISPLAY_NAME:
-        faults.add("display_name", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
-    faults.refuse()
+    project = Section({"displayName": display_name, "labels": labels}, "", Faults())
+    check_texts(project, "displayName")
+    read_labels(project)
+    project.faults.refuse()
 
 
 def visible(principal: Principal, services: Services) -> Sequence[str]:

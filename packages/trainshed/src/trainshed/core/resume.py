@@ -21,7 +21,7 @@ from trainshed.core.progress import LEVELS, counts
 from trainshed.core.units import Nanos
 
 _OF_CHECKPOINTS: Final = re.compile(
-    r"restor|resum|continu|go(es|ing) on|load|saved|saving|checkpoint|ckpt", re.I
+    r"restor|resum|(continu\w+|go\w* on) (from|after|at)|load|sav(ed|ing)|checkpoint|ckpt", re.I
 )
 _WORDS: Final = {word: word for word in LEVELS} | {"globalstep": "step"}
 """The words for a step in the names of fields of JSON lines."""

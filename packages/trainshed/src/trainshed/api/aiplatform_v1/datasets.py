@@ -31,13 +31,18 @@ from trainshed.core.datasets.records import (
 )
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.requests import Faults, Section
-from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels
+from trainshed.core.specs.syntax import (
+    bucket_path_fault,
+    check_texts,
+    read_display_name,
+    read_labels,
+)
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
 
 MAX_METADATA: Final = 200_000
-"""Most bytes of a dataset's metadata as JSON, and most characters of its description."""
+"""Most bytes of a dataset's metadata as JSON."""
 MAX_FILES: Final = 1_000
 """Most file names of a dataset; one with wildcards stands for any number of files."""
 UPDATABLE: Final = ("display_name", "description", "labels")
@@ -132,7 +137,7 @@ def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
     dataset = Section(public, "dataset", Faults())
     display_name = read_display_name(dataset)
     labels = read_labels(dataset)
-    description = _read_description(dataset)
+    check_texts(dataset, "description")
     kind = _read_kind(dataset)
     metadata = public.get("metadata")
     if kind is not None and kind.is_table:
@@ -156,17 +161,10 @@ def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
         now,
         now,
         metadata=text,
-        description=description,
+        description=sent.description,
         labels=labels,
         files=files,
     )
-
-
-def _read_description(dataset: Section) -> str:
-    text = dataset.text("description")
-    if len(text) > MAX_METADATA:
-        dataset.fault("description", f"At most {MAX_METADATA} characters are allowed.")
-    return text
 
 
 def _read_kind(dataset: Section) -> DatasetKind | None:
@@ -282,10 +280,10 @@ def updated(record: Dataset, sent: Any, fields: tuple[str, ...], now: Nanos) -> 
         )
     dataset = Section(wire_json.to_public(sent), "dataset", Faults())
     labels = read_labels(dataset)
-    description = _read_description(dataset)
+    check_texts(dataset, "description")
     name = read_display_name(dataset) if "display_name" in fields else ""
     dataset.faults.refuse()
-    values = {"display_name": name, "description": description, "labels": labels}
+    values = {"display_name": name, "description": sent.description, "labels": labels}
     for field in fields:
         record = replace(record, **{field: values[field]})
     # The time never repeats, because the etag is made from it.

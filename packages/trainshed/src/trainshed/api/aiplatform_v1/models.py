@@ -32,9 +32,9 @@ from trainshed.core.names import EvaluationName, JobUid, ModelName
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import (
-    MAX_DISPLAY_NAME,
     alias_fault,
     bucket_path_fault,
+    check_texts,
     model_id_fault,
     read_display_name,
     read_labels,
@@ -423,14 +423,14 @@ async def import_evaluation(call: Call, request: Any) -> Message:
     """Import an evaluation of the version that the parent names, or else of the default one."""
     model, version = ModelName.parse(request.parent, of="parent")
     sent = request.model_evaluation
-    if len(sent.display_name) > MAX_DISPLAY_NAME:
-        text = f"At most {MAX_DISPLAY_NAME} characters are allowed."
-        raise InvalidRequest((Violation("model_evaluation.display_name", text),))
+    public, faults = wire_json.to_public(sent), Faults()
+    check_texts(Section(public, "model_evaluation", faults), "displayName")
+    faults.refuse()
     services = call.services
     evaluation = ModelEvaluation(
         name=EvaluationName(model, services.new_uid()),
         version=(await services.models.version(model, version)).version,
-        public_json=kept_json(wire_json.to_public(sent), ("name", "createTime")),
+        public_json=kept_json(public, ("name", "createTime")),
         created=services.now(),
     )
     return _evaluation_view(services, await services.evaluations.create(evaluation))

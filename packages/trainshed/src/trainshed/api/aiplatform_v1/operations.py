@@ -1,5 +1,6 @@
 """Long-running operations: get, wait, list, cancel and delete them, and build their messages by kind."""
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -165,9 +166,7 @@ async def _suggested(services: Services, record: Operation) -> Message:
     response.study_state = study.state.value
     measured = await services.studies.measurements(study.uid, record.trials)
     for number in record.trials:
-        try:
+        with contextlib.suppress(NotFound):
             trial = await services.studies.trial(study.uid, number)
-        except NotFound:
-            continue
-        set_trial(response.trials.add(), study.name, trial, measured.get(number, ()))
+            set_trial(response.trials.add(), study.name, trial, measured.get(number, ()))
     return response

@@ -174,10 +174,11 @@ def _new(
     data = (spec.trial if isinstance(spec, TuningSpec) else spec).data
     if data is not None:
         # Who submits the job anew has its variables, and so the files that were written for it.
-        variables = [{"name": variable, "value": value} for variable, value in data.env]
         for pool in _program_of(draft.inputs)[0].get("workerPoolSpecs", ()):
             program = pool.get("containerSpec") or pool.get("pythonPackageSpec", {})
-            program["env"] = [*variables, *program.get("env", ())]
+            own = {row["name"]: row.get("value", "") for row in program.get("env", ())}
+            env = dict(data.env) | own
+            program["env"] = [{"name": key, "value": value} for key, value in env.items()]
     public = {"displayName": parsed.job.display_name, **sent_inputs}
     job = new_vertex_job(services, parent, parsed.job, public, Parent(uid, name))
     pipeline = Pipeline(

@@ -398,17 +398,15 @@ HandMethods = Mapping[tuple[str, str], tuple[str, HandHandler]]
 def read_update_mask(
     paths: Sequence[str], allowed: Sequence[str], resource: Any = None
 ) -> tuple[str, ...]:
-    """Return the fields that a mask names in snake_case or camelCase, each once. Of no mask, those that the
-    `resource` has values of; of `*`, all; () for either if no resource is passed. Raises InvalidRequest for
-    what cannot be updated."""
+    """Return the fields that a mask names in either case, each once. Of no mask: those that `resource` has
+    values of, of `*`: all; () without a resource. Raises InvalidRequest for what cannot be updated."""
     spelled = {camel(field): field for field in allowed}
     fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
     if wrong := [field for field in fields if field not in allowed]:
         text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
         raise InvalidRequest((Violation("update_mask", text),))
-    if fields or resource is None:
-        return fields
-    return tuple([field for field in allowed if paths or getattr(resource, field)])
+    all_of = () if resource is None else allowed
+    return fields or tuple([field for field in all_of if paths or getattr(resource, field)])
 
 
 def camel(field: str) -> str:

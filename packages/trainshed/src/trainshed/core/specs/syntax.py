@@ -18,6 +18,7 @@ MAX_LABEL_CHARS = 63
 MAX_LABEL_BYTES = 127
 MAX_DISPLAY_NAME = 128
 MAX_JOB_ID = 128
+MAX_TEXT = 100_000
 MAX_ENV = 100
 MAX_ARGS_CHARS = 100_000
 MAX_PACKAGES = 100
@@ -110,15 +111,18 @@ def service_account_fault(account: str) -> str:
 
 def read_display_name(section: Section) -> str:
     """Read `displayName`: 1 to 128 characters (facts/limits#labels)."""
-    name = section.text("displayName")
-    if not name:
+    check_texts(section, "displayName")
+    if not section.text("displayName"):
         section.fault("displayName", "The display name must be set.")
-    elif len(name) > MAX_DISPLAY_NAME:
-        section.fault(
-            "displayName",
-            f"The display name has {len(name)} characters; at most {MAX_DISPLAY_NAME} are allowed.",
-        )
-    return name
+    return section.text("displayName")
+
+
+def check_texts(section: Section, *names: str) -> None:
+    """Report texts that are too long to be shown, or so long that a list of many would fill the memory."""
+    for name in names:
+        most = MAX_DISPLAY_NAME if name == "displayName" else MAX_TEXT
+        if len(section.text(name)) > most:
+            section.fault(name, f"At most {most} characters are allowed.")
 
 
 def read_labels(request: Section) -> tuple[tuple[str, str], ...]:

@@ -185,7 +185,8 @@ class Autopsies:
     def _discard(self, key: Key) -> bool:
         if self._kept.pop(key, None) is None:
             return False
-        self.users.pop(key, None)
+        # A shell that was closed a moment ago may still be ending with them.
+        asyncio.get_running_loop().call_later(2 * shells.GRACE, self.users.pop, key, None)
         directory = self._directory(key)
         with contextlib.suppress(FileNotFoundError):
             directory.rename(self._trash / uuid.uuid4().hex)
