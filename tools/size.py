@@ -43,10 +43,10 @@ class Size(Struct, frozen=True):
 CEILINGS: Final = {
     "modules": 613,
     "modules that one machine needs": 471,
-    "lines": 110_621,
+    "lines": 110_618,
     "lines that one machine needs": 84_746,
-    "lines of code": 77_396,
-    "lines of code on the way of a start": 8_720,
+    "lines of code": 77_394,
+    "lines of code on the way of a start": 8_706,
     "lines of tests": 93_528,
     "settings of the service": 48,
     "settings of Slurm": 18,
@@ -56,7 +56,7 @@ CEILINGS: Final = {
     "ideas with a cluster": 42,
     "decision records": 50,
     "words of decision records": 13_680,
-    "words of documents": 80_792,
+    "words of documents": 80_791,
 }
 
 
