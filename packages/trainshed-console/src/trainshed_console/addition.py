@@ -32,7 +32,7 @@ def new_addition(context: AdditionContext) -> Addition:
         project=settings.project,
         region=settings.region,
         bucket=DEFAULT_BUCKET,
-        address=settings.pages.rstrip("/"),
+        address=settings.pages,
     )
 
     def mounts(services: Services, registry: Registry) -> Mounts:
