@@ -91,7 +91,13 @@ class World:
                 await self.notices.wait_beyond(uid, seen, 10)
 
     async def state(self, uid: JobUid, *states: JobState) -> Job:
-        return await self.until(uid, lambda job: job.state in states)
+        """Wait for a state; a final one until the controller knows of it, too: readers see a commit earlier."""
+
+        def holds(job: Job) -> bool:
+            is_behind = job.state.is_final and self.controller.runs(uid, job.attempt)
+            return job.state in states and not is_behind
+
+        return await self.until(uid, holds)
 
     async def crash(self) -> None:
         """The controller is gone in the middle of whatever it did; a new one takes over."""
