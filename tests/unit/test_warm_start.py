@@ -136,7 +136,7 @@ def test_describe_says_how_replicas_began() -> None:
     def told(*beginnings: str) -> list[str]:
         replicas = tuple(seen(index, began) for index, began in enumerate(beginnings))
         job = JobView(state=JobState.RUNNING, replicas=replicas)
-        lines = description(job, Nanos(2))
+        lines = description(job, Nanos(2), None, {})
         return [" ".join(line.split()) for line in lines if "started" in line]
 
     warm, cold = "started warm: torch 2.13", "started cold: it has GPUs"

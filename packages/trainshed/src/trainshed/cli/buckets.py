@@ -13,7 +13,7 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.commands import ListGroup
+from trainshed.cli.commands import Group
 from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
 from trainshed.cli.output import print_data, takes_form
 from trainshed.cli.text.colours import plain
@@ -51,13 +51,12 @@ class Place:
         return self.name if not self.name or self.name.endswith("/") else f"{self.name}/"
 
 
-class _BucketGroup(ListGroup):
-    default = "ls"
-
-
-@click.group(cls=_BucketGroup)
+@click.group(cls=Group)
 def command() -> None:
     """List, copy and delete objects in buckets. Without a command: list the buckets."""
+
+
+command.default = "ls"
 
 
 @command.command()

@@ -72,7 +72,7 @@ class Client:
         #: A PEM file of authorities to trust for https, besides the system's; None = none.
         self._ca = ca
         #: True if texts in answers stay as they are; else they are made printable on a terminal.
-        self._raw = raw
+        self.raw = raw
 
     def look_again(self) -> None:
         """Use the address that the service has now, if it can be known. Raises Unreachable while no service
@@ -172,7 +172,7 @@ class Client:
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
             raise self._unreachable(failure) from None
-        answer = Answer(connection, response, self, self._raw)
+        answer = Answer(connection, response, self)
         if response.status >= 400:
             with answer:
                 raise _refused(
@@ -245,17 +245,14 @@ class Client:
 
 
 class Answer:
-    """An answer that is being read. Close it, or use it in a `with`. It can be read only once."""
+    """An answer that is being read, in a `with`. It can be read only once."""
 
     def __init__(
         self,
         connection: "http.client.HTTPConnection",
         response: "http.client.HTTPResponse",
         client: Client,
-        raw: bool,
     ) -> None:
-        """`raw`: JSON values are returned as they are, and not made printable."""
-        self._raw = raw
         self._connection = connection
         self._response = response
         self._client = client
@@ -264,7 +261,8 @@ class Answer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._response.close()
+        self._connection.close()
 
     def read(self) -> bytes:
         """Return all of the answer. Raises Unreachable if it breaks off."""
@@ -279,7 +277,7 @@ class Answer:
         content = self.read()
         try:
             value = json.loads(content or b"{}")
-            return value if self._raw else cleaned(value)
+            return value if self._client.raw else cleaned(value)
         except ValueError:
             raise Refused(
                 self._response.status,
@@ -298,7 +296,7 @@ class Answer:
                 value = json.loads(line)
             except ValueError as failure:
                 raise self._client.broken(failure) from None
-            yield value if self._raw else cleaned(value)
+            yield value if self._client.raw else cleaned(value)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the answer in blocks of whole lines as they come, unchanged. Raises Unreachable if it breaks
@@ -331,11 +329,6 @@ class Answer:
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as failure:
             raise self._client.broken(failure) from None
-
-    def close(self) -> None:
-        """Close the connection. May be called again."""
-        self._response.close()
-        self._connection.close()
 
 
 def _refused(status: int, content: bytes, unknown_to: str | None) -> Refused | Unreachable:

@@ -15,14 +15,7 @@ from typing import Any
 import click
 from click.exceptions import NoSuchCommand
 
-
-class Session:
-    """The context object of every command."""
-
-    def __init__(self, now: Callable[[], int]) -> None:
-        #: The clock: nanoseconds since the epoch.
-        self.now = now
-
+from trainshed.core.units import Nanos
 
 _COMMANDS = (
     ("buckets", "trainshed.cli.buckets", "List, copy and delete objects in buckets."),
@@ -63,33 +56,29 @@ KINDS = (
 
 
 def register(
-    group: click.Group, now: Callable[[], int], others: Iterable[tuple[str, str, str]] = ()
+    group: click.Group, now: Callable[[], Nanos], others: Iterable[tuple[str, str, str]] = ()
 ) -> None:
     """Add the commands to `group`, and `others`, which are given in the same form. `now`: the clock of all
-    commands, nanoseconds since the epoch."""
-    add_lazily(group, (*_COMMANDS, *others), Session(now))
+    commands, which is their context object."""
+    group.context_settings["obj"] = now
+    add_lazily(group, (*_COMMANDS, *others))
 
 
-def add_lazily(
-    group: click.Group, rows: Iterable[tuple[str, str, str]], session: Session | None = None
-) -> None:
-    """Add commands in the form of `_COMMANDS`. `session`: see `LazyCommand`."""
+def add_lazily(group: click.Group, rows: Iterable[tuple[str, str, str]]) -> None:
+    """Add commands in the form of `_COMMANDS`."""
     for name, module, description in rows:
         where = module if ":" in module else f"{module}:command"
-        group.add_command(LazyCommand(name, where, description, session))
+        group.add_command(LazyCommand(name, where, description))
 
 
 class LazyCommand(click.Command):
     """Stands for a command until it is called; the group's help needs only its description.
 
-    `where`: `module:name`. `session`: the command's context object; None = the group's."""
+    `where`: `module:name`."""
 
-    def __init__(
-        self, name: str, where: str, description: str, session: Session | None = None
-    ) -> None:
+    def __init__(self, name: str, where: str, description: str) -> None:
         super().__init__(name, help=description)
         self._where = where
-        self._session = session
 
     def make_context(
         self,
@@ -98,12 +87,9 @@ class LazyCommand(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        command = self.load()
         if os.environ.get("NO_COLOR"):
             extra.setdefault("color", False)
-        if self._session is not None:
-            extra["obj"] = self._session
-        return command.make_context(info_name, args, parent, **extra)
+        return self.load().make_context(info_name, args, parent, **extra)
 
     def load(self) -> click.Command:
         """Import the command's module and return the command itself."""
@@ -170,12 +156,6 @@ class Group(click.Group):
             if isinstance(loaded, click.Group) and name in loaded.commands:
                 groups.append(group)
         return groups
-
-
-class ListGroup(Group):
-    """A group that runs its command `list` if no command is named."""
-
-    default = "list"
 
 
 def verb_first(

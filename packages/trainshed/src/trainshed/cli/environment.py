@@ -216,13 +216,12 @@ def credentials_document(token: str, project: str, storage: str) -> dict[str, An
 
     It holds `token` itself, so only its owner may be able to read the file. Clients take it for valid for
     ever: if the service refuses the token, a new file is needed, not a refresh. `project`: the project that
-    requests are accounted to. `storage`: the URL of storage, if clients of storage use the file as well.
+    requests are accounted to. `storage`: the URL of storage.
     """
-    # Google's C++ library (PyArrow's file system) ignores `token` and fetches one here, by the key in the
-    # address, which opens buckets and nothing else. All other clients ignore `token_uri`.
-    exchange = {"token_uri": address_with_key(storage, token) + PATH} if storage else {}
     return {
-        **exchange,
+        # Google's C++ library (PyArrow's file system) ignores `token` and fetches one here, by the key in the
+        # address, which opens buckets and nothing else. All other clients ignore it.
+        "token_uri": address_with_key(storage, token) + PATH,
         "type": "authorized_user",
         "token": token,
         "expiry": _NEVER,

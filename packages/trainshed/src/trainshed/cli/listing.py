@@ -12,7 +12,7 @@ from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_p
 from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, terminal_width, yaml_text
-from trainshed.cli.resources import KINDS, Kind, Place
+from trainshed.cli.resources import KINDS, Kind, Place, machine_type_records
 from trainshed.cli.text.moments import since
 from trainshed.cli.text.tables import table_of
 
@@ -79,7 +79,7 @@ def list_(
     if wanted and kind.name != "usage":
         raise click.UsageError(f"--{min(wanted)} goes with usage alone, and not with {kind.name}.")
     place = None if kind.local else _place(kind, service(), raw=form in ("json", "jsonl"))
-    records = place.records(kind, every=every, wanted=wanted) if place else kind.made()
+    records = place.records(kind, every=every, wanted=wanted) if place else machine_type_records()
     if form == "json":
         print_data(records)
         return
@@ -115,7 +115,7 @@ def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: st
     logged as summaries) and usage (what its replicas use and have used).
     """
     if kind.local:
-        record = next((made for made in kind.made() if made[kind.id] == name), None)
+        record = next((made for made in machine_type_records() if made["name"] == name), None)
         if record is None:
             raise click.ClickException(
                 f"There is no {name!r} among the {kind.name}; all of them: trainshed list {kind.name}"

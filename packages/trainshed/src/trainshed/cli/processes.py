@@ -17,7 +17,6 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.client import Unreachable
 from trainshed.cli.connection import Endpoint, answering, local
 
 _READY_SECONDS = 120
@@ -85,7 +84,7 @@ def _runs(data: Path) -> bool:
     """Whether a service runs already, which then writes to the same file."""
     try:
         return bool(local(data).pid)
-    except (Unreachable, click.ClickException):
+    except click.ClickException:
         return False
 
 
@@ -119,10 +118,8 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
     before = {number: signal.getsignal(number) for number in _ENDS}
     for number in _ENDS:
         signal.signal(number, signal.default_int_handler)
-    temporary = None if data else Path(tempfile.mkdtemp(prefix="trainshed-run-"))
-    directory = data or temporary
-    assert directory is not None
-    directory = directory.absolute()
+    is_temporary = data is None
+    directory = data.absolute() if data else Path(tempfile.mkdtemp(prefix="trainshed-run-"))
     words = (*_COMMAND, "--data", str(directory))
     try:
         service = start((*words, *arguments), directory)
@@ -135,7 +132,7 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
             try:
                 status = _stop(service, directory)
             except click.ClickException:
-                temporary = None  # It is in use.
+                is_temporary = False  # It is in use.
                 raise
             if status < 0:
                 # Its jobs run on, until another service takes them over and cancels them.
@@ -145,8 +142,8 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
                     "Perhaps memory was short: see the kernel's log."
                 )
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        if is_temporary:
+            shutil.rmtree(directory, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)
 

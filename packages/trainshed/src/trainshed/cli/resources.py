@@ -53,7 +53,7 @@ class Kind:
     version_deleted: str | None = None
     #: Values that a record has which is listed with --all alone; None = all are listed without.
     unusual: Mapping[str, Any] | None = None
-    #: Whether the records are made without a service.
+    #: Whether the records are made without a service: those of `machine_type_records`.
     local: bool = False
     #: What else is said if there are none.
     none: str | None = None
@@ -65,10 +65,6 @@ class Kind:
     def is_placed(self) -> bool:
         """Whether it is of a project."""
         return bool(self.query) or self.listed.startswith(_PUBLIC)
-
-    def made(self) -> list[Json]:
-        """Return the records that need no service."""
-        return _machine_types() if self.local else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +249,7 @@ def _counts(accelerators: Mapping[str, Sequence[int]]) -> str:
     )
 
 
-def _machine_types() -> list[Json]:
+def machine_type_records() -> list[Json]:
     from trainshed.core.catalog.machines import MachineType, allowed, machine_types
     from trainshed.core.names import Api
 

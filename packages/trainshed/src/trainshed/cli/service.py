@@ -19,7 +19,6 @@ from typing import Any
 import click
 
 from trainshed.cli.client import Client, Refused, Unreachable
-from trainshed.cli.commands import Session
 from trainshed.cli.connection import (
     Endpoint,
     data_directory,
@@ -34,6 +33,7 @@ from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.moments import TimeLimit, counted, duration, local_moment, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core import held
+from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
@@ -77,15 +77,14 @@ def down(
     Nothing is stopped by force: if a job is not over in time, the service goes on. Allocations of a cluster
     that could not be given back are told.
     """
+    directory = data_directory(data)
     try:
-        endpoint = local(data_directory(data), token)
+        endpoint = local(directory, token)
     except Unreachable as none_runs:
         if url:
             raise
         click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
-        if release:
-            _release(data_directory(data))
-        _require_nothing_held(data_directory(data))
+        _settle(directory, release=release)
         return
     if url:
         on_this_machine(endpoint, url, "down")
@@ -110,13 +109,14 @@ def down(
             f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
         )
     click.echo("The service has ended.")
+    _settle(directory, release=release)
+
+
+def _settle(data: Path, *, release: bool) -> None:
+    """Raise click.ClickException with the allocations that a service which has ended may still hold.
+    `release`: what of them the cluster takes is given back before."""
     if release:
-        _release(data_directory(data))
-    _require_nothing_held(data_directory(data))
-
-
-def _require_nothing_held(data: Path) -> None:
-    """Raise click.ClickException with the allocations that a service which has ended may still hold."""
+        _release(data)
     left = [leftover for file in held.files(data) for leftover in _read(file)]
     if not left:
         return
@@ -224,7 +224,7 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
 @takes_endpoint
 @click.pass_obj
-def status(session: Session, endpoint: Endpoint, form: str) -> None:
+def status(now: Callable[[], Nanos], endpoint: Endpoint, form: str) -> None:
     """Show whether a service runs, where, since when, and what it does. Exits with 1 if none answers."""
     client = endpoint.client()
     answer: dict[str, Any] = client.get("/trainshed/v1/status")
@@ -248,7 +248,7 @@ def status(session: Session, endpoint: Endpoint, form: str) -> None:
         return
     about = read(answer, Status)
     started = parse_moment(about.start_time)
-    up = f"{duration(session.now() - started)}, since {local_moment(started)}"
+    up = f"{duration(now() - started)}, since {local_moment(started)}"
     free = f"{disk.free / 2**30:.0f} GiB of {disk.total / 2**30:.0f} GiB free" if disk else ""
     jobs = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     facts = [

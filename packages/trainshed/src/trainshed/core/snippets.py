@@ -37,40 +37,23 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
-
-
 # gcloud
 
 
 def _gcloud_vertex(region: str, job: Mapping[str, Any]) -> str:
-    name = str(job.get("displayName", "job"))
-    labels = _labels(job)
-    if "trialJobSpec" in job:
-        known = {"displayName", "labels", "maxTrialCount", "parallelTrialCount"}
-        config = {key: value for key, value in job.items() if key not in known}
-        counts = [
-            f"--{option}={job[key]}"
-            for option, key in (
-                ("max-trial-count", "maxTrialCount"),
-                ("parallel-trial-count", "parallelTrialCount"),
-            )
-            if key in job
-        ]
-        words = ["gcloud ai hp-tuning-jobs create", f"--region={region}"]
-        return _with_file([*words, _flag("display-name", name), *counts, *labels], config)
-    words = [
-        "gcloud ai custom-jobs create",
-        f"--region={region}",
-        _flag("display-name", name),
-        *labels,
-    ]
-    return _with_file(words, _mapping(job.get("jobSpec")))
+    flags = [f"--region={region}", _flag("display-name", str(job.get("displayName", "job")))]
+    if "trialJobSpec" not in job:
+        words = ["gcloud ai custom-jobs create", *flags, *_labels(job)]
+        return _with_file(words, job.get("jobSpec") or {})
+    counts = {"maxTrialCount": "max-trial-count", "parallelTrialCount": "parallel-trial-count"}
+    flags += [f"--{option}={job[key]}" for key, option in counts.items() if key in job]
+    known = {"displayName", "labels", *counts}
+    config = {key: value for key, value in job.items() if key not in known}
+    return _with_file(["gcloud ai hp-tuning-jobs create", *flags, *_labels(job)], config)
 
 
 def _gcloud_ml(region: str, job: Mapping[str, Any]) -> str:
-    training = dict(_mapping(job.get("trainingInput")))
+    training: dict[str, Any] = {**(job.get("trainingInput") or {})}
     flags = [f"--region={training.pop('region', region)}"]
     for key, flag in (
         ("jobDir", "job-dir"),
@@ -92,15 +75,13 @@ def _gcloud_ml(region: str, job: Mapping[str, Any]) -> str:
     if training.keys() == {"scaleTier"}:
         tier = str(training["scaleTier"]).lower().replace("_", "-")
         return _command([*words, f"--scale-tier={tier}", *last])
-    return (
-        _with_file(words, {"trainingInput": training}, last)
-        if training
-        else _command([*words, *last])
-    )
+    if training:
+        return _with_file(words, {"trainingInput": training}, last)
+    return _command([*words, *last])
 
 
 def _labels(job: Mapping[str, Any]) -> list[str]:
-    labels = _mapping(job.get("labels"))
+    labels: dict[str, Any] = job.get("labels") or {}
     return [_list_flag("labels", [f"{k}={v}" for k, v in labels.items()])] if labels else []
 
 

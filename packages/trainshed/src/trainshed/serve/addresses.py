@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from trainshed.httpd.hosts import Hosts, is_loopback, listed
 from trainshed.replica.system import durable
-from trainshed.serve.certificates import Certificates
 from trainshed.serve.settings import Settings, speaks_tls
 
 SERVICE_FILE = "service.json"
@@ -35,31 +34,22 @@ def own_hosts(settings: Settings) -> Hosts:
     return Hosts((*sorted(names), *listed(settings.allowed_hosts)), origins)
 
 
-def secure_addresses(
-    certificates: Certificates, ports: GrpcPorts, settings: Settings, storage_tls_port: int
-) -> dict[str, str]:
-    """Return the addresses of gRPC and storage: `grpc` without TLS, on this machine; `grpc_tls` and
-    `storage_tls` as clients have to call them, with a name of the certificate; `ca`, the file that clients
-    have to trust, and `ca_bundle`, the same with the usual roots (paths)."""
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+def secure_address(settings: Settings, port: int) -> str:
+    """Return where clients have to call a port with TLS: by a name of the certificate."""
     host = settings.host
-    called = "localhost" if is_loopback(host) or host in ("", "0.0.0.0", "::") else host
-    return {
-        "grpc": address_of(*ports.plain),
-        "grpc_tls": address_of(called, ports.secure[1]),
-        "storage_tls": address_of(called, storage_tls_port),
-        "ca": str(certificates.ca),
-        "ca_bundle": str(certificates.roots),
-    }
+    return address_of("localhost" if is_loopback(host) or host in _WILDCARDS else host, port)
 
 
 def web_address(settings: Settings, port: int) -> str:
     """Return the URL of a port for clients on this machine, or where `host` is reachable; https if others can
     reach it only by TLS."""
-    wildcard = settings.host in ("", "0.0.0.0", "::")
-    if speaks_tls(settings) and not is_loopback(settings.host):
-        # By a name of the certificate.
-        return f"https://{address_of('localhost' if wildcard else settings.host, port)}"
-    return f"http://{address_of('127.0.0.1' if wildcard else settings.host, port)}"
+    host = settings.host
+    if speaks_tls(settings) and not is_loopback(host):
+        return f"https://{secure_address(settings, port)}"
+    return f"http://{address_of('127.0.0.1' if host in _WILDCARDS else host, port)}"
 
 
 def browsers_address(settings: Settings, port: int) -> str:

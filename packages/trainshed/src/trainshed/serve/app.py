@@ -180,8 +180,9 @@ class App:
                 shown_buckets=buckets.shown,
                 write_probe=buckets.write_probe,
                 log=ServiceLog(logs_directory, notices.publish),
+                # On nodes of a cluster no program can begin with its frameworks imported.
                 launch_defaults=LaunchDefaults(
-                    memory_cap, settings.warm_starts if settings.keeps_imports else "off"
+                    memory_cap, settings.warm_starts if settings.engine == "local" else "off"
                 ),
                 report=report,
                 grace=round(settings.grace * 1e9),

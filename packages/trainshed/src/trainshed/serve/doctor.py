@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -44,13 +45,22 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
     if form == "json":
         print_data(msgspec.to_builtins(findings))
     else:
-        _print(findings)
+        wide = max(len(finding.about) for finding in findings)
+        for finding in findings:
+            mark, colour = _MARKS[finding.verdict]
+            click.echo(
+                f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.text)}"
+            )
+            for text in filter(None, (finding.cause, finding.remedy)):
+                click.echo(f"    {'':<{wide}}  {plain(text)}")
     if any(finding.verdict is Verdict.BAD for finding in findings):
         raise SystemExit(1)
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
     """Yield every finding, the most important first. Blocks for seconds, because each thing is tried out."""
+    from trainshed.runtimes.interpreters import Interpreters
+
     yield from _disks(settings)
     yield from _database(settings)
     if settings.engine != "local" and (examine_cluster := registry.doctor(settings.engine)):
@@ -64,7 +74,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield from asyncio.run(_engine(settings))
     if settings.engine != "kubernetes":  # Kubernetes refuses them.
         yield _images(settings)
-    yield _interpreters()
+    pythons = sorted(Interpreters().found())
+    yield _finding("interpreters", versions=", ".join(f"{a}.{b}" for a, b in pythons))
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:
@@ -190,31 +201,10 @@ def _images(settings: Settings) -> Finding:
 
     if settings.container_tool == "none":
         return _finding("images_off")
-    tools = Tools(settings.container_tool, os.environ, clock.now)
-    try:
+    with closing(Tools(settings.container_tool, os.environ, clock.now)) as tools:
         tool = tools.search()
-    finally:
-        tools.close()
     if tool is not None:
         return _finding("images", tool=tool.name)
     # Its last sentence is the remedy.
     cause, _, remedy = tools.missing().rpartition(". ")
     return _finding("images_without_tool", cause=cause, remedy=remedy)
-
-
-def _interpreters() -> Finding:
-    from trainshed.runtimes.interpreters import Interpreters
-
-    pythons = sorted(Interpreters().found())
-    return _finding("interpreters", versions=", ".join(f"{a}.{b}" for a, b in pythons))
-
-
-def _print(findings: list[Finding]) -> None:
-    wide = max(len(finding.about) for finding in findings)
-    for finding in findings:
-        mark, colour = _MARKS[finding.verdict]
-        click.echo(
-            f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.text)}"
-        )
-        for text in filter(None, (finding.cause, finding.remedy)):
-            click.echo(f"    {'':<{wide}}  {plain(text)}")

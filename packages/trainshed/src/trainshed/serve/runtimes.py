@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
-from trainshed.cli.commands import ListGroup
+from trainshed.cli.commands import Group
 from trainshed.cli.output import print_data, takes_form
 from trainshed.cli.text.colours import coloured
 from trainshed.cli.text.moments import TimeLimit, duration, gibibytes
@@ -36,18 +36,19 @@ def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
     return cache(config(command))
 
 
-@click.group(cls=ListGroup, short_help="List, build and clear runtimes.")
+@click.group(cls=Group, short_help="List, build and clear runtimes.")
 def command() -> None:
     """List, build and clear the runtimes that programs run in. Without a command: list them."""
+
+
+command.default = "list"
 
 
 @command.command("list")
 @click.argument("family", required=False, default="")
 @takes_form
 @_takes_cache
-def list_(
-    family: str = "", form: str = "table", cache: Path | None = None, config: Path | None = None
-) -> None:
+def list_(family: str, form: str, cache: Path | None, config: Path | None) -> None:
     """List families and versions with Python, size, last use."""
     settings = load(config, {"cache": cache})
     offers = _told(lambda: _inventory(settings).offers(family or None))
@@ -77,17 +78,16 @@ def build(
     that name none."""
     from trainshed.runtimes.inventory import LIKELY
 
+    def say(line: str) -> None:
+        # The output of the build, which may come from setup scripts of users.
+        click.echo(coloured(line))
+
     inventory = _inventory(load(config, {"cache": cache}))
     for wanted in families or LIKELY:
         family, _, version = wanted.partition("=")
-        offer = _told(partial(inventory.build, family, _say, version or None, python or None))
+        offer = _told(partial(inventory.build, family, say, version or None, python or None))
         name = f"{offer.family} {offer.version}".strip()
         click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
-
-
-def _say(line: str) -> None:
-    # The output of the build, which may come from setup scripts of users.
-    click.echo(coloured(line))
 
 
 @command.command(short_help="Remove cached files that are no longer used.")

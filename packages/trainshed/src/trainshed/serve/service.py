@@ -36,7 +36,7 @@ from trainshed.serve.addresses import (
     SERVICE_FILE,
     address_of,
     own_hosts,
-    secure_addresses,
+    secure_address,
     web_address,
     write_private,
 )
@@ -192,7 +192,8 @@ class Service:
         await self._app.outbox.close()
 
     def _ready(self) -> None:
-        settings = self._bootstrap.settings
+        settings, grpc = self._bootstrap.settings, self._bootstrap.grpc
+        certificates = self._bootstrap.certified.result()
         document: dict[str, Any] = {
             "rest": web_address(settings, self._bootstrap.listener.getsockname()[1]),
             "token": self._bootstrap.token,
@@ -205,12 +206,11 @@ class Service:
             "bucket": DEFAULT_BUCKET,
             "data": str(settings.data),
             "buckets": str(settings.data / "buckets"),
-            **secure_addresses(
-                self._bootstrap.certified.result(),
-                self._bootstrap.grpc,
-                settings,
-                self._bootstrap.storage_tls_port,
-            ),
+            "grpc": address_of(*grpc.plain),
+            "grpc_tls": secure_address(settings, grpc.secure[1]),
+            "storage_tls": secure_address(settings, self._bootstrap.storage_tls_port),
+            "ca": str(certificates.ca),
+            "ca_bundle": str(certificates.roots),
         }
         write_private(settings.data / SERVICE_FILE, document)
         # This machine uses plain HTTP, whatever other machines use.
@@ -219,10 +219,9 @@ class Service:
             settings.data / "credentials.json",
             credentials_document(self._bootstrap.token, settings.project, plain),
         )
-        if address := document.get("storage_tls"):
-            roots, token = document["ca_bundle"], self._bootstrap.token
-            boto = boto_document(plain, address, roots, token, settings.project)
-            write_private(settings.data / BOTO_FILE, boto)
+        address, roots = document["storage_tls"], document["ca_bundle"]
+        boto = boto_document(plain, address, roots, self._bootstrap.token, settings.project)
+        write_private(settings.data / BOTO_FILE, boto)
         owner, additions = digest_of(self._bootstrap.token), self._app.additions.values()
         links = [addition.link(owner) for addition in additions if addition.link is not None]
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]

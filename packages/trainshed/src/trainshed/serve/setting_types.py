@@ -114,7 +114,11 @@ def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
     those whose fields have the right types."""
     wrong: list[str] = []
     made: list[Any] = []
-    for number, row in enumerate(_rows(name, value)):
+    try:
+        rows = msgspec.convert(value, tuple[dict[str, Any], ...])
+    except msgspec.ValidationError:
+        raise ValueError(f"write each entry as a table of its own: [[{name}]]") from None
+    for number, row in enumerate(rows):
         at = f"{name}[{number}]"
         if faults := wrong_fields(tables.type, row, f"{at}."):
             wrong += faults
@@ -135,13 +139,6 @@ def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
     if wrong:
         raise ValueError("\n".join(wrong))
     return tuple(made)
-
-
-def _rows(name: str, value: Any) -> tuple[dict[str, Any], ...]:
-    try:
-        return msgspec.convert(value, tuple[dict[str, Any], ...])
-    except msgspec.ValidationError:
-        raise ValueError(f"write each entry as a table of its own: [[{name}]]") from None
 
 
 def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
@@ -173,9 +170,7 @@ def _pairs(text: str, types: Collection[str], number: str, what: str) -> Iterato
 
 
 def _check_engine(name: str) -> None:
-    if name == "local":
-        return
-    if name not in (known := registry.names()):
+    if name != "local" and name not in (known := registry.names()):
         raise ValueError(f"{name!r} is not one of {', '.join(known)}.{closest(name, known)}")
 
 

@@ -10,6 +10,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from trainshed.cli.connection import data_directory
 from trainshed.core.errors import closest
 from trainshed.core.warm_start import WarmStarts
 from trainshed.httpd.hosts import is_loopback
@@ -46,11 +47,6 @@ from trainshed.telemetry.lines import LogFormat, LogLevel
 
 class SettingsError(click.ClickException):
     """A setting that cannot be used. The message names the setting, its source and what is allowed."""
-
-
-def default_data() -> Path:
-    """Return the directory of everything that a service must not lose: $TRAINSHED_DATA or ~/.trainshed."""
-    return Path(os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed").expanduser()
 
 
 def default_cache() -> Path:
@@ -168,11 +164,6 @@ class Settings(Struct, frozen=True):
         return (self.capacity or ("strict" if bounded else "relaxed")) == "strict"
 
     @property
-    def keeps_imports(self) -> bool:
-        """Whether programs can begin with their frameworks imported; on nodes of a cluster they cannot."""
-        return self.engine == "local"
-
-    @property
     def is_handed_down(self) -> bool:
         """Whether jobs wait for nodes in the queue of a cluster, and not in the service's own."""
         return (self.engine, engine_settings(self).get("queue")) in _HANDED_DOWN
@@ -218,7 +209,7 @@ def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = Fal
                 converted[name] = convert(name, known[name], value)
             except ValueError as failure:
                 wrong += [_told(source, name, line) for line in str(failure).splitlines()]
-    settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
+    settings = replace(Settings(data=data_directory(None), cache=default_cache()), **converted)
     missing = _missing_variables(settings) if to_serve else ()
     if wrong := wrong or [*_contradictions(settings), *missing]:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))

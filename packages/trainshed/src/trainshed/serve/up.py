@@ -11,7 +11,7 @@ import shutil
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,8 +192,11 @@ def _serve(
 
 
 def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
-    """Show on the terminal where the service can be reached."""
+    """Show on the terminal where the service can be reached, and what else an operator is told at the
+    start."""
     from trainshed.cli.connection import data_option, known_login
+    from trainshed.cli.text.moments import counted
+    from trainshed.cli.text.tables import first_few
     from trainshed.serve.service import say
 
     option = data_option(settings.data)
@@ -205,22 +208,14 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
     )
     if login := known_login():
         say(f"You are signed in at {login['url']}, where commands go: trainshed login --forget")
-    for fact in facts_of(settings, document["taken_over"], option):
-        say(fact)
-
-
-def facts_of(settings: "Settings", taken_over: list[str], option: str) -> Iterator[str]:
-    """Yield what an operator is told at the start besides addresses. `option`: of commands on the service."""
-    if taken_over:
-        many = "jobs" if len(taken_over) > 1 else "job"
-        more = len(taken_over) - _NAMED
-        names = ", ".join(taken_over[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        yield f"Taken over: {len(taken_over)} {many} that ran on ({names})."
+    if taken_over := document["taken_over"]:
+        names = first_few(taken_over, _NAMED)
+        say(f"Taken over: {counted(len(taken_over), 'job')} that ran on ({names}).")
     if is_loopback(settings.host):
         return
-    yield f"Add a person: trainshed tokens create EMAIL --role roles/aiplatform.user{option}"
+    say(f"Add a person: trainshed tokens create EMAIL --role roles/aiplatform.user{option}")
     if not speaks_tls(settings):
-        yield (
+        say(
             f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as"
             " they are; gRPC has a port with TLS."
         )

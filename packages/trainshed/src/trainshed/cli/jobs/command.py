@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.commands import Group, Session, add_lazily
+from trainshed.cli.commands import Group, add_lazily
 from trainshed.cli.connection import Endpoint, project_of, takes_endpoint
 from trainshed.cli.jobs.describe import description, timeline_lines
 from trainshed.cli.jobs.follow import Patience
@@ -99,7 +99,7 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
 @takes_endpoint
 @click.pass_obj
 def list_(
-    session: Session,
+    now: Callable[[], Nanos],
     endpoint: Endpoint,
     *,
     project: str | None,
@@ -122,7 +122,7 @@ def list_(
     jobs = list_jobs(client, where, limit=wanted, parent=above, glance="true", **filters)
     jobs, more = jobs[:limit], jobs[limit:]
     if sort:
-        jobs.sort(key=lambda job: _ORDERS[sort](JobView.parse(job), session.now()))
+        jobs.sort(key=lambda job: _ORDERS[sort](JobView.parse(job), now()))
     if form == "json":
         print_data(jobs)
         return
@@ -133,7 +133,7 @@ def list_(
         click.echo(f"{which} {f'below {above}.' if above else advice}", err=True)
         return
     views = [JobView.parse(job) for job in jobs]
-    for line in table_of(job_fields(views, session.now()), views, terminal_width()):
+    for line in table_of(job_fields(views, now()), views, terminal_width()):
         click.echo(line)
     if more:
         click.echo(f"These are the newest {limit}; more of them: --limit NUMBER", err=True)
@@ -144,7 +144,7 @@ def list_(
 @takes_form
 @takes_endpoint
 @click.pass_obj
-def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
+def describe(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -> None:
     """Show everything about a job: state, why it waits or failed, replicas and restarts, trials."""
     client = endpoint.client(raw=form == "json")
     answer = find_job(client, job, endpoint.project)
@@ -152,10 +152,7 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
         print_data(answer)
         return
     view = JobView.parse(answer)
-    lines = description(
-        view, session.now(), width=terminal_width(), resource=answer.get("resource")
-    )
-    for line in lines:
+    for line in description(view, now(), terminal_width(), answer.get("resource") or {}):
         click.echo(line)
 
 

@@ -21,10 +21,10 @@ _MOST_AUTOPSIES = 3
 
 
 def description(
-    job: JobView, now: Nanos, width: int | None = None, resource: Mapping[str, Any] | None = None
+    job: JobView, now: Nanos, width: int | None, resource: Mapping[str, Any]
 ) -> list[str]:
     """Return the lines that describe a job. `width`: maximum characters per line of a table of trials, None =
-    unlimited. `resource`: its public record, for what it asked for; None = left out."""
+    unlimited. `resource`: its public record, for what it asked for."""
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
     facts = [
@@ -51,7 +51,7 @@ def description(
         *((name.capitalize(), link) for name, link in (job.program.pages or {}).items()),
         ("TensorBoard", job.tensorboard_uri or ""),
         ("By", job.creator),
-        *_requested_facts(resource or {}),
+        *_requested_facts(resource),
     ]
     program = job.program
     if program is not job:

@@ -1,10 +1,10 @@
 """`trainshed jobs retry`: submits an existing job again."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
@@ -15,6 +15,7 @@ from trainshed.cli.run.job_files import JobFile
 from trainshed.core.copies import copy_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
+from trainshed.core.units import Nanos
 
 
 @click.command()
@@ -29,7 +30,7 @@ from trainshed.core.names import Api
 @takes_endpoint
 @click.pass_obj
 def command(
-    session: Session, endpoint: Endpoint, *, job: str, follow: bool | None, form: str
+    now: Callable[[], Nanos], endpoint: Endpoint, *, job: str, follow: bool | None, form: str
 ) -> None:
     """Submit a job that is over once more, as it was. With changes: by its page in the console.
 
@@ -46,8 +47,8 @@ def command(
     api = Api(old["api"])
     parts = str(old["name"]).split("/")
     place = {"project": parts[1], "region": parts[3] if api is Api.VERTEX else ""}
-    copied = copy_of(api, old.get("resource") or {}, session.now(), str(old["uid"]))
+    copied = copy_of(api, old.get("resource") or {}, now(), str(old["uid"]))
     submitted = client.get(job_path(sending.create(client, JobFile(api, copied), place)))
     if form == "json":
         print_data(submitted)
-    follow_on(client, session, JobView.parse(submitted), follow=follow, is_named=form == "json")
+    follow_on(client, now, JobView.parse(submitted), follow=follow, is_named=form == "json")

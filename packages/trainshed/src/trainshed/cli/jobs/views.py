@@ -113,8 +113,6 @@ class LineTexts:
             below = f"\n{' ' * (len(name) + 2)}"
             for line in own:
                 message = below.join(coloured(line.message).split("\n"))
-                texts.append(f"{self._moment(line)}{before}{message}\n")
+                at = faint(f"{exact_moment(parse_moment(line.at))}  ") if self._timestamps else ""
+                texts.append(f"{at}{before}{message}\n")
         return texts
-
-    def _moment(self, line: Line) -> str:
-        return faint(f"{exact_moment(parse_moment(line.at))}  ") if self._timestamps else ""

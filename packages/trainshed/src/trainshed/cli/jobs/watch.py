@@ -2,13 +2,12 @@
 its lines. Both go on across restarts of the service."""
 
 import contextlib
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.describe import best_lines
 from trainshed.cli.jobs.follow import Lines, follow
@@ -35,7 +34,7 @@ def timeline_line(entry: TimelineEntry) -> str:
 @output_format("text", "Output as text, or as JSON lines at each change.")
 @takes_endpoint
 @click.pass_obj
-def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
+def command(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -> None:
     """Tell what happens to a job until it ends: starts, exits, verdicts, trials.
 
     Its lines: trainshed jobs logs -f. The exit status is 0 if the job succeeded, 1 otherwise, 130 after
@@ -44,7 +43,7 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     client = endpoint.client(raw=form == "json")
     submitted = JobView.parse(find_job(client, job, endpoint.project))
     if form == "text":
-        follow_to_end(client, submitted, session)
+        follow_to_end(client, submitted, now)
         return
     over = submitted
     with _going_on(submitted):
@@ -59,7 +58,7 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 def follow_to_end(
     client: Client,
     job: JobView,
-    session: Session,
+    now: Callable[[], Nanos],
     *,
     lines: bool = False,
     goes_on: bool = True,
@@ -91,7 +90,7 @@ def follow_to_end(
                     ]
                     click.echo("".join(LineTexts(job).of(fresh)), nl=False)
     succeeded = job.state is JobState.SUCCEEDED
-    for line in [*ending(job, session.now()), *(results if succeeded else ())]:
+    for line in [*ending(job, now()), *(results if succeeded else ())]:
         click.echo(line)
     if not succeeded:
         raise SystemExit(1)

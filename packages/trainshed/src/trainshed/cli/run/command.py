@@ -1,14 +1,13 @@
 """`trainshed run`: submits a program of this machine, or the job in a file, and follows it to its end."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.commands import Session
 from trainshed.cli.connection import (
     PROJECT,
     REGION,
@@ -182,7 +181,7 @@ class ProgramCommand(click.Command):
 @click.pass_context
 def command(
     context: click.Context,
-    session: Session,
+    now: Callable[[], Nanos],
     *,
     url: str | None,
     token: str | None,
@@ -206,13 +205,13 @@ def command(
     """
     options |= {"project": context.meta[PROJECT], "region": context.meta[REGION]}
     if not local:
-        _run(context, session, find(url, token, data, ca), options)
+        _run(context, now, find(url, token, data, ca), options)
         return
     _require_own_service(options, {"--url": url, "--token": token, "--ca": ca})
     with own_service(data) as endpoint:
         own = {"watch": True, "is_temporary": data is None}
         try:
-            _run(context, session, endpoint, options | own, is_own=True)
+            _run(context, now, endpoint, options | own, is_own=True)
         except KeyboardInterrupt:
             click.echo("Cancelling the job: its program has the service's grace to end.", err=True)
             raise SystemExit(130) from None
@@ -231,7 +230,7 @@ def _require_own_service(options: dict[str, Any], address: dict[str, str | None]
 
 def _run(
     context: click.Context,
-    session: Session,
+    now: Callable[[], Nanos],
     endpoint: Endpoint,
     options: dict[str, Any],
     *,
@@ -248,11 +247,11 @@ def _run(
     place = {"project": endpoint.project, "region": options["region"] or endpoint.region}
     packed: Program | None = None
     if options["file"] is not None:
-        job = _of_file(context, options, arguments, place, session.now())
+        job = _of_file(context, options, arguments, place, now())
     else:
         if elsewhere or endpoint.buckets is None:
             sending.require_bucket(endpoint, place)
-        job, packed = _of_program(endpoint, options, arguments, session.now())
+        job, packed = _of_program(endpoint, options, arguments, now())
     where = {"api": job.api.value, "project": place["project"], "location": place["region"]}
     answer: dict[str, Any] = client.post("/trainshed/v1/jobs:explain", {**where, "job": job.job})
     wanted = requested(job.job)
@@ -282,7 +281,7 @@ def _run(
         results = _results(endpoint, wanted.output, uid)
     follow_on(
         client,
-        session,
+        now,
         view,
         follow=options["watch"],
         is_named=form == "json",
@@ -305,7 +304,7 @@ def _planned(plan: Explanation, wanted: Requested, packed: Program | None) -> It
 
 def follow_on(
     client: Client,
-    session: Session,
+    now: Callable[[], Nanos],
     job: JobView,
     *,
     follow: bool | None,
@@ -328,9 +327,7 @@ def follow_on(
     # Imported here: it takes longer to import than the rest of the command.
     from trainshed.cli.jobs import watch
 
-    watch.follow_to_end(
-        client, job, session, lines=True, goes_on=goes_on, known=known, results=results
-    )
+    watch.follow_to_end(client, job, now, lines=True, goes_on=goes_on, known=known, results=results)
 
 
 def _results(endpoint: Endpoint, output: str | None, uid: str | None) -> list[tuple[str, str]]:
@@ -338,11 +335,9 @@ def _results(endpoint: Endpoint, output: str | None, uid: str | None) -> list[tu
     left to show the page."""
     bucket, _, path = (output or "").removeprefix("gs://").partition("/")
     on_disk = endpoint.buckets / bucket / path if endpoint.buckets and path else None
-    return [
-        *([("Outputs", output)] if output else []),
-        *([("On disk", str(on_disk))] if on_disk else []),
-        *([("Page", f"{endpoint.rest}/jobs/{uid}")] if uid else []),
-    ]
+    page = uid and f"{endpoint.rest}/jobs/{uid}"
+    facts = [("Outputs", output), ("On disk", on_disk and str(on_disk)), ("Page", page)]
+    return [(name, text) for name, text in facts if text]
 
 
 def _labels(options: dict[str, Any]) -> dict[str, str]:

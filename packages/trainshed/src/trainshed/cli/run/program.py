@@ -62,11 +62,6 @@ class _Start:
     module: str = ""
 
     @property
-    def named(self) -> str:
-        """The file or module."""
-        return self.file or self.module
-
-    @property
     def starter(self) -> str:
         """The name of the generated module that starts it; the job's description shows the name."""
         last = self.file.rpartition("/")[2].rpartition(".")[0] or self.module.rpartition(".")[2]
@@ -217,7 +212,7 @@ def _directory(path: Path, entry: str | None, needed: list[str]) -> Program:
     names_file = entry is not None and entry.endswith((".py", ".sh"))
     if (path / "__init__.py").is_file() and not names_file:
         files = {f"{path.name}/{name}": file for name, file in project_files(path)}
-        module = entry or _entry_module(path, path.name)
+        module = entry or _entry_module(path)
         return _program(files, _Start(module=module), path.name, path.parent, needed)
     files = dict(project_files(path))
     if entry and names_file:
@@ -232,7 +227,7 @@ def _directory(path: Path, entry: str | None, needed: list[str]) -> Program:
         packages = sorted({name.partition("/")[0] for name in files if name.count("/") == 1})
         inner = [package for package in packages if _entries_of(path / package)]
         if len(inner) == 1:
-            module = _entry_module(path / inner[0], inner[0])
+            module = _entry_module(path / inner[0])
             return _program(files, _Start(module=module), path.name, path, needed)
         scripts = [name for name in files if name.endswith(".py") and "/" not in name]
         if len(scripts) != 1:
@@ -258,7 +253,7 @@ def _project(path: Path, entry: str | None, needed: list[str]) -> Program:
                 f"{path} is a project, and which module of it is run cannot be told. Say it: --module"
                 " trainer.task."
             )
-        entry = _entry_module(packages[0], packages[0].name)
+        entry = _entry_module(packages[0])
     _require_packable(dict(project_files(path)), path)
     made = Package(PROJECT_ARCHIVE, pack_project(path))
     return Program(_with_needed(made, needed), entry, entry, path.name, requirements=tuple(needed))
@@ -275,14 +270,16 @@ def _entries_of(package: Path) -> list[str]:
     return [name for name in _ENTRIES if (package / name).is_file()]
 
 
-def _entry_module(package: Path, name: str) -> str:
+def _entry_module(package: Path) -> str:
     entries = _entries_of(package)
     if not entries:
         raise PackagingError(
             f"{package} has no {', '.join(_ENTRIES[:-1])} or {_ENTRIES[-1]}. Say what is run: --module"
-            f" {name}.task."
+            f" {package.name}.task."
         )
-    return name if entries[0] == "__main__.py" else f"{name}.{entries[0].removesuffix('.py')}"
+    if entries[0] == "__main__.py":
+        return package.name
+    return f"{package.name}.{entries[0].removesuffix('.py')}"
 
 
 def _program(
@@ -299,7 +296,7 @@ def _program(
     return Program(
         packages=(wheel,),
         module=f"{_PACKAGE}.{start.starter}",
-        entry=start.named,
+        entry=start.file or start.module,
         name=name,
         files=tuple(contents),
         requirements=tuple(needed),

@@ -68,7 +68,19 @@ def project_files(directory: Path) -> Iterator[tuple[str, Path]]:
     """Yield (path below the directory, file) for the files of a directory that belong to its program. Left
     out are hidden files, byte code, virtual environments, and what earlier builds left (`build`, `dist`,
     `*.egg-info`). Raises PackagingError while iterating."""
-    return ((path.relative_to(directory).as_posix(), path) for path in _files(directory))
+    for parent, directories, files in os.walk(directory, onerror=_refuse):
+        here = Path(parent)
+        top = here == directory
+        directories[:] = [name for name in directories if not _is_left_out(here / name, top=top)]
+        for name in directories:
+            if (here / name).is_symlink():
+                raise PackagingError(
+                    f"{here / name} is a link to a directory, and those are not packed. Replace it"
+                    " by the directory itself, or move it out of the tree."
+                )
+        for path in (here / name for name in files):
+            if not _is_left_out(path, top=top):
+                yield path.relative_to(directory).as_posix(), path
 
 
 def size_of(file: Path) -> int:
@@ -93,20 +105,6 @@ def read_file(file: Path) -> bytes:
 def is_executable(file: Path) -> bool:
     """Whether its owner may execute a file."""
     return bool(file.stat().st_mode & stat.S_IXUSR)
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    for parent, directories, files in os.walk(directory, onerror=_refuse):
-        here = Path(parent)
-        top = here == directory
-        directories[:] = [name for name in directories if not _is_left_out(here / name, top=top)]
-        for name in directories:
-            if (here / name).is_symlink():
-                raise PackagingError(
-                    f"{here / name} is a link to a directory, and those are not packed. Replace it"
-                    " by the directory itself, or move it out of the tree."
-                )
-        yield from (here / name for name in files if not _is_left_out(here / name, top=top))
 
 
 def _is_left_out(path: Path, *, top: bool) -> bool:

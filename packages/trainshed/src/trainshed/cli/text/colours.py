@@ -3,7 +3,6 @@ which `click.echo` removes for pipes."""
 
 import re
 import zlib
-from collections.abc import Callable
 from typing import Any, Final, assert_never, cast
 
 import click
@@ -38,16 +37,16 @@ def coloured(text: str) -> str:
     return "\n".join(_line(line) for line in _RETURN.sub("\n", text.removesuffix("\r")).split("\n"))
 
 
-def cleaned(value: Any, text: Callable[[str], str] = plain) -> Any:
-    """Return a JSON value with `text` applied to all texts, and `plain` to all names."""
+def cleaned(value: Any) -> Any:
+    """Return a JSON value with `plain` applied to all texts and names."""
     match value:
         case str():
-            return text(value)
+            return plain(value)
         case dict():
             members = cast("dict[str, Any]", value)
-            return {plain(name): cleaned(member, text) for name, member in members.items()}
+            return {plain(name): cleaned(member) for name, member in members.items()}
         case list():
-            return [cleaned(element, text) for element in cast("list[Any]", value)]
+            return [cleaned(element) for element in cast("list[Any]", value)]
         case _:
             return value
 

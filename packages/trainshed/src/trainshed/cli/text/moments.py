@@ -56,7 +56,7 @@ def moment(text: str, now: Nanos, option: str) -> Nanos:
 
 def since(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
     """Return what the option --since means, as the service's API takes it."""
-    return rfc3339(moment(text, context.obj.now(), "--since")) if text else None
+    return rfc3339(moment(text, context.obj(), "--since")) if text else None
 
 
 def seconds_of(text: str) -> float:

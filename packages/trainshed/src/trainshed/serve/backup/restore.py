@@ -126,10 +126,6 @@ def command(*, source: str, data: Path | None) -> None:
         raise click.ClickException(f"The backup cannot be used. {failure}") from None
     except OSError as failure:
         raise click.ClickException(f"Nothing was restored: {failure}") from None
-    _tell(contents, settings.data, (settings.data / "settings.toml").exists())
-
-
-def _tell(contents: Contents, data: Path, has_settings: bool) -> None:
     click.echo(
         f"Restored {counted(contents.jobs, 'job')} and {counted(contents.objects, 'object')} as of "
         f"{local_moment(contents.created)} (version {contents.version}) from a backup of {contents.data}."
@@ -142,5 +138,6 @@ def _tell(contents: Contents, data: Path, has_settings: bool) -> None:
             click.echo(f"  and {len(running) - _SHOWN} more")
     for cause in contents.left_out:
         click.echo(f"NOT IN THE BACKUP: {cause}")
-    config = f" --config {data / 'settings.toml'}" if has_settings else ""
-    click.echo(f"Start it: trainshed up{data_option(data)}{config}")
+    saved = settings.data / "settings.toml"
+    config = f" --config {saved}" if saved.exists() else ""
+    click.echo(f"Start it: trainshed up{data_option(settings.data)}{config}")
