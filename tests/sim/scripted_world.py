@@ -91,7 +91,7 @@ class World:
                 await self.notices.wait_beyond(uid, seen, 10)
 
     async def state(self, uid: JobUid, *states: JobState) -> Job:
-        """Wait for a state; a final one until the controller knows of it, too: readers see a commit earlier."""
+        """Wait for a state; a final one until the controller knows of it too, which readers see earlier."""
 
         def holds(job: Job) -> bool:
             is_behind = job.state.is_final and self.controller.runs(uid, job.attempt)

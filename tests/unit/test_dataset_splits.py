@@ -3,7 +3,6 @@
 import csv
 import io
 import tracemalloc
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, written
 from trainshed.core.datasets.plans import SplitMethod, SplitRule, completed
 from trainshed.core.datasets.records import FORMATS, annotation_of, annotation_uri
-from trainshed.core.datasets.rows import word
 from trainshed.datasets.port import DataRefused
 from trainshed.datasets.storage import Found
 
@@ -191,14 +189,6 @@ def test_a_column_that_says_nothing_of_use_fails_the_step() -> None:
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
     with pytest.raises(DataRefused, match="of its 3 rows none goes to a split"):
         written(table_plan(rule=rule), buckets)
-
-
-def test_places_of_rows_are_spread_evenly_and_differ_between_files() -> None:
-    spread = [word("7", "gs://b/a", row) / 2**64 for row in range(10_000)]
-    tenths = Counter(int(place * 10) for place in spread)
-    assert set(tenths) == set(range(10))
-    assert all(abs(count - 1_000) < 150 for count in tenths.values())
-    assert spread[:9] != [word("7", "gs://b/b", row) / 2**64 for row in range(9)]
 
 
 def test_many_rows_take_little_memory() -> None:

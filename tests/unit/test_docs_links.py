@@ -4,6 +4,7 @@ its build ends at a dead link (docs/adr/0054)."""
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -106,23 +107,21 @@ KINDS = {".py", ".md", ".toml", ".sh", ".c", ".sql", ".patch", ".txt"}
 CITATION = re.compile(r"(?<![\w/.`-])(spec|facts)/([a-z]\w*)(?:#([\w-]+))?(?![\w/]|\.md)")
 
 
-def files() -> list[Path]:
-    return [
-        path
-        for tree in TREES
-        for path in sorted((ROOT / tree).rglob("*"))
-        if path.suffix in KINDS and path != Path(__file__)
-    ]
+def lines() -> Iterator[tuple[Path, str, str]]:
+    """(file, place, line) of all texts."""
+    for path in sorted(path for tree in TREES for path in (ROOT / tree).rglob("*")):
+        if path.suffix in KINDS and path != Path(__file__):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                yield path, f"{path.relative_to(ROOT)}:{number}", line
 
 
 def test_every_citation_names_a_heading() -> None:
     wrong: list[str] = []
-    for path in files():
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            for shelf, name, heading in CITATION.findall(line):
-                page = SHELVES[shelf] / f"{name}.md"
-                if not page.is_file() or (heading and heading not in headings(page)):
-                    wrong.append(f"{path.relative_to(ROOT)}:{number}: {shelf}/{name}#{heading}")
+    for _, place, line in lines():
+        for shelf, name, heading in CITATION.findall(line):
+            page = SHELVES[shelf] / f"{name}.md"
+            if not page.is_file() or (heading and heading not in headings(page)):
+                wrong.append(f"{place}: {shelf}/{name}#{heading}")
     assert not wrong
 
 
@@ -152,15 +151,13 @@ def is_there(name: str) -> bool:
 
 def test_modules_that_texts_name_are_there() -> None:
     wrong: list[str] = []
-    for tree in TREES:
-        for path in sorted((ROOT / tree).rglob("*")):
-            if path.suffix not in (".py", ".md") or PASSED_OVER & {*path.parts}:
-                continue
-            for number, line in enumerate(path.read_text().splitlines(), 1):
-                for name in NAMED.findall(line):
-                    package, last = name.split(".")[0], name.split(".")[-1]
-                    if package in PACKAGES and last not in FILES and not is_there(name):
-                        wrong.append(f"{path.relative_to(ROOT)}:{number}: {name}")
+    for path, place, line in lines():
+        if path.suffix not in (".py", ".md") or PASSED_OVER & {*path.parts}:
+            continue
+        for name in NAMED.findall(line):
+            package, last = name.split(".")[0], name.split(".")[-1]
+            if package in PACKAGES and last not in FILES and not is_there(name):
+                wrong.append(f"{place}: {name}")
     assert not wrong, "\n".join(wrong)
 
 

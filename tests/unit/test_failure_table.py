@@ -181,12 +181,3 @@ def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
     error = judge(ended(exited(1, tail=f"ValueError: rows\n{'x' * 5000}")), FRESH, RULES).error
     assert error is not None and f"Error. \n…{'x' * 2000}\n" in error.message
     assert error.reason == "ValueError: rows"
-
-
-def test_the_out_of_disk_message_says_what_to_do() -> None:
-    verdict = judge(ended(replace(exited(signal=9), out_of_disk=True)), FRESH, RULES)
-    assert verdict.error is not None
-    assert verdict.error.message == (
-        "The replica workerpool0-0 was ended because its files took more than its disk has. Delete what is "
-        "not needed, or ask for a larger disk (bootDiskSizeGb)."
-    )

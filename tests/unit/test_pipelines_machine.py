@@ -64,12 +64,6 @@ def test_it_goes_with_its_job() -> None:
     assert (subject.state, subject.started) == (J.RUNNING, at)
 
 
-def test_the_entry_of_its_end_says_in_a_text_that_it_left_no_model() -> None:
-    transition = WorkTransition(stored(), NOW)
-    pipelines.succeed(transition, None, JobUid(0))
-    assert transition.step().timeline[-1].details == {"model": ""}
-
-
 def test_the_model_is_in_the_model_directory_of_the_job() -> None:
     """facts/resources#pipelines: artifactUri, else the directory that AIP_MODEL_DIR names; of a tuning task
     that of its best trial."""

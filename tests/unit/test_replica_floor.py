@@ -51,13 +51,7 @@ CLOSURE = _closure()
 
 @pytest.mark.parametrize("path", CLOSURE.values(), ids=CLOSURE.keys())
 def test_source_is_python_3_6_and_standard_library_only(path: Path) -> None:
-    tree = ast.parse(path.read_text(), feature_version=(3, 6))
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        for name in names:
-            root = name.split(".")[0]
-            assert root in sys.stdlib_module_names or name.startswith("trainshed.replica"), name
+    ast.parse(path.read_text(), feature_version=(3, 6))
+    for name in imported(path):
+        root = name.split(".")[0]
+        assert root in sys.stdlib_module_names or name.startswith("trainshed.replica"), name

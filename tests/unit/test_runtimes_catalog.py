@@ -43,20 +43,6 @@ def refused(answer: RuntimeChoice | RuntimeRefusal) -> str:
     return answer.reason
 
 
-@pytest.mark.parametrize("name", ["sklearn-cpu.1-6", "scikit-learn-cpu.1-6", "sklearn-gpu.1-6"])
-@pytest.mark.parametrize("continent", ["us", "europe", "asia"])
-def test_an_image_of_a_served_framework_is_exact_where_its_python_is_found(
-    name: str, continent: str
-) -> None:
-    """spec/runtimes#substitutes."""
-    catalog = LocalCatalog(Pythons((3, 12), ((3, 10),)))
-    uri = f"{continent}-docker.pkg.dev/vertex-ai/training/{name}:latest"
-    choice = chosen(catalog.for_image(uri))
-    assert (choice.family, choice.version, choice.python_version) == ("scikit-learn", "1.6", "3.10")
-    assert not any("cannot be had" in notice for notice in choice.notices)
-    assert any("crcmod (there is no wheel" in notice for notice in choice.notices)
-
-
 def test_the_same_minor_version_on_another_python_comes_before_another_version() -> None:
     """spec/runtimes#substitutes: nearest, with a notice that says what was asked and what is there."""
     choice = chosen(
@@ -115,6 +101,7 @@ def test_another_framework_is_refused_and_the_nearest_are_named(name: str) -> No
         ("xgboost-cpu.1-6", ((3, 11), (3, 10)), ("xgboost", "1.6", "3.10")),
         ("xgboost-cpu.1-1", ((3, 11),), ("xgboost", "2.1", "3.11")),
         ("scikit-learn-cpu.0-23", ((3, 11), (3, 7)), ("scikit-learn", "0.23", "3.7")),
+        ("sklearn-cpu.1-6", ((3, 12), (3, 10)), ("scikit-learn", "1.6", "3.10")),
     ],
 )
 def test_images_of_every_framework(

@@ -186,15 +186,6 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
 # Positions
 
 
-def test_of_two_jobs_with_equal_shares_the_older_one_counts_first() -> None:
-    world = World([node("a", 8)])
-    world.run(gang(1, 1, project="q"), "a")
-    world.wait(gang(2, 1), gang(3, 1), gang(9, 1), gang(5, 1, project="q"))
-    order = world.admitted()
-    assert order == [2, 3, 5, 9]
-    assert [position(world.snapshot, JobUid(uid)) for uid in order] == [1, 2, 3, 4]
-
-
 def test_for_whom_something_is_reserved_counts_first() -> None:
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")

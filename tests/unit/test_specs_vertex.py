@@ -4,17 +4,8 @@ import json
 
 import pytest
 
-from tests.unit.specs_requests import (
-    CUSTOM_IMAGE,
-    MAPPED_IMAGE,
-    SKLEARN,
-    TENSORFLOW,
-    container,
-    custom_job,
-    package,
-    pool,
-)
-from tests.unit.specs_vertex import FIRST, parse, violations, with_gpus
+from tests.unit.specs_requests import SKLEARN, TENSORFLOW, container, custom_job, package, pool
+from tests.unit.specs_vertex import parse, with_gpus
 from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
 from trainshed.core.names import Api, ReplicaId
 
@@ -106,15 +97,6 @@ def test_a_prebuilt_image_installs_packages_and_runs_a_module_by_its_arguments()
     program = parse(custom_job(container(imageUri=SKLEARN, args=args))).spec.pool(0).program
     assert (program.module, program.package_uris) == ("trainer.task", ("gs://bucket/p.tar.gz",))
     assert program.args == ("--epochs=3",)
-
-
-def test_an_image_that_an_environment_stands_for_needs_a_command() -> None:
-    """spec/program#arguments, spec/runtimes#images: an environment has no entry point; a container has its
-    own."""
-    assert list(violations(custom_job(container(imageUri=MAPPED_IMAGE)))) == [
-        f"{FIRST}.container_spec.command"
-    ]
-    assert parse(custom_job(container(imageUri=CUSTOM_IMAGE))).spec.pool(0).program.command == ()
 
 
 def test_warnings_of_pools() -> None:

@@ -14,7 +14,7 @@ from trainshed.core.capacity import EACH, Node, QuotaKey, WaitReason
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.names import JobUid
-from trainshed.core.usage import HOUR, Budget, Prices, Use, released, uses
+from trainshed.core.usage import HOUR, Prices, Use, released, uses
 from trainshed.scheduler.explaining import why
 from trainshed.scheduler.model import Admit, Policy, Preempt
 
@@ -209,12 +209,6 @@ def test_a_hard_budget_that_is_used_up_stops_what_runs_once() -> None:
     assert month.tracker.decide(at + HOUR) == (Preempt(JobUid(1), reason),)
     month.tracker.time_passed()
     assert month.tracker.decide(at + HOUR) == (), "it is leaving"
-
-
-def test_a_budget_says_what_it_has_reached() -> None:
-    budget = Budget(QuotaKey("demo", GLOBAL, CPU_HOURS), 200, 90, marks=(25, 40, 50, 90))
-    assert budget.reached == 40
-    assert replace(budget, used=100).reached == 50
 
 
 def test_where_budgets_stand_is_told_of_people_who_share_a_limit_each() -> None:

@@ -53,13 +53,6 @@ def code(name: str) -> int:
     return getattr(grpc.StatusCode, name).value[0]
 
 
-async def test_a_known_method_that_is_not_served_says_what_is(house: GrpcHouse) -> None:
-    status = await refused(house, f"/{JOBS}/ListNasJobs")
-    assert status.code == code("UNIMPLEMENTED")
-    assert "ListNasJobs is not served here." in status.message
-    assert "CreateCustomJob" in status.message
-
-
 async def test_bytes_that_are_no_message_are_refused(house: GrpcHouse) -> None:
     status = await refused(house, LIST, b"\xff\xff\xff")
     assert status.code == code("INVALID_ARGUMENT")

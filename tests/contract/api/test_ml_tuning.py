@@ -154,16 +154,6 @@ async def test_jobs_of_trials_are_read_and_cancelled_but_not_listed(house: House
     assert house.woken[-1] == (await record(house)).uid + 6
 
 
-async def test_labels_and_filters_of_a_tuning_job(house: House) -> None:
-    await created(house)
-    changed = await house.call("PATCH", f"{JOBS}/census?updateMask=labels", {"labels": {"a": "b"}})
-    assert changed.json["labels"] == {"a": "b"}
-    assert changed.json["trainingOutput"]["isHyperparameterTuningJob"] is True
-    for query, count in (("labels.a=b", 1), ("state:QUEUED", 1), ("jobId:x*", 0)):
-        answer = await house.result("GET", f"{JOBS}?filter={query}")
-        assert len(answer.get("jobs", [])) == count
-
-
 async def test_a_job_goes_on_from_an_earlier_one(house: House) -> None:
     """facts/tuning#ml, spec/tuning#resuming: resumePreviousJobId."""
     await created(house)

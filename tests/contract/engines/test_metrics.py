@@ -1,13 +1,12 @@
 """What trials report reaches the store's reader, whatever becomes of service, shim and program
 (spec/tuning#measurements)."""
 
-import os
 import signal
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from tests.waiting import until
 from trainshed.core.launch import METRIC_FILE
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid
 from trainshed.engines.port import MetricsWritten
 from trainshed.engines.streams import FileStreams
@@ -61,16 +60,3 @@ async def test_trials_go_on_measuring_while_the_service_is_down(house: House) ->
     await house.restart()
     await house.until(lambda: heard(house, uid))
     assert measured(house, uid) == [(1, 0.5)]
-
-
-async def test_measurements_outlive_their_shim(house: House) -> None:
-    """spec/failures#lost-replicas: the next incarnation, of the same trial, adds to them."""
-    uid = await trial(house, "report(1, 0.5); time.sleep(60)")
-    await house.until(lambda: heard(house, uid))
-    os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-    assert isinstance(await house.end(uid), ReplicaLost)
-    argv = (PYTHON, "-u", "-c", REPORT + "report(2, 0.75)")
-    plan = house.plan(uid, *argv, environ=ENVIRON, watch_metrics=True, incarnation=2)
-    await house.engine.launch([plan])
-    await house.exit(uid, incarnation=2)
-    assert measured(house, uid) == [(1, 0.5), (2, 0.75)]

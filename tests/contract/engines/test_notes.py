@@ -8,12 +8,7 @@ from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from tests.waiting import until
 from trainshed.core.environment import REDUCTION_REPORT
 from trainshed.core.launch import REDUCTION_REPORT_FILE, ReductionPart
-from trainshed.core.lifecycle.replica_events import (
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaNoted,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaNoted
 from trainshed.core.names import JobUid
 from trainshed.replica.supervisor import journal
 
@@ -40,16 +35,6 @@ def heard(house: House, uid: JobUid) -> list[tuple[int, int, str]]:
         for event in house.seen(uid)
         if isinstance(event, ReplicaNoted)
     ]
-
-
-async def test_notes_are_told_between_start_and_end(house: House) -> None:
-    """The program finds its file by the variable, at every level of isolation."""
-    uid = await reducing(house, "report('a'); report('a', 'b'); os.kill(os.getpid(), 9)")
-    await house.exit(uid)
-    assert heard(house, uid) == [(1, 1, "a"), (1, 2, "b")]
-    kinds = [type(e) for e in house.seen(uid)]
-    wanted = [kind for kind in kinds if kind in (ReplicaStarted, ReplicaNoted, ReplicaExited)]
-    assert wanted == [ReplicaStarted, ReplicaNoted, ReplicaNoted, ReplicaExited]
 
 
 async def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(house: House) -> None:
