@@ -268,14 +268,15 @@ async def test_what_was_stored_while_the_clock_was_ahead_is_sent(house: House, o
         assert await noted(house, uid, "notified")
 
 
-async def test_it_is_given_up_after_a_day(house: House) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    outbox = worker(house, NotifyTable("ops", url))
+@pytest.mark.parametrize(("key", "why"), [(None, "Connection refused"), ("GONE", "$GONE")])
+async def test_it_is_given_up_after_a_day(house: House, key: str | None, why: str) -> None:
+    table = NotifyTable("ops", f"http://127.0.0.1:{free_port()}", key)
+    outbox = worker(house, table)
     async with at_work(outbox):
         uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
-        assert "Connection refused" in await noted(house, uid, "notify_delayed")
+        assert why in await noted(house, uid, "notify_delayed")
     house.clock += 24 * 60 * MINUTE
-    async with at_work(worker(house, NotifyTable("ops", url))):
+    async with at_work(worker(house, table)):
         assert "Given up after 2 tries" in await noted(house, uid, "notify_failed")
         await until_forgotten(house)
 

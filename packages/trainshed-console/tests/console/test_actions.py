@@ -102,10 +102,11 @@ async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Bro
 
 async def test_a_quota_is_set_and_cleared(house: ConsoleHouse, browser: Browser) -> None:
     form = {"project": "p2", "region": "us-central1", "metric": "cpus_n1_e2"}
-    answer = await browser.post("/quotas", limit="16", **form)
+    answer = await browser.post("/quotas", limit="1234567", **form)
     assert (answer.status, answer.headers["location"]) == (303, "/queue?project=p2")
+    assert b'value="1234567"' in (await browser.get("/queue?project=p2")).body
     key = QuotaKey("p2", "us-central1", "cpus_n1_e2")
-    assert dict(await house.store.reader.quotas())[key] == 16
+    assert dict(await house.store.reader.quotas())[key] == 1234567
     await browser.post("/quotas", limit="unlimited", **form)
     assert (await browser.post("/quotas", limit="lots", **form)).status == 400
     assert (await browser.post("/quotas", limit="nan", **form)).status == 400

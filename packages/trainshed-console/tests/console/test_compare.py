@@ -10,6 +10,7 @@ from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
 from tests.console.test_pages import EVIL, submit
 from tests.console.test_sessions import JOB
 from tests.contract.api.house import SECOND, START
+from tests.contract.api.test_curves import logged
 
 
 async def trained(house: ConsoleHouse, name: str, args: list[str], *losses: str) -> str:
@@ -43,6 +44,8 @@ async def test_jobs_are_compared_by_what_differs(house: ConsoleHouse, browser: B
     drawn = curves_of(page)[0]
     assert drawn["at"] == [1, 2]
     assert [values for _, values in drawn["lines"]] == [[0.9, 0.5], [0.8, None]]
+    for run in ("a", "b"):
+        await logged(house, run, "train/loss", 0.5)
     answer = await browser.get(f"/compare/table.csv?{query}")
     first, second = csv.DictReader(io.StringIO(answer.body.decode()))
     assert (first["rate"], second["rate"], second["loss"], first["shift"]) == (
@@ -51,6 +54,7 @@ async def test_jobs_are_compared_by_what_differs(house: ConsoleHouse, browser: B
         "NaN",
         "-0.5",
     )
+    assert first["loss train"] == first["b train/loss"] == "0.5"
     assert first["$SEED"] == "'=1+1", "no formula of a program for tables"
 
 

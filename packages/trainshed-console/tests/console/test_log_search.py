@@ -39,6 +39,9 @@ async def test_a_text_is_found_in_the_logs_of_all_jobs(
     assert "diverged" not in text_of(await browser.get("/logs?search=a.b"))
     assert "All 3 jobs" in text_of(await browser.get("/logs?search=(((.*&walked=nonsense"))
     assert "searched" not in text_of(await browser.get("/logs?search=+"))
+    await printed(house, "many", *(f"nan {n}" for n in range(201)))
+    house.clock += 10 * SECOND
+    assert "nan 200" in text_of(await browser.get("/logs?search=nan&since=1h"))
     never_up = await submit(house, displayName="never up")
     house.write_log(int(never_up), "workerpool0-0", (house.clock, "no module of that name"))
     assert "never up" in text_of(await browser.get("/logs?search=no+module"))

@@ -12,6 +12,7 @@ from tests.console.test_sessions import JOB
 from tests.contract.api.house import SECOND
 from tests.contract.api.rooms import node
 from tests.contract.api.test_api_usage import PRIMARY, begun, look, write
+from tests.people import known
 from tests.unit.jobs import exited
 from trainshed.core.capacity import NodeCondition, Waiting, WaitReason
 from trainshed.core.lifecycle.records import Job
@@ -125,3 +126,5 @@ async def test_nothing_of_other_projects_is_shown_or_counted(
         assert "0 running 1 waiting" in page and "of p2" in page
         for theirs in ("secret-name", "Nodes ready", "GPUs by person"):
             assert theirs not in page
+    known(house.tokens, "g@example.com", project="p3")
+    assert b'type="text" name="project" value="p2"' in (await guest.get("/queue")).body

@@ -136,10 +136,11 @@ async def test_a_row_shows_what_the_job_measures(
 async def test_the_list_goes_on_page_by_page(house: ConsoleHouse, browser: Browser) -> None:
     for number in range(60):
         await submit(house, displayName=f"n{number:02}")
-    first = (await browser.get("/")).body.decode()
+    first = (await browser.get("/?since=1d")).body.decode()
     assert first.count("data-row") - 1 == 30
     following = re.search(r'hx-get="([^"]+)"', first)
     assert following is not None
+    house.clock += SECOND
     rest = (await browser.get(following[1].replace("&amp;", "&"))).body.decode()
     assert rest.count("data-row") == 30
     assert "<html" not in rest and "hx-get" not in rest
@@ -222,12 +223,15 @@ async def test_what_replicas_print_is_one_line_with_a_band_or_a_line_for_each(
 async def test_a_chart_names_no_more_lines_than_it_draws(
     house: ConsoleHouse, browser: Browser
 ) -> None:
-    """Event files may have hundreds of runs."""
+    """Event files may have hundreds of runs. Those that measure one part of the data are told apart."""
     uid = await submit(house)
-    for number in range(12):
-        await logged(house, f"r{number:02}", "loss", 0.5, 0.4)
+    runs = [f"r{number:02}" for number in range(12)]
+    for run in runs:
+        await logged(house, run, "loss", 0.5, 0.4)
+        await logged(house, run, "train/acc", 0.5, 0.4)
     page = await browser.get(f"/jobs/{uid}")
-    assert len(re.findall(r'<span class="soft small">r\d\d ', page.body.decode())) == 8
+    names = re.findall(r'<span class="soft small">(.*?) <b', page.body.decode())
+    assert names == [*runs[:8], "train", *(f"{run} train/acc" for run in runs[1:8])]
 
 
 async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Browser) -> None:

@@ -206,10 +206,13 @@ async def _compare(inside: Inside, sent: Arguments) -> Any:
         job = await inside.ask("GET", path)
         curves = await inside.ask("GET", f"{path}/curves", {"points": "1"})
         last = {
-            curve["tag"]: curve["points"][-1]["value"]
+            "/".join(filter(None, (curve["run"], curve["tag"]))): curve["points"][-1]["value"]
             for curve in curves["curves"]
             if curve["points"]
         }
+        if search := job.get("tuning"):
+            # Trials have curves of one name each.
+            last = {search["metric"]: search.get("bestValue")}
         compared.append({**_brief(job), "last_values": last})
     return compared
 

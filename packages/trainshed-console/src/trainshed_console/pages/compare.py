@@ -117,7 +117,8 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
     if job.tuning is UNSET:
         for curve in await measured(visit, job.uid, _POINTS, _CHARTS):
             measure, part = split_name(curve.tag)
-            curves[" ".join(filter(None, (measure or curve.tag, part or curve.run)))] = curve
+            name = " ".join(filter(None, (measure or curve.tag, part or curve.run)))
+            curves[f"{curve.run} {curve.tag}".lstrip() if name in curves else name] = curve
     launch = usage = None
     if job.replicas is not UNSET:
         launch = await visit.get(Launch, of_job(job.uid, "/launch"))

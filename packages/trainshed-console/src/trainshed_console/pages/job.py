@@ -227,7 +227,10 @@ async def _curve_charts(
             measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             key = f"{where} {curve.replica}".rstrip() if apart else where
-            lines.setdefault(measure or curve.tag, {}).setdefault(key, {})[curve.replica] = curve
+            own = lines.setdefault(measure or curve.tag, {})
+            if curve.replica in own.get(key, {}):  # Another run, or tag, has that name.
+                key = f"{curve.run} {curve.tag}".lstrip()
+            own.setdefault(key, {})[curve.replica] = curve
     names = sorted(lines, key=rank)
     return tuple([_curve_chart(name, lines[name], restarts, since) for name in names])
 

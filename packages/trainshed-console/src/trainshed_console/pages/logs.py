@@ -242,12 +242,13 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
         search=visit.query("search").strip(),
         severity=visit.query("severity"),
         limit=str(_COUNTED),
-        **{"from": start},
     )
-    if page is None or not page.lines:
+    # From the newest line backwards, whatever the span. Both times are UTC.
+    lines = [line for line in page.lines if line.at >= start[:19]] if page else []
+    if page is None or not lines:
         return None
-    counts = Counter(_LEVELS.get(line.severity, "other") for line in page.lines)
-    return Hits(job, page.lines[-_SHOWN:], counts, page.more)
+    counts = Counter(_LEVELS.get(line.severity, "other") for line in lines)
+    return Hits(job, tuple(lines[-_SHOWN:]), counts, page.more and len(lines) == len(page.lines))
 
 
 def parts_of(message: str, text: str) -> list[tuple[str, bool]]:

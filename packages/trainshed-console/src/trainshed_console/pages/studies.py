@@ -11,9 +11,9 @@ from trainshed_console.pages.searches import Metric, Search, parts
 from trainshed_console.rendering import id_of, number_text
 from trainshed_console.visits import View, Visit, of_job
 
-_PAGE: Final = 500
+_PAGE: Final = 1000
 """Trials that are read at a time."""
-_PAGES: Final = 4
+_PAGES: Final = 10
 """Maximum times that trials are read."""
 _CURVE: Final = 60
 """Maximum points of a trial's curve, besides the last one."""

@@ -62,6 +62,10 @@ class Senders:
         if table.webhook:
             body = content.encode()
             secret = self._environ.get(table.secret_env) if table.secret_env else None
+            if table.secret_env and not secret:
+                raise NotSent(
+                    f"${table.secret_env}, which has the key of its signature, is not set"
+                )
             headers = signed(id_, at, body, secret)
             post(table.webhook, body, headers, self._context)
             return None

@@ -292,7 +292,8 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
     if machine:
         tests.append(JobFilter(partial(_runs_on, machine=machine)))
     where = tuple(test.where for test in tests if test.where is not None)
-    made_of = (",".join(sorted(states)), search, display_name, user, machine, str(since))
+    # Not `since`: a console counts it back from now, and newest jobs come first.
+    made_of = (",".join(sorted(states)), search, display_name, user, machine)
 
     def passes(work: Work) -> bool:
         return all(test.passes(work) for test in tests)
