@@ -11,13 +11,7 @@ import pytest
 from tests.remote.conftest import NAME, OTHER, Message, Place, Said
 from trainshed_cluster.remote import hub
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
-from trainshed_cluster.remote.credentials import (
-    SERVER_NAME,
-    AuthorityUnusable,
-    Credential,
-    Issuer,
-    client,
-)
+from trainshed_cluster.remote.credentials import SERVER_NAME, Credential, Issuer, client
 from trainshed_cluster.remote.greeting import NotAdmitted, Refused
 
 pytestmark = pytest.mark.anyio
@@ -283,8 +277,8 @@ def test_the_authority_stays_and_is_its_owners_alone(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir()} == {0o600}
     assert (tmp_path / "r").stat().st_mode & 0o777 == 0o700
     (tmp_path / "r" / "authority.key").unlink()
-    with pytest.raises(AuthorityUnusable, match=r"authority\.key is missing"):
+    with pytest.raises(ValueError, match=r"No such file.*authority\.key"):
         Issuer.open(tmp_path / "r")
     (tmp_path / "r" / "authority.key").write_text("nonsense")
-    with pytest.raises(AuthorityUnusable, match="are no authority"):
+    with pytest.raises(ValueError, match="are no authority"):
         Issuer.open(tmp_path / "r")

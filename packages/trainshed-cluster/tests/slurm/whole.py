@@ -13,7 +13,7 @@ from tests.e2e.running import ROOT, Service, common_place, down, launch, ready, 
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
 from tests.sources import search_path
-from trainshed.engines.local import machine
+from trainshed_cluster.remote.options import service_identity
 
 AGENTS = "/tmp/agents"
 """On nodes: where agents and programs write."""
@@ -57,7 +57,7 @@ def service_on(lab: SlurmLab, directory: Path) -> Generator[Service]:
 
 def held_by(lab: SlurmLab, data: Path) -> list[str]:
     """The allocations of the service with that data directory that wait or have nodes, a line each."""
-    own = f" trainshed-{machine.identity(data)}"
+    own = f" trainshed-{service_identity(data, data / 'engines/slurm')}"
     lines = lab.slurm("squeue", "-h", "-o", "%i %u %j %T %M %R").splitlines()
     return [line for line in lines if own in line and " COMPLETING " not in line]
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Final
 
-from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
@@ -19,6 +18,7 @@ from trainshed_cluster.remote.options import (
     Listening,
     RemoteOptions,
     engine_here,
+    service_identity,
     service_sockets,
     told_to_agents,
 )
@@ -49,7 +49,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
             "trainshed[kubernetes]"
         ) from failure
     directory = context.data / "engines" / "kubernetes"
-    identity = machine.identity(context.data)
+    identity = service_identity(context.data, directory)
     options = RemoteOptions(
         identity=identity,
         directory=directory,

@@ -144,6 +144,11 @@ def main(zygote: int, connection: socket.socket) -> None:
         is_forsaken = asyncio.run(_serve(document, own, ZygoteHandle(zygote, connection)))
     finally:
         remove([own])
+        # Slurm's step made a file of it on this node.
+        with contextlib.suppress(OSError):
+            errors = Path("/proc/self/fd/2").readlink()
+            if errors.is_file() and not errors.stat().st_size:
+                errors.unlink()
     if is_forsaken and document.forsaken:
         # Nothing of the agent is needed any more, and this may take as long as the cluster is away.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -249,8 +254,9 @@ def _own_address(name: str | None, service: tuple[str, int]) -> str:
     if name:
         return socket.gethostbyname(name)
     # No packet is sent: connecting a UDP socket only shows the address that it would send from.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(service)
+    family, _, _, _, there = socket.getaddrinfo(*service, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(there)
         return probe.getsockname()[0]
 
 

@@ -116,9 +116,12 @@ class Agents:
     def begin(self) -> None:
         """Admit the agents of attempts that were written down."""
         for gang in self.attempts.gangs.values():
-            for where, start in gang.record.agents.items():
+            seats = (seat for seat in gang.record.seats if not seat.is_vacant)
+            # The credentials of other places ended with their holds.
+            places = {place(seat.part, seat.request.node) for seat in seats}
+            for where in places & gang.record.agents.keys():
                 part, node = where.split("/", 1)
-                self.add(gang, int(part), node, start)
+                self.add(gang, int(part), node, gang.record.agents[where])
         self._tasks.keep(self._look_round, "looking after agents")
 
     async def listen(self) -> None:

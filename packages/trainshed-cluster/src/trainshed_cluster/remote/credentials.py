@@ -31,10 +31,6 @@ _ENDS: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 ends are the certificates of agents, by the service's clock."""
 
 
-class AuthorityUnusable(Exception):
-    """The files of the authority are incomplete, or are something else. The message says what to do."""
-
-
 class Credential(Struct, frozen=True):
     """What one agent is given, as a secret: the address of the hub, and the certificates."""
 
@@ -61,24 +57,17 @@ class Issuer:
     @classmethod
     def open(cls, directory: Path) -> "Issuer":
         """Open the authority in `directory`, made if there is none. Blocks on the disk and on importing a
-        library. Raises AuthorityUnusable, OSError."""
+        library. Raises ValueError, which says what to do, and OSError."""
         from trainshed.access.authority import Authority
 
         certificate, key = directory / "authority.pem", directory / "authority.key"
-        advice = (
-            "Restore both from a backup, or move both away: then a new authority is made, and agents "
-            "that run now are not let in again."
-        )
         if certificate.exists():
             try:
                 return cls(Authority.read(certificate.read_bytes(), key.read_bytes()))
-            except FileNotFoundError:
-                raise AuthorityUnusable(
-                    f"{key} is missing, which {certificate} belongs to. {advice}"
-                ) from None
-            except ValueError as error:
-                raise AuthorityUnusable(
-                    f"{certificate} and {key} are no authority: {error}. {advice}"
+            except (FileNotFoundError, ValueError) as error:
+                raise ValueError(
+                    f"{certificate} and {key} are no authority: {error}. Restore both from a backup, or move "
+                    "both away: then a new authority is made, and agents that run now are not let in again."
                 ) from None
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = Authority.new(_BEGINS, _ENDS - _BEGINS)

@@ -1,7 +1,9 @@
 """Declares the options of an engine of other machines, and derives them from the service's context; checks
 what its configuration says of machines, and where agents reach the service."""
 
+import hashlib
 import ipaddress
+import os
 import socket
 import sys
 import time
@@ -22,9 +24,22 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import SecretSource
 from trainshed.engines.registry import EngineContext, Finding, findings
+from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.gang import PAUSES
 from trainshed_cluster.remote.messages import AgentDocument
+
+
+def service_identity(data: Path, directory: Path) -> str:
+    """Return eight hexadecimal digits that tell this service from all others of the cluster, also where they
+    have data directories of the same path, or copies of it. `directory`: the engine's in `data`."""
+    place = directory / "identity"
+    if not place.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        # A service of before 0.3 goes on by the name that its holds have.
+        is_old = (directory / "authority").exists()
+        durable.write(str(place), "" if is_old else os.urandom(16).hex())
+    return hashlib.sha256(os.fsencode(data.resolve()) + place.read_bytes()).hexdigest()[:8]
 
 
 class AgentCommand(Struct, frozen=True):

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.remote.awaited import AwaitedCluster
@@ -22,6 +21,7 @@ from trainshed_cluster.remote.options import (
     RemoteOptions,
     engine_here,
     module_command,
+    service_identity,
     service_sockets,
     told_to_agents,
 )
@@ -43,7 +43,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     if not all(map(is_own, settings.users.values())):
         _open_cache(context.cache)
     directory = context.data / "engines" / "slurm"
-    identity = machine.identity(context.data)
+    identity = service_identity(context.data, directory)
     options = RemoteOptions(
         identity=identity,
         directory=directory,

@@ -295,7 +295,7 @@ def _steps(identity: str, job_uid: JobUid, replica: ReplicaId, count: int) -> It
 def is_free(address: str, port: int, *, again: bool) -> bool:
     """Whether a port is free: other agents, and other users of a node, may hold it. `again`: the replica had
     it before, so that its old connections, which may still be closing, do not count."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         if again:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

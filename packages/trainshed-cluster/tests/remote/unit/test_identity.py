@@ -1,0 +1,22 @@
+"""How a service is told from others of its cluster."""
+
+import shutil
+from pathlib import Path
+
+from trainshed.engines.local import machine
+from trainshed_cluster.remote.options import service_identity
+
+
+def test_a_path_is_not_the_name_of_a_service(tmp_path: Path) -> None:
+    """Two machines may have data directories of one path; one of a former version keeps its name."""
+    data = tmp_path / "data"
+    engine, copy = data / "engines/slurm", tmp_path / "copy"
+    own = service_identity(data, engine)
+    assert service_identity(data, engine) == own
+    shutil.copytree(data, copy)
+    assert service_identity(copy, copy / "engines/slurm") != own
+    shutil.rmtree(data)
+    assert service_identity(data, engine) != own
+    (engine / "identity").unlink()
+    (engine / "authority").mkdir()
+    assert service_identity(data, engine) == machine.identity(data)
