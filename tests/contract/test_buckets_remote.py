@@ -27,9 +27,10 @@ from msgspec.structs import replace
 from tests.commands import running
 from tests.contract.buckets_service import MIB, Service, client_at, plain
 from tests.ports import free_port
+from trainshed.buckets import remote, remote_access
 from trainshed.buckets.content import Digest, Staged
 from trainshed.buckets.disk.objects import ObjectStore
-from trainshed.buckets.port import Conditions, Draft, ObjectRef
+from trainshed.buckets.port import Conditions, Draft, ObjectRef, Query
 from trainshed.buckets.setup import BucketRules, BucketTable
 from trainshed.serve.bucket_adapters import BucketAdapter
 
@@ -137,6 +138,24 @@ def test_the_python_client(bucket: Any, service: Service) -> None:
     bucket.blob("moved").delete()
     assert not bucket.blob("moved").exists()
     assert not (service.root / "far-1").exists()
+
+
+def test_a_list_by_prefix_reads_little_else(
+    bucket: Any, door: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "bb1", "bb2", "c", "d"):
+        bucket.blob(name).upload_from_string("")
+    read: list[str] = []
+
+    def all_of(*place: Any) -> Iterator[Any]:
+        for meta in remote_access.all_of(*place):
+            read.append(meta["path"])
+            yield meta
+
+    monkeypatch.setattr(remote, "all_of", all_of)
+    listed = door.at("far-1").list("far-1", Query(prefix="bb"))
+    assert [name for name, _ in listed.objects] == ["bb1", "bb2"]
+    assert read == ["bb1", "bb2", "c"]
 
 
 def test_preconditions_hold(bucket: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -54,6 +55,19 @@ def names(store: ObjectStore, query: Query | None = None) -> list[str]:
 
 def visible(store: ObjectStore, name: str = "") -> Path:
     return store.catalog.directory(BUCKET) / name
+
+
+def test_a_bucket_is_there_with_its_mode_or_not_at_all(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever dies while it is made: programs of other users could write nothing in it."""
+    monkeypatch.setattr(Path, "chmod", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        store.catalog.create("new")
+    monkeypatch.undo()
+    assert not store.catalog.exists("new")
+    store.catalog.create("new")
+    assert store.catalog.directory("new").stat().st_mode & 0o777 == 0o777
 
 
 def test_metadata_larger_than_an_attribute_is_kept(store: ObjectStore) -> None:

@@ -17,6 +17,7 @@ from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import Caller
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.buckets.rest.uploads import UploadWriter
 
 __all__ = ["ask", "store"]
 
@@ -65,6 +66,7 @@ def test_an_object_is_put_read_and_deleted(ask: Ask) -> None:
     view = ask("GET", "/storage/v1/b/bucket/o/a%2Fb").json
     assert (view["contentType"], view["metadata"]) == ("text/plain", {"owner": "me"})
     assert ask("HEAD", "/bucket/a/b").headers["content-length"] == "5"
+    assert ask("PUT", "/bucket/a/b", x_goog_meta_owner=9000 * "v").status == 400
     assert ask("DELETE", "/bucket/a/b").status == 204
     assert ask("DELETE", "/bucket/a/b").status == 404
 
@@ -152,6 +154,9 @@ def test_an_upload_in_parts(ask: Ask, store: ObjectStore) -> None:
         b"<a><Part><PartNumber>x</PartNumber></Part></a>",
         b'<?xml version="1.0" encoding="no-such"?><a/>',
         b'<!DOCTYPE a [<!ENTITY e "e">]><a><Part><PartNumber>1</PartNumber></Part></a>',
+        '<!DOCTYPE a [<!ENTITY e "1">]><a><Part><PartNumber>&e;</PartNumber></Part></a>'.encode(
+            "utf-16"
+        ),
         _list_of((2, "")),
         _list_of((1, '"0"')),
         _list_of((1, ""), (1, "")),
@@ -164,6 +169,24 @@ def test_a_list_that_is_wrong_makes_no_object(ask: Ask, listed: bytes) -> None:
     assert ask("POST", at, listed).status == 400
     assert ask("GET", "/bucket/big").status == 404
     assert ask("POST", at, _list_of((1, etag))).status == 200
+
+
+def test_a_completion_that_is_repeated_while_it_runs_does_not_end_it(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one takes longer than clients wait."""
+    at = f"/bucket/big?uploadId={_begin(ask)}"
+    _part(ask, at.rpartition("=")[2], 1, b"x")
+    repeated: list[int] = []
+
+    def restart(writer: UploadWriter) -> None:
+        monkeypatch.undo()
+        repeated.append(ask("POST", at, _list_of((1, ""))).status)
+        writer.restart()
+
+    monkeypatch.setattr(UploadWriter, "restart", restart)
+    assert ask("POST", at, _list_of((1, ""))).status == 200
+    assert repeated == [503]
 
 
 def test_a_cancelled_upload_leaves_nothing(ask: Ask, store: ObjectStore) -> None:

@@ -175,7 +175,8 @@ async def test_an_access_token_that_proves_nothing_here_is_refused(
 async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else those of all the world would wait for each other, and the bucket process asks for its callers."""
+    """Else those of all the world would wait for each other, and the bucket process asks for its callers.
+    Programs, which reach the same socket, do not say where they are."""
     sources: list[str] = []
 
     def network_of(source: str) -> str:
@@ -189,15 +190,21 @@ async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
     monkeypatch.setattr("trainshed.api.grpc._source", peer)
     async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
         await give(house, f"user:{ANA}")
-        first, second = issuer.access_token(NOW), issuer.access_token(NOW)
+        first, second, third = (issuer.access_token(NOW) for _ in range(3))
         await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=first)
         server = uvicorn.Server(uvicorn.Config(house.app, lifespan="off", log_level="warning"))
         serving = asyncio.create_task(server.serve([listen_unix(tmp_path / "programs")]))
         SOURCE.set("192.0.2.2")
         caller = await Liveness(tmp_path / "programs").holder(f"Bearer {second}\u2003")
+        head = f"GET {WHO} HTTP/1.1\r\nHost: ml.googleapis.com\r\nX-Trainshed-Source: a:b\r\n"
+        head += f"Host: localhost\r\nAuthorization: Bearer {third}\r\n\r\n"
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "programs")
+        writer.write(head.encode())
+        assert b" 200 " in await reader.readline()
+        writer.close()
         server.should_exit = True
         await serving
-    assert (caller.email, sources) == (ANA, ["192.0.2.1", "192.0.2.2"])
+    assert (caller.email, sources) == (ANA, ["192.0.2.1", "192.0.2.2", ""])
 
 
 async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(

@@ -82,10 +82,6 @@ _NO_CONSOLE: Final = (
     "This service has no web pages, and no tools for agents, because its console is not installed. Where "
     f"the service is, run {installing('console')} and start it again."
 )
-_VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
-_OVERRIDES: Final = "x-http-method-override"
-"""A header of a POST that names the intended verb. The apiclient sends a GET whose address is longer than 2
-KiB in this way, with the query as the body; so do clients behind proxies that know only two verbs."""
 
 
 class ApiApplication:
@@ -134,9 +130,10 @@ class ApiApplication:
         """Answer one request, or serve one WebSocket."""
         SOURCE.set(source := (scope.get("client") or ("",))[0])
         if not source and scope["path"] == "/trainshed/v1/whoami":
-            # Programs could send the header here, too: nothing is recorded of this method.
-            sent = dict(scope["headers"]).get(SOURCE_HEADER.encode(), b"")
-            SOURCE.set(sent.decode("latin-1"))
+            # Programs may send the header here, too, but have a host of Google's first.
+            headers = dict(reversed(scope["headers"]))
+            if headers.get(b"host") == b"localhost":
+                SOURCE.set(headers.get(SOURCE_HEADER.encode(), b"").decode("latin-1"))
         if scope["type"] == "http":
             await logged(self._http, scope, receive, send, self._services.meters)
         elif scope["type"] == "websocket":
@@ -193,7 +190,7 @@ class ApiApplication:
         API's form."""
         if (surface := self._surfaces.get(_first(request.path))) is not None:
             return await surface(request)
-        is_form = _override(request)
+        is_form = request.override()
         verb, path = request.method, request.raw_path
         if (public := _match(verb, path)) is not None:
             return await self._public(request, *public, is_form=is_form)
@@ -306,16 +303,6 @@ def _known(verb: str, path: str) -> routes.KnownMethod | None:
         # gcloud takes "not found" for a region that does not exist.
         return routes.KnownMethod("Compute Engine", path)
     return routes.by_request(verb, _plain(path)) or routes.by_request(verb, path)
-
-
-def _override(request: Request) -> bool:
-    """Apply the verb that a request's header names (`_OVERRIDES`). Returns whether its body is its query."""
-    meant = request.headers.get(_OVERRIDES, "").upper() if request.method == "POST" else ""
-    if meant not in _VERBS:
-        return False
-    request.scope["method"] = meant
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return meant == "GET" and kind == "application/x-www-form-urlencoded"
 
 
 def _rendered(response: Message, enums_as_ints: bool) -> bytes:

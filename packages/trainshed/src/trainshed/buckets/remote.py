@@ -210,7 +210,8 @@ def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta
     A level of directories is asked for as such, which is cheap for the store however much is below it;
     everything else is read in the order of the names, from the page's first one on.
     """
-    floor = floor_of(query)
+    prefix = query.prefix.encode()
+    floor = max(floor_of(query), prefix)
     directory = query.prefix.rpartition("/")[0] or None
     entries: Iterable[tuple[str, ObjectMeta | None]]
     if query.delimiter == "/" and not query.match_glob:
@@ -224,8 +225,11 @@ def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta
         offset = before if before and before.isprintable() and "//" not in before else None
         entries = ((meta["path"], meta) for meta in all_of(store, directory, offset))
     for name, meta in entries:
+        is_match = name.startswith(query.prefix)
+        if not is_match and name.encode() > prefix:
+            return
         beyond = name.encode() >= floor or (meta is None and floor.startswith(name.encode()))
-        if beyond and name.startswith(query.prefix):
+        if beyond and is_match:
             yield name, meta
 
 

@@ -32,6 +32,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 JSON: Final = b"application/json; charset=UTF-8"
+_OVERRIDE: Final = "x-http-method-override"
+_VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
 """The header of a 401. It has a realm because httplib2, which Google's API client library uses, cannot parse
 a challenge without parameters."""
@@ -71,6 +73,17 @@ class Request:
         """Returns the same request as if it had been sent to this encoded path."""
         decoded = unquote(path.decode("latin-1"))
         return Request({**self.scope, "raw_path": path, "path": decoded}, self._receive)
+
+    def override(self) -> bool:
+        """Apply the verb that a header of a POST names; return whether the body is the query. The apiclient
+        sends a GET whose address is longer than 2 KiB in this way, Java's clients each PATCH, and so does
+        whoever is behind a proxy that knows two verbs."""
+        meant = self.headers.get(_OVERRIDE, "").upper() if self.method == "POST" else ""
+        if meant not in _VERBS:
+            return False
+        self.scope["method"] = meant
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return meant == "GET" and kind == "application/x-www-form-urlencoded"
 
     @property
     def method(self) -> str:

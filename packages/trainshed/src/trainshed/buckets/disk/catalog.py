@@ -207,8 +207,11 @@ class BucketCatalog:
             if path.exists() or self.is_remote(bucket):
                 raise _taken(bucket, owner, self.holding(bucket))
             durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
-            path.mkdir()
-            path.chmod(DIRECTORY_MODE)
+            # There with its mode, which is not that of `mkdir`, or not there.
+            made = self._trash / f"bucket-{os.urandom(8).hex()}"
+            made.mkdir()
+            made.chmod(DIRECTORY_MODE)
+            made.rename(path)
             durable.sync_directory(str(self._root))
         return record
 

@@ -102,11 +102,14 @@ class BucketsApp:
     def begin(self, request: Request) -> Call:
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(raw_path)
+        request = request.at(path)
+        if request.override():
+            request.scope["method"] = "POST"  # No query is read from a body here.
         target, source = parse_target(path), request.headers.get("x-goog-copy-source")
         if source and request.method == "PUT" and target.endpoint is Endpoint.XML:
             target = copied(target, source)
         return Call(
-            request.at(path),
+            request,
             target,
             self._store,
             self._sessions,

@@ -64,6 +64,8 @@ class UploadSessions:
         self._writers: dict[str, UploadWriter] = {}
         self._digests: dict[str, Digest] = {}
         self._lock = threading.Lock()
+        #: Ids of the multipart uploads whose parts are put together now.
+        self.completing: set[str] = set()
         self._expired_ns = 0
 
     def start(self, spec: UploadSpec) -> str:

@@ -10,9 +10,9 @@ ones make up the object; from then on it is committed as a resumable upload is, 
 gives the same answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import starmap
-from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
@@ -20,13 +20,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, parse_goog_hash, verify
-from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported
+from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported, Unavailable
 from trainshed.buckets.listing import behind, common_prefix, encode_token, list_page
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query, parse_number
 from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec
 from trainshed.buckets.rest.views import (
+    custom_metadata,
     editable_fields,
     etag_of,
     record_headers,
@@ -150,11 +151,11 @@ def _elements(**fields: str) -> str:
 
 async def _put(call: Call) -> Response:
     objects = call.store.at(call.target.bucket)
+    draft = Draft(_properties(call), _custom(call), _expected(call))
     await call.run(objects.precheck, call.ref())
     staged = await call.run(call.store.stage)
     try:
         await call.receive(staged)
-        draft = Draft(_properties(call), _custom(call), _expected(call))
         record = await call.run(objects.commit, call.ref(), staged, draft)
     finally:
         await call.run(staged.discard)
@@ -212,8 +213,8 @@ async def _complete(call: Call) -> Response:
 
 
 def _parts(body: bytes) -> "list[Part]":
-    if b"<!" in body:
-        # No client sends declarations, and an entity may expand without end.
+    if b"<!" in body or b"\0" in body:
+        # No client sends declarations, and an entity may expand without end. UTF-16 could hide one.
         raise InvalidRequest("The list of parts has a declaration in it. Leave it out.")
     try:
         root = ElementTree.fromstring(body)
@@ -240,11 +241,9 @@ def _properties(call: Call) -> dict[str, str]:
 
 
 def _custom(call: Call) -> dict[str, str]:
-    return {
-        name.removeprefix(_CUSTOM): text
-        for name, text in call.request.headers.items()
-        if name.startswith(_CUSTOM)
-    }
+    headers = call.request.headers.items()
+    own = {name.removeprefix(_CUSTOM): text for name, text in headers if name.startswith(_CUSTOM)}
+    return custom_metadata({"metadata": own})
 
 
 def _expected(call: Call) -> Checksums:
@@ -291,7 +290,7 @@ def keep_part(staged: Staged, number: int) -> str:
     """Make a staged file the part of that number, durably, in place of an earlier one. Returns its ETag."""
     md5 = staged.digest.md5_hex()
     directory = staged.path.parent
-    earlier = list(_files(directory, number))
+    earlier = list(directory.glob(f"{_stem(number)}*"))
     kept = directory / f"{_stem(number)}{md5}"
     try:
         staged.seal()
@@ -308,18 +307,25 @@ def complete(
     sessions: UploadSessions, bucket: str, upload_id: str, parts: Sequence[Part]
 ) -> tuple[str, ObjectRecord]:
     """Make the object; returns its name and record. Raises `NotFound`, `InvalidRequest` for missing
-    parts."""
-    session = sessions.resume(bucket, upload_id)
-    if isinstance(session, Committed):
-        return session.spec.name, session.record
-    numbers = [part.number for part in parts]
-    try:
+    parts, `Unavailable` while that is done already: its client did not wait."""
+    if upload_id in sessions.completing:
+        raise Unavailable("The parts are being put together. Send the request again in a while.")
+    sessions.completing.add(upload_id)
+    with ExitStack() as ending:
+        ending.callback(sessions.completing.discard, upload_id)
+        session = sessions.resume(bucket, upload_id)
+        if isinstance(session, Committed):
+            return session.spec.name, session.record
+        ending.callback(sessions.release, session)
+        numbers = [part.number for part in parts]
         if not numbers or numbers != sorted(set(numbers)):
             raise InvalidRequest(
                 "The parts of an upload are named in ascending order, each once. Correct them."
             )
         directory = sessions.directory_of(bucket, upload_id)
-        files = [_found(directory, part) for part in parts]
+        names = [path.name for path in directory.glob("part-*")]
+        present = {key: name for name in names for key in (name, name[: len(_stem(0))])}
+        files = [directory / _file_of(present, part) for part in parts]
         session.restart()
         for path in files:
             with path.open("rb", buffering=0) as file:
@@ -329,22 +335,16 @@ def complete(
         for path in directory.glob("part-*"):
             path.unlink(missing_ok=True)
         return session.spec.name, record
-    finally:
-        sessions.release(session)
 
 
-def _found(directory: Path, part: Part) -> Path:
-    etag = (part.etag or "").strip().strip('"')
-    for path in _files(directory, part.number):
-        if not etag or path.name == f"{_stem(part.number)}{etag}":
-            return path
-    raise InvalidRequest(
-        f"Part {part.number} with the ETag '{part.etag}' was not uploaded. Upload it, and name its ETag."
-    )
-
-
-def _files(directory: Path, number: int) -> Iterator[Path]:
-    return directory.glob(f"{_stem(number)}*")
+def _file_of(present: Mapping[str, str], part: Part) -> str:
+    """Return the name of a part's file. `present`: the names by themselves, and by their stems."""
+    name = present.get(_stem(part.number) + (part.etag or "").strip().strip('"'))
+    if name is None:
+        raise InvalidRequest(
+            f"Part {part.number} with the ETag '{part.etag}' was not uploaded. Upload it, and name its ETag."
+        )
+    return name
 
 
 def _stem(number: int) -> str:
