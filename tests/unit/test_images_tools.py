@@ -1,6 +1,8 @@
 """Which tool gets images, and what is said where none works (spec/runtimes#images). The tools are scripts
 that play podman or docker."""
 
+import asyncio
+import contextlib
 import json
 import os
 import select
@@ -10,11 +12,15 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from trainshed.runtimes.images.commands import Commands, ToolFailed
+from trainshed.runtimes.images.commands import Commands, ImageConfig, ToolFailed
+from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.images.tools import Tools
+from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.stop import Stop
+from trainshed.runtimes.trees import remove_tree
 
 STORE = {"graphRoot": "/var/lib/images", "graphDriverName": "overlay"}
 WORKS = json.dumps({"store": STORE, "host": {"idMappings": {}}})
@@ -83,6 +89,24 @@ def test_a_tool_that_is_installed_later_is_found(tmp_path: Path) -> None:
     assert images.is_stale()
     assert images.search() is not None
     assert not images.is_stale()
+
+
+def test_an_image_named_by_a_tag_counts_as_used(tmp_path: Path) -> None:
+    """spec/runtimes#environments: what is used is not cleared."""
+    program(tmp_path, "podman", f"[ $1 = info ] && echo '{WORKS}' || echo '[{{\"Id\": \"abc\"}}]'")
+    shelf = Shelf(tmp_path / "images")
+
+    def fill(draft: Path) -> None:
+        draft.mkdir()
+        (draft / "image.json").write_bytes(msgspec.json.encode(ImageConfig("abc")))
+
+    os.utime(shelf.put("abc", fill) / ".built", ns=(1, 1))
+    with contextlib.closing(
+        Images(tmp_path / "images", now=time.monotonic_ns, environ={"PATH": str(tmp_path)})
+    ) as images:
+        asyncio.run(images.prepare("localhost/trainer:1", None))
+    assert shelf.last_used("abc") > 1
+    remove_tree(shelf.path("abc"))
 
 
 def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ import pytest
 from tests.unit.test_runtimes_archives import tar
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
+from trainshed.runtimes import layers
 from trainshed.runtimes.archives import look_at
 from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.runtimes.prefix import Prefix, take_scripts
 from trainshed.runtimes.service import ContainerRuntimes
 
 
@@ -149,6 +151,27 @@ def test_file_names_keep_what_installers_must_know(tmp_path: Path, uri: str, nam
     bucket.write(uri, b"content")
     (package,) = Packages(tmp_path, bucket).fetch(unpinned(uri))
     assert package.path.name == name
+
+
+def test_what_a_package_put_outside_is_not_read_for_it_and_a_cut_script_is_taken(
+    tmp_path: Path,
+) -> None:
+    """spec/runtimes#builds: the service reads with rights of its own."""
+    prefix = Prefix(tmp_path / "layer", "3.11")
+    info, script = prefix.site / "t-0.1.dist-info", prefix.site / "bin/t"
+    info.mkdir(parents=True)
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\n'''exec' python")
+    (info / "direct_url.json").touch()
+    for place in (tmp_path / "secret", prefix.site / "own.py"):
+        place.write_text("gsutil")
+    (prefix.site / "linked").symlink_to(tmp_path)
+    take_scripts(prefix)
+    assert [path.name for path in prefix.scripts.iterdir()] == ["t"]
+    outside = (f"{tmp_path}/secret", "../../../../secret", "linked/secret", 300 * "n")
+    for names, expected in ((outside, False), (("own.py",), True)):
+        (info / "RECORD").write_text("".join(f"{name},,\n" for name in names))
+        assert layers._name_gsutil(prefix) == expected  # pyright: ignore[reportPrivateUsage] - of a build
 
 
 def _sdist(path: Path, files: dict[str, str]) -> Path:

@@ -1,5 +1,6 @@
 """The shelf: built once, read-only, whole or not there (spec/invariants#shelf, Runtimes)."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -64,6 +65,16 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert _mode(outside / "file") != 0
     remove_tree(final)
     assert (outside / "file").read_text() == "not ours"
+
+
+def test_a_tree_deeper_than_a_path_can_be_long_is_removed(tmp_path: Path) -> None:
+    name = 250 * "n"
+    with contextlib.chdir(tmp_path):
+        for _ in range(20):
+            Path(name).mkdir()
+            os.chdir(name)
+    remove_tree(tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failure_leaves_nothing_and_the_next_one_succeeds(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
+    MAPPED_IMAGE,
     REDUCER,
     REFUSED_IMAGE,
     SKLEARN,
@@ -16,10 +17,12 @@ from tests.unit.specs_vertex import (
     POOLS,
     labelled,
     machine,
+    parse,
     variables,
     violations,
     with_gpus,
 )
+from trainshed.core.packages import COPY_LABEL
 
 MACHINE, PACKAGE, CONTAINER = (
     f"{FIRST}.{part}" for part in ("machine_spec", "python_package_spec", "container_spec")
@@ -46,6 +49,7 @@ FAULT_OF_THE_FIRST_POOL: dict[str, tuple[Request, str]] = {
     "no image": (container(imageUri=None), IMAGE),
     "image with scheme": (container(imageUri="https://gcr.io/p/i"), IMAGE),
     "prebuilt image without a command": (container(imageUri=SKLEARN), COMMAND),
+    "mapped image without a command": (container(imageUri=MAPPED_IMAGE), COMMAND),
     "prebuilt image with arguments only": (container(imageUri=SKLEARN, args=["--x"]), COMMAND),
     "variable name": (container(env=variables({"GOOD": "", "1BAD": "x"})), f"{ENV}[1].name"),
     "101 variables": (container(env=[{"name": f"V{i}"} for i in range(101)]), ENV),
@@ -94,6 +98,11 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "label value of 128 bytes": (labelled(team="名" * 43), "labels.team"),
     "65 labels": (labelled(**{f"k{i}": "v" for i in range(65)}), "labels"),
 }
+
+
+def test_a_retry_may_add_its_label_to_64() -> None:
+    labels = {f"k{i}": "v" for i in range(64)}
+    assert len(parse(labelled(**labels, **{COPY_LABEL: "7"})).labels) == 65
 
 
 def test_refusal_names_the_field() -> None:

@@ -2,7 +2,9 @@
 
 import json
 import socket
+import subprocess
 import threading
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -35,6 +37,24 @@ def test_a_connection_ends_where_its_far_end_ends(
         theirs.settimeout(60)
         assert theirs.makefile("rb").read() == sent
     assert ("does not answer" in capsys.readouterr().err) == (not sent)
+
+
+def test_a_copy_gives_its_program_no_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's tar, too, takes no set-user-id bits, and nobody else gets at the files."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    source.mkdir()
+    (source / "tool").touch()
+    for path in (source / "tool", source):
+        path.chmod(0o6777)
+
+    def send(*_: object, files: tuple[int, int]) -> int:
+        return subprocess.call(["tar", "-c", "-C", source, "."], stdout=files[1])
+
+    monkeypatch.setattr(shell, "_run_shell", send)
+    assert shell._copy(Mock(), "7", {}, copy) == 0  # pyright: ignore[reportPrivateUsage] - after a job
+    assert not {path.stat().st_mode & 0o7077 for path in (copy, copy / "tool")} - {0}
 
 
 def test_a_shell_that_cannot_be_had_is_told(service: FakeService) -> None:

@@ -231,10 +231,13 @@ def _normal(name: str) -> str:
 
 def _name_gsutil(prefix: Prefix) -> bool:
     """Whether a file of the packages that were asked for by file, which are the job's own, names gsutil."""
+    site = prefix.site.resolve()
     for direct in prefix.site.glob("*.dist-info/direct_url.json"):
         record = (read_small(direct.with_name("RECORD")) or b"").decode(errors="replace")
-        names = (line.partition(",")[0] for line in record.splitlines())
-        if any(b"gsutil" in (read_small(prefix.site / name) or b"") for name in names if name):
+        # The job's own, which this service does not follow to anything else.
+        places = (prefix.site / line.partition(",")[0] for line in record.splitlines())
+        own = (p for p in places if is_file(p) and p.resolve().is_relative_to(site))
+        if any(b"gsutil" in (read_small(place) or b"") for place in own):
             return True
     return False
 

@@ -118,7 +118,7 @@ def take_scripts(prefix: Prefix) -> None:
             content = b"#!/usr/bin/env python3" + newline + rest
         elif first == b"#!/bin/sh" and rest.startswith(b"'''exec'"):
             # The form for long paths: two lines that start the interpreter, then the script.
-            content = b"#!/usr/bin/env python3\n" + rest.split(b"\n", 2)[2]
+            content = b"#!/usr/bin/env python3\n" + rest.split(b"\n", 2)[-1]
         target.write_bytes(content)
         target.chmod(script.stat().st_mode)
     shutil.rmtree(installed)

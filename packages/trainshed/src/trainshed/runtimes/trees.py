@@ -7,6 +7,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from trainshed.replica.system import trees
+
 SMALL = 1 << 20
 """Most bytes of a file that is read whole."""
 BLOCK = 512
@@ -17,7 +19,8 @@ _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 def is_file(path: Path) -> bool:
     """Whether the path is a plain file: not a link that leads elsewhere, nor something that blocks its
     reader."""
-    return path.exists() and stat.S_ISREG(path.lstat().st_mode)
+    # Path's own raise for names that no file can have.
+    return os.path.isfile(path) and not path.is_symlink()  # noqa: PTH113
 
 
 def read_small(path: Path) -> bytes | None:
@@ -33,12 +36,18 @@ def remove_tree(root: Path) -> None:
     """Remove a directory whose content may be read-only. Links are removed, never followed."""
     if not root.exists():
         return
-    for directory, names, _ in os.walk(root):
-        for name in (".", *names):
-            path = Path(directory, name)
-            if not path.is_symlink():
-                path.chmod(0o755)
-    shutil.rmtree(root)
+    try:
+        for directory, names, _ in os.walk(root):
+            for name in (".", *names):
+                path = Path(directory, name)
+                if not path.is_symlink():
+                    path.chmod(0o755)
+        shutil.rmtree(root)
+    except (OSError, RecursionError):
+        # A package's setup script may have nested it deeper than a path can be long.
+        trees.delete(str(root))
+        if root.exists():
+            raise
 
 
 def protect(root: Path, writable: str | None) -> None:

@@ -375,7 +375,10 @@ class Walk:
     def _invalid(self, path: str, label: str, raw: Any, reason: str = "") -> None:
         """Refuse a value. `reason`: what follows it in the public text, if that begins with a semicolon; else
         what stands in its place."""
-        tail = json.dumps(raw, default=str)
+        try:
+            tail = json.dumps(raw, default=str)
+        except RecursionError:
+            tail = "a value that is nested too deeply"
         tail = tail if len(tail) <= _SHOWN else tail[:_SHOWN] + "..."
         if reason and not reason.startswith(";"):
             tail = f"Field '{path.rpartition('.')[2]}', {reason}"
@@ -407,7 +410,7 @@ def _parts(shape: Shape, name: str, content: Any) -> Iterator[tuple[str, Any]]:
 def _spelling(label: str, raw: Any) -> str:
     """Return how a value of another type should be written, to follow the public text; "" if that is not
     known."""
-    is_short = len(str(raw)) <= _SHOWN
+    is_short = isinstance(raw, str | int | float) and len(str(raw)) <= _SHOWN
     match label, raw:
         case "TYPE_STRING", bool() | int() | float() if is_short:
             return f"; write it in quotes: {json.dumps(json.dumps(raw))}"

@@ -324,10 +324,10 @@ def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> i
     """Copy the program's directory. A program made what it holds: tar keeps names with `..`, absolute names
     and links inside of `target`."""
     try:
-        target.mkdir(parents=True)
-        unpacking = subprocess.Popen(
-            ["tar", "-x", "--no-same-owner", "-C", target], stdin=subprocess.PIPE
-        )
+        target.mkdir(mode=0o700, parents=True)
+        # As root, too, without bits that would give its users rights here.
+        words = ("tar", "-x", "--no-same-owner", "--no-same-permissions", "-C", target)
+        unpacking = subprocess.Popen(words, stdin=subprocess.PIPE, umask=0o077)
     except OSError as failure:
         raise click.ClickException(
             f"Nothing was copied: {failure}. Name a directory that is not there yet; tar has to be installed."

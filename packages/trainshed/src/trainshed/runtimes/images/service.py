@@ -176,12 +176,10 @@ class Images:
         """Return the image if it is unpacked and nothing has to be asked about it, else None. A few
         file-system calls."""
         known = self._known.find(reference)
-        image = self._unpacked(known)
         # What a tag means now is known by the tool alone.
         if known is None or not (is_pinned(reference) or self._tools.missing()):
             return None
-        self._shelf.used(known)
-        return image
+        return self._unpacked(known)
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
         """Get and unpack what is missing, once for all callers that wait, and return the image. Raises
@@ -280,6 +278,7 @@ class Images:
             config = msgspec.json.decode((place / _CONFIG).read_bytes(), type=ImageConfig)
         except OSError:
             return None
+        self._shelf.used(image_id)
         return config.image(str(place / _ROOT))
 
 
