@@ -5,22 +5,26 @@ import asyncio
 import json
 import sqlite3
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from tests.contract.api.house import LOCATION, START, House
+from tests.contract.api.house import HOSTS, LOCATION, START, House
 from tests.contract.api.refusals import violations
 from tests.contract.api.shelling import Shelled
 from tests.people import known
 from tests.unit.specs_requests import custom_job, package
 from trainshed.access import strangers
 from trainshed.access.account_tokens import GRANT
-from trainshed.access.book import AccessBook
+from trainshed.access.book import FILE, AccessBook
 from trainshed.access.job_tokens import JobClaims
+from trainshed.access.tokens import digest_of
 from trainshed.api.calls.call import tell_of_stranger
-from trainshed.core.errors import Unavailable
+from trainshed.api.trainshed_v1 import access
+from trainshed.buckets.authentication import TokenFile
+from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.names import JobUid, project_number
 from trainshed.store.audit import chained
 
@@ -87,21 +91,51 @@ async def test_a_project_that_is_deleted_takes_its_roles_and_accounts(
 
 
 async def test_everybody_lists_and_ends_the_tokens_of_their_own(house: Shelled) -> None:
-    first, second = await token_of(house), await token_of(house, role="")
+    """Addresses are the same in either case, also in tokens of former versions."""
+    first, second = await token_of(house), await token_of(house, ANA.title(), role="")
+    former = known(house.tokens, ANA.upper(), "roles/viewer", "p1")
     other = await token_of(house, email="bo@corp.example")
     mine = (await house.result("GET", f"{OURS}/tokens", token=first["token"]))["tokens"]
-    assert {token["id"] for token in mine} == {first["id"], second["id"]}
+    assert {token["id"] for token in mine} == {first["id"], second["id"], digest_of(former)[:12]}
+    assert second["email"] == ANA
     by_program = await house.call("GET", f"{OURS}/tokens", token="of-a-program")
     assert by_program.json == {"tokens": []}
     for target in (other["id"], "bo@corp.example", "nobody@corp.example"):
         refused = await house.call("DELETE", f"{OURS}/tokens/{target}", token=first["token"])
         assert refused.error["message"].startswith(f"There is no token {target!r} that you may")
     await house.result("DELETE", f"{OURS}/tokens/{second['id']}", token=first["token"])
-    path = f"{OURS}/tokens/{ANA.upper()}"  # Addresses are the same in either case.
+    path = f"{OURS}/tokens/{ANA.upper()}"
     assert (await house.call("DELETE", path, token=first["token"])).status == 200
-    assert (await house.call("GET", JOBS, token=first["token"])).status == 401
-    assert (await house.call("GET", JOBS, token=other["token"])).status == 200
+    for token, status in ((first["token"], 401), (former, 401), (other["token"], 200)):
+        assert (await house.call("GET", JOBS, token=token)).status == status
     assert (await house.call("DELETE", f"{OURS}/tokens/{ANA}")).status == 404
+
+
+async def test_tokens_that_have_expired_keep_nobody_from_a_new_one(
+    house: Shelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "_MOST_TOKENS", 1)
+    await token_of(house, days=_SECOND)
+    assert (await house.call("POST", f"{OURS}/tokens", {"email": ANA})).status == 400
+    house.clock += 10**9
+    digest = digest_of((await token_of(house))["token"])
+    assert [*house.tokens.book.tokens] == [digest]
+
+
+async def test_buckets_learn_of_a_change_once_there_is_room_on_the_disk(
+    house: Shelled, tmp_path: Path
+) -> None:
+    made, buckets = await token_of(house), TokenFile(tmp_path / FILE, house.jobs, house.now, HOSTS)
+    shown = partial(buckets.authenticate, f"Bearer {made['token']}")
+    (full := tmp_path / f"{FILE}.new").mkdir()
+    assert (await house.call("DELETE", f"{OURS}/tokens/{made['id']}")).status == 503
+    assert (await shown()).email == ANA
+    full.rmdir()
+    once = patch("asyncio.sleep", side_effect=[None, asyncio.CancelledError])
+    with once, pytest.raises(asyncio.CancelledError):
+        await house.keeper.write_uses()
+    with pytest.raises(Unauthenticated):
+        await shown()
 
 
 async def test_an_owner_of_the_service_sees_its_grants_beside_a_project_s(house: Shelled) -> None:
@@ -279,6 +313,13 @@ async def test_a_number_does_not_tell_the_id_of_another_project(house: Shelled) 
     path = f"{OURS}/quotas?project={project_number('vision')}"
     refused = await house.call("GET", path, token=bo)
     assert (refused.status, "vision" in refused.error["message"]) == (403, False)
+
+
+async def test_projects_are_not_searched(house: Shelled) -> None:
+    """All would be taken for those that were found."""
+    answer = await house.call("GET", "/v3/projects:search?query=labels.team:vision")
+    assert violations(answer).keys() == {"query"}
+    assert len((await house.result("GET", "/v3/projects:search"))["projects"]) == 1
 
 
 async def test_what_is_said_of_a_project_is_short(house: Shelled) -> None:

@@ -100,8 +100,9 @@ async def test_accounts_and_keys_are_listed_changed_deleted_and_in_the_audit(hou
     assert account["displayName"] == "Trainer"
     await house.call("POST", "/v1/projects", {"projectId": "p1"})  # Else its number is not known.
     for project in ("-", project_number("p1")):
-        path = f"/v1/projects/{project}/serviceAccounts/{EMAIL}"
-        assert await house.result("GET", path) == account
+        for name in (EMAIL, account["uniqueId"]):
+            path = f"/v1/projects/{project}/serviceAccounts/{name}"
+            assert await house.result("GET", path) == account
     [key] = (await house.result("GET", f"{ACCOUNT}/keys"))["keys"]
     assert key["name"].endswith(f"/keys/{file['private_key_id']}")
     assert "privateKeyData" not in key
@@ -124,6 +125,11 @@ async def test_wrong_input_is_named(house: House) -> None:
     body = {"accountId": "Bad", "serviceAccount": {"displayName": 5}}
     faults = violations(await house.call("POST", ACCOUNTS, body))
     assert list(faults) == ["accountId", "serviceAccount"]
+    # Policies take no such address, or have it for that of a namesake.
+    for project in ("P1", "corp.example:p1", "a_b"):
+        path = ACCOUNTS.replace("p1", project)
+        faults = violations(await house.call("POST", path, {"accountId": "trainer"}))
+        assert list(faults) == ["name"]
     assert (await house.call("POST", ACCOUNTS, {"accountId": "trainer"})).status == 409
     assert (await house.call("POST", ACCOUNTS, b"[]")).status == 400
     assert (await house.call("PATCH", ACCOUNT, {"updateMask": "disabled"})).status == 400

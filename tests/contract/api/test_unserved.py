@@ -75,15 +75,17 @@ async def test_what_to_do_instead(house: House, verb: str, path: str, words: str
     assert words in answer.error["message"]
 
 
-KEYED: dict[str, Any] = {"displayName": "x", "encryptionSpec": {"kmsKeyName": "k"}}
+KEYED_ALONE: dict[str, Any] = {"encryptionSpec": {"kmsKeyName": "k"}}
+KEYED: dict[str, Any] = {"displayName": "x", **KEYED_ALONE}
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
         ("tensorboards", KEYED),
-        ("metadataStores?metadataStoreId=s", {"encryptionSpec": KEYED["encryptionSpec"]}),
+        ("metadataStores?metadataStoreId=s", KEYED_ALONE),
         ("models:upload", {"model": KEYED}),
+        ("models:copy", {"sourceModel": f"{LOCATION[4:]}/models/m", **KEYED_ALONE}),
     ],
 )
 async def test_a_customers_key_is_refused(house: House, path: str, body: dict[str, Any]) -> None:

@@ -261,6 +261,17 @@ async def test_what_stands_within_a_request_tells_nothing_either(house: House) -
     assert leaks == []
 
 
+@pytest.mark.parametrize(("more", "status"), [("bogus", 400), ("a" * 20_000, 403)])
+async def test_who_may_not_create_learns_no_buckets(house: House, more: str, status: int) -> None:
+    """Neither beside faults of the request's form, nor of a large one, which is checked early."""
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    job = custom_job()
+    job["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://nobodys"}
+    job |= {more: 1} if status == 400 else {"labels": {"a": more}}
+    answer = await house.call("POST", f"{SPEECH}/customJobs", job, token=ana)
+    assert answer.status == status and "nobodys" not in answer.error["message"]
+
+
 async def test_the_project_of_the_path_is_the_one_that_counts(house: House) -> None:
     """Whatever the body names beside it."""
     known(house.tokens, "bo@corp.example", "roles/viewer", "speech")

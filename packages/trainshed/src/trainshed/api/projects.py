@@ -58,7 +58,10 @@ async def get_project(call: Call, request: Any) -> Message:
 
 
 async def list_projects(call: Call, request: Any) -> Message:
-    """List the projects that the caller may see, all in one page."""
+    """List the projects that the caller may see, all in one page. Raises InvalidRequest for a search."""
+    if getattr(request, "query", ""):
+        text = "Projects are not searched here: leave it out, and choose from all."
+        raise InvalidRequest((Violation("query", text),))
     views = [
         _view(call.services.access.book, name) for name in visible(call.principal, call.services)
     ]

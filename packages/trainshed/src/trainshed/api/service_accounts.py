@@ -22,6 +22,7 @@ from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT, LIFETIME
 from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
 from trainshed.access.permissions import authorize
+from trainshed.access.policy import member_fault, member_of
 from trainshed.access.principals import Bearer
 from trainshed.api.calls.call import HandCall, HandHandler, HandMethods, read_update_mask
 from trainshed.api.calls.parents import ProjectName
@@ -71,6 +72,10 @@ async def create(call: HandCall) -> dict[str, Any]:
         text = f"{id_!r} is not 6 to 30 of a-z, 0-9 and '-', with a letter first and no '-' at the end."
         faults.add("accountId", text)
     email = f"{id_}@{project}.iam.gserviceaccount.com"
+    # Members of policies have no capitals: it would have the roles of another project's account.
+    if project != project.lower() or member_fault(member_of(f"a@{email.partition('@')[2]}")):
+        text = f"{project!r} has a capital, ':' or '_', which no account's address may have."
+        faults.add("name", text)
     account = _described(call, ServiceAccount(email, project, call.services.now()), faults)
 
     def add(book: AccessBook) -> AccessBook:
@@ -268,7 +273,10 @@ async def _answered(handler: HandHandler, call: HandCall) -> dict[str, Any]:
     """
     project = call.names["project"]
     if project == _ALL_PROJECTS:
-        account = call.services.access.book.accounts.get(call.names.get("account", ""))
+        name, accounts = call.names.get("account", ""), call.services.access.book.accounts.values()
+        account = next(
+            (known for known in accounts if name in (known.email, _unique_id(known))), None
+        )
         project = account.project if account is not None else ""
     concerns(project, call.names.get("account", ""))
     try:

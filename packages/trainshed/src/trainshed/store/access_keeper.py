@@ -56,6 +56,8 @@ class AccessKeeper:
         self._changing = asyncio.Lock()
         stored, uses = store.load()
         self._stored = dict(stored)
+        #: The file could not be written when something was changed.
+        self._is_behind = False
         #: When tokens were last shown, by their digests.
         self.uses: dict[str, Nanos] = dict(uses)
         self._unwritten: dict[str, Nanos] = {}
@@ -100,13 +102,19 @@ class AccessKeeper:
             self._stored = stored
             self._authority.replace(book)
             try:
-                await asyncio.to_thread(self._write_file, stored)
+                await self._tell_buckets()
             except OSError as error:
                 raise Unavailable(
                     f"The change is stored, and {self._file} cannot be written ({error.strerror}), so the "
-                    "buckets do not know of it: make room on the disk, and make the change again."
+                    "buckets do not know of it: make room on the disk, and they do within a minute."
                 ) from error
             return book
+
+    async def _tell_buckets(self) -> None:
+        """Write what was changed into their file. Raises OSError; `write_uses` makes up for it."""
+        self._is_behind = True
+        await asyncio.to_thread(self._write_file, self._stored)
+        self._is_behind = False
 
     def _write_file(self, stored: Documents) -> None:
         """Write what the bucket process reads. It need not survive a power cut: each start writes it."""
@@ -149,6 +157,10 @@ class AccessKeeper:
         while True:
             await asyncio.sleep(_USES_EVERY)
             await self.flush()
+            async with self._changing:
+                with contextlib.suppress(OSError):
+                    if self._is_behind:
+                        await self._tell_buckets()
 
     async def flush(self) -> None:
         """Write what `write_uses` would write next."""

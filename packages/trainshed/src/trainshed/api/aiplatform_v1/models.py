@@ -109,6 +109,8 @@ async def copy(call: Call, request: Any) -> Message:
         faults.add(violation.field, violation.description)
     if request.model_id and (fault := model_id_fault(request.model_id)):
         faults.add("model_id", fault)
+    if request.HasField("encryption_spec"):
+        faults.add("encryption_spec", "Keys of customers are not served here; leave it out.")
     faults.refuse()
     assert source is not None
     public = json.loads(source.public_json)

@@ -7,7 +7,7 @@ name of the resource that it carries. Only Logging also lists bare projects, and
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -137,7 +137,15 @@ class Registry(Struct, frozen=True):
             raise not_served(known, self.handlers)
 
         def named(request: Message) -> Message:
-            name_by_id(request, (*call.principal.rights.projects, call.services.settings.project))
+            name_by_id(request, known_to(call.principal, call.services))
+            return request
+
+        def checked(request: Message) -> Message:
+            if check is not None:
+                # Who may not is refused, and recorded, by `_performed`, and told nothing else.
+                with contextlib.suppress(PermissionDenied):
+                    authorize(call.principal, call.method, tuple(projects_of(request)))
+                    check(call, request)
             return request
 
         def read_whole() -> Message:
@@ -146,11 +154,8 @@ class Registry(Struct, frozen=True):
             except WireError as refused:
                 if check is None:
                     raise
-                of_it = partial(check, call)
-                raise completed(refused, lambda broken: of_it(named(broken))) from None
-            if check is not None and size >= LARGE:
-                check(call, request)
-            return request
+                raise completed(refused, lambda broken: checked(named(broken))) from None
+            return checked(request) if size >= LARGE else request
 
         answer = await _performed(handler, call, await read_aside(size, read_whole))
         service = call.method.rpartition(".")[0]
@@ -181,14 +186,15 @@ async def _performed(handler: Handler, call: Call, request: Any) -> Message:
 
 
 def _masked(answer: Message, request: Any) -> Message:
-    """Return a list whose resources have those fields alone that the request's `read_mask` names. Raises
-    InvalidRequest."""
+    """Return a resource, or a list of some, with those fields alone that the request's `read_mask` names.
+    Raises InvalidRequest."""
     mask = getattr(request, "read_mask", None)
-    is_list = request.DESCRIPTOR.name.startswith("List")
-    if not is_list or mask is None or not mask.paths or "*" in mask.paths:
+    if mask is None or not mask.paths or "*" in mask.paths:
         return answer
-    for listed, resources in answer.ListFields():
-        for resource in resources if listed.message_type else ():
+    is_list = request.DESCRIPTOR.name.startswith("List")
+    lists = [rows for part, rows in answer.ListFields() if part.message_type] if is_list else []
+    for resources in lists if is_list else [[answer]]:
+        for resource in resources:
             if not mask.IsValidForDescriptor(resource.DESCRIPTOR):
                 wrong = (
                     f"{','.join(mask.paths)!r} is not made of fields of {resource.DESCRIPTOR.name}."
@@ -213,9 +219,14 @@ def name_by_id(request: Message, ids: Iterable[str]) -> None:
 
 def id_of(number: str, principal: Principal, services: Services) -> str:
     """Return the id of the project with this number; the number, where somebody may not know that one."""
-    made = services.access.book.projects if principal.rights.everywhere else ()
-    known = (*principal.rights.projects, services.settings.project, *made)
-    return ids_by_number(known).get(number, number)
+    return ids_by_number(known_to(principal, services)).get(number, number)
+
+
+def known_to(principal: Principal, services: Services) -> tuple[str, ...]:
+    """Return the projects that somebody may name by their numbers."""
+    book = services.access.book
+    others = (*book.projects, *book.policy.projects()) if principal.rights.everywhere else ()
+    return (*principal.rights.projects, services.settings.project, *others)
 
 
 @lru_cache(1024)

@@ -62,9 +62,9 @@ async def who_am_i(call: JsonCall) -> records.Identity:
 async def list_tokens(call: JsonCall) -> records.TokenList:
     """`GET /trainshed/v1/tokens[?email=E]`: list the tokens that the caller may revoke, without
     themselves."""
-    email = call.parameter("email")
+    email = call.parameter("email").lower()
     tokens = _revocable(call, call.services.access.book)
-    chosen = [token for token in tokens if email in ("", token.email)]
+    chosen = [token for token in tokens if email in ("", token.email.lower())]
     chosen.sort(key=lambda token: (token.created, token.digest))
     return records.TokenList(tokens=tuple([_token_view(call, token) for token in chosen]))
 
@@ -73,7 +73,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     """`POST /trainshed/v1/tokens`: make a token, and show it this once. With `role` its holder is given that
     role as well, in the same step."""
     new, faults = call.sent(records.NewToken)
-    email, days, note, role = new.email, new.days, new.note, new.role
+    email, days, note, role = new.email.lower(), new.days, new.note, new.role
     if fault := member_fault(member_of(email)):
         faults.add("email", fault)
     if email == OWNER_EMAIL:
@@ -92,6 +92,10 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     grant = Grant(project, role, member_of(email)) if role else None
 
     def add(book: AccessBook) -> AccessBook:
+        own = (known for known in book.tokens.values() if known.email == email)
+        book = book.without_tokens(
+            [known.digest for known in own if known.expires and known.expires <= now]
+        )
         if sum(known.email == email for known in book.tokens.values()) >= _MOST_TOKENS:
             raise FailedPrecondition(
                 f"{email} has {_MOST_TOKENS} tokens already: revoke one (trainshed tokens list, trainshed "
@@ -146,7 +150,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
     address. In force when this returns. Raises NotFound."""
     target = call.target
     # ID tokens are stored nowhere. What programs have are others than their account's.
-    is_own = call.principal.program is None and target == call.principal.email
+    is_own = call.principal.program is None and target.lower() == call.principal.email.lower()
     may = is_own or _REVOKE in call.principal.rights.everywhere
     is_somebody = call.services.access.has_issuers and not member_fault(member_of(target))
     unseen = {target.lower()} if may and is_somebody else set[str]()
@@ -177,7 +181,9 @@ def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
     if _REVOKE in principal.rights.everywhere:
         return list(tokens)
     is_person = principal.program is None
-    return [token for token in tokens if is_person and token.email == principal.email]
+    return [
+        token for token in tokens if is_person and token.email.lower() == principal.email.lower()
+    ]
 
 
 async def policy(call: JsonCall) -> records.GrantList:

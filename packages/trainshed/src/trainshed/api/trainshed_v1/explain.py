@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from trainshed.api import ml_v1
 from trainshed.api.aiplatform_v1 import job_service, training_pipelines
-from trainshed.api.calls.call import Call, actor_of, refuse_more, texts_of
+from trainshed.api.calls.call import Call, actor_of, known_to, name_by_id, refuse_more, texts_of
 from trainshed.api.calls.checks import completed
 from trainshed.api.resources.jobs import of_kind
 from trainshed.api.resources.submission import check_labels, new_job
@@ -70,6 +70,7 @@ async def _read(
     create_call = Call(call.principal, call.services, route.rpc.full_name)
     try:
         request = routes.bind(route, variables, (), wire_json.encode_text(body))
+        name_by_id(request, known_to(call.principal, call.services))
     except WireError as refused:
         raise completed(refused, partial(_CHECKS[create_call.method], create_call)) from None
     refuse_more(call.principal, call.services, list(texts_of(body)))

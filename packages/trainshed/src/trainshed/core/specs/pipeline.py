@@ -85,7 +85,8 @@ def parse_pipeline(
             for pool in job.pools
         )
         job = replace(job, pools=pools, data=data)
-    job = with_warnings(job, *unserved(pipeline), *_idle(pipeline))
+    model_keys = unserved(pipeline.section("modelToUpload"))
+    job = with_warnings(job, *unserved(pipeline), *model_keys, *_idle(pipeline))
     ending = _CHILD[task]
     name = display_name[: syntax.MAX_DISPLAY_NAME - len(ending)] + ending
     return ParsedPipeline(
