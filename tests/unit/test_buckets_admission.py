@@ -71,7 +71,6 @@ def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() ->
     ("holding", "read", "write"),
     [
         (granted("roles/storage.objectViewer", "serviceAccount:sa@p"), True, False),
-        (granted("roles/storage.objectViewer", "serviceAccount:SA@p"), True, False),
         (granted("roles/storage.objectUser", "serviceAccount:sa@p"), True, True),
         (granted("roles/storage.objectAdmin", "projectEditor:p"), True, True),
         (granted("roles/storage.objectViewer", "allAuthenticatedUsers"), True, False),

@@ -103,7 +103,7 @@ async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
     assert await house.store.reader.quotas() == ()
     # Of a person, in all regions.
     quota = {**PLACE, "metric": "jobs", "user": ANA, "limit": 2}
-    view = await house.result("POST", f"{QUOTAS}:set", {**quota, "user": ANA.title()})
+    view = await house.result("POST", f"{QUOTAS}:set", quota)
     assert (view["user"], view["limit"], view["region"]) == (ANA, 2, "global")
     await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "each", "limit": 1})
     await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "", "limit": 9})

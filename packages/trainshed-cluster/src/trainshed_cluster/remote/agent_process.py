@@ -254,7 +254,8 @@ def _own_address(name: str | None, service: tuple[str, int]) -> str:
     if name:
         return socket.gethostbyname(name)
     # No packet is sent: connecting a UDP socket only shows the address that it would send from.
-    family, _, _, _, there = socket.getaddrinfo(*service, type=socket.SOCK_DGRAM)[0]
+    # The lowest family is that of version 4.
+    family, _, _, _, there = min(socket.getaddrinfo(*service, type=socket.SOCK_DGRAM))
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(there)
         return probe.getsockname()[0]

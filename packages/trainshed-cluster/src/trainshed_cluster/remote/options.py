@@ -37,7 +37,7 @@ def service_identity(data: Path, directory: Path) -> str:
     if not place.exists():
         directory.mkdir(parents=True, exist_ok=True)
         # A service of before 0.3 goes on by the name that its holds have.
-        is_old = (directory / "authority").exists()
+        is_old = any((directory / "attempts").glob("*.json"))
         durable.write(str(place), "" if is_old else os.urandom(16).hex())
     return hashlib.sha256(os.fsencode(data.resolve()) + place.read_bytes()).hexdigest()[:8]
 

@@ -18,5 +18,6 @@ def test_a_path_is_not_the_name_of_a_service(tmp_path: Path) -> None:
     shutil.rmtree(data)
     assert service_identity(data, engine) != own
     (engine / "identity").unlink()
-    (engine / "authority").mkdir()
+    (engine / "attempts").mkdir()
+    (engine / "attempts/1.json").touch()
     assert service_identity(data, engine) == machine.identity(data)

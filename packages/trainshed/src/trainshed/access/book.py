@@ -143,7 +143,7 @@ class AccessBook(Struct, frozen=True):
             policy=Policy(
                 grant
                 for grant in self.policy.grants
-                if grant.member.partition(":")[2].lower() != email
+                if grant.member.partition(":")[2].lower() != email.lower()
             ),
             accounts={name: account for name, account in self.accounts.items() if name != email},
             keys={id_: key for id_, key in self.keys.items() if key.email != email},

@@ -257,15 +257,9 @@ def _granted(members: Set[str], permission: str, holding: Holding) -> bool:
     return any(
         permission in GRANTS.get(str(binding.get("role")), ())
         and not binding.get("condition")
-        and any(member in members or _in_small(member) in members for member in _members(binding))
+        and not members.isdisjoint(_members(binding))
         for binding in holding.bindings
     )
-
-
-def _in_small(member: str) -> str:
-    """Return a member with its e-mail address in small letters, as those of tokens are."""
-    kind, _, email = member.partition(":")
-    return f"{kind}:{email.lower()}" if "@" in email else member
 
 
 def _members(binding: Mapping[str, Any]) -> list[str]:

@@ -235,7 +235,7 @@ def _digits(name: str) -> bytes:
     return name.removeprefix("projects/").removesuffix("/").encode()
 
 
-@lru_cache(1024)
+@lru_cache(16)
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
     """Return the beginnings of names: with the number as key, with the id as value."""
     return {

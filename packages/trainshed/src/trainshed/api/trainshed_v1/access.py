@@ -73,7 +73,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     """`POST /trainshed/v1/tokens`: make a token, and show it this once. With `role` its holder is given that
     role as well, in the same step."""
     new, faults = call.sent(records.NewToken)
-    email, days, note, role = new.email.lower(), new.days, new.note, new.role
+    email, days, note, role = new.email, new.days, new.note, new.role
     if fault := member_fault(member_of(email)):
         faults.add("email", fault)
     if email == OWNER_EMAIL:

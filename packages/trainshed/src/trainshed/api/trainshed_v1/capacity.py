@@ -221,7 +221,7 @@ def _quota_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
 
 def _key(call: JsonCall, wanted: records.QuotaLimit, faults: Faults) -> QuotaKey:
     project, region = read_place(call, wanted.project, wanted.region, faults)
-    metric, user, known = wanted.metric, wanted.user.lower(), catalog.metrics()
+    metric, user, known = wanted.metric, wanted.user, catalog.metrics()
     if metric not in known:
         advice = closest(metric, known) or " Those that have a limit: trainshed quotas list --all"
         faults.add("metric", f"{metric!r} is not a metric that jobs use.{advice}")
