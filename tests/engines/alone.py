@@ -5,12 +5,17 @@ import os
 import runpy
 import signal
 import sys
+from pathlib import Path
 
 from trainshed.replica.system import kernel
 
 
 def main(argv: list[str]) -> None:
     os.setsid()
+    if place := os.environ.pop("TRAINSHED_LAB_PID", None):
+        # By itself, since whoever has it started may be killed before it can write this down.
+        Path(f"{place}.new").write_text(str(os.getpid()))
+        Path(f"{place}.new").rename(place)
     kernel.unshare(kernel.CLONE_NEWPID | kernel.CLONE_NEWNS)
     if child := os.fork():
         os._exit(0 if os.waitpid(child, 0)[1] == 0 else 1)

@@ -4,7 +4,6 @@ tell of them. For the conformance suite where no cluster can be had."""
 import asyncio
 import contextlib
 import functools
-import json
 import os
 import signal
 import tempfile
@@ -91,7 +90,7 @@ class ProcessCluster:
             raise ClusterUnavailable(f"{gone} do not answer")
         path = self._directory / f"{name}.hold"
         if not path.exists():
-            path.write_text(json.dumps({"nodes": nodes, "agents": {}}))
+            path.touch()
             self._look()
         return Hold(name, path.name, nodes)
 
@@ -106,19 +105,17 @@ class ProcessCluster:
         with tempfile.TemporaryFile() as document, errors.open("ab") as output:
             document.write(stdin)
             document.seek(0)
+            place = self._directory / f"{hold.name}@{node}"
+            place.unlink(missing_ok=True)
             program = ("-m", alone.__name__, *argv)
-            process = await asyncio.to_thread(
-                *(_agents().fork, program, os.environ),
+            await asyncio.to_thread(
+                *(_agents().fork, program, os.environ | {"TRAINSHED_LAB_PID": str(place)}),
                 stdin=document.fileno(),
                 stdout=output.fileno(),
                 stderr=output.fileno(),
             )
-        path = self._directory / f"{hold.name}.hold"
-        held = json.loads(path.read_text())
-        held["agents"][node] = process.pid
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(held))
-        fresh.replace(path)
+        while not place.exists():  # noqa: ASYNC110 -- another process makes it
+            await asyncio.sleep(_LOOK_EVERY)
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return None
@@ -138,23 +135,24 @@ class ProcessCluster:
     async def give_back(self, name: HoldName) -> None:
         path = self._directory / f"{name}.hold"
         if path.exists():
-            for pid in json.loads(path.read_text())["agents"].values():
+            for pid in self._agents_in(path).values():
                 end(pid)
             path.unlink()
 
     # --- what a lab does to it ---
 
     def agents_on(self, node: str) -> list[int]:
-        return [
-            json.loads(path.read_text())["agents"][node]
-            for path in self._directory.glob("*.hold")
-            if node in json.loads(path.read_text())["agents"]
-        ]
+        return [agents[node] for agents in self.held().values() if node in agents]
 
     def held(self) -> dict[str, dict[str, int]]:
+        return {path.stem: self._agents_in(path) for path in self._directory.glob("*.hold")}
+
+    def _agents_in(self, hold: Path) -> dict[str, int]:
+        places = (hold.with_name(f"{hold.stem}@{node}") for node in self._nodes)
         return {
-            path.stem: json.loads(path.read_text())["agents"]
-            for path in self._directory.glob("*.hold")
+            place.name.partition("@")[2]: int(place.read_text())
+            for place in places
+            if place.exists()
         }
 
     def mark(self, node: str, mark: str, is_set: bool) -> None:
@@ -187,9 +185,8 @@ class ProcessCluster:
         )
         agents: dict[HoldName, frozenset[str]] = {}
         for path in self._directory.glob("*.hold"):
-            held = json.loads(path.read_text())
             agents[HoldName.parse(path.stem)] = frozenset(
-                node for node, pid in held["agents"].items() if lives(pid)
+                node for node, pid in self._agents_in(path).items() if lives(pid)
             )
         delays = dict(self._delays)
         old = frozenset(agents if any(self._has(node, "old") for node in self._nodes) else ())

@@ -85,7 +85,6 @@ class RemoteLab(LabWithNodes):
         self.freeze(node, frozen=missed)
 
     def end_agents(self, node: str) -> None:
-        """With all that they started."""
         for pid in self.cluster.agents_on(node):
             end(pid)
 

@@ -8,7 +8,6 @@ from trainshed_cluster.remote.options import service_identity
 
 
 def test_a_path_is_not_the_name_of_a_service(tmp_path: Path) -> None:
-    """Two machines may have data directories of one path; one of a former version keeps its name."""
     data = tmp_path / "data"
     engine, copy = data / "engines/slurm", tmp_path / "copy"
     own = service_identity(data, engine)
