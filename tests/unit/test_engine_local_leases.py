@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,14 @@ async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over
     over.lose("gone")
     late: asyncio.Queue[SlotHandle] = asyncio.Queue()
     unborn: list[None] = []
-    handles = [silent, over]
-    reconciler = Reconciler(
-        lambda: iter(handles), lambda _: asyncio.sleep(0), lambda: unborn.append(None), 0.003
-    )
-    monkeypatch.setattr(reconciler, "evict", late.put_nowait)
+    count = partial(unborn.append, None)
+    reconciler = Reconciler(lambda: iter((silent, over)), lambda _: asyncio.sleep(0), count, 0.003)
+
+    def evict(handle: SlotHandle) -> None:
+        late.put_nowait(handle)
+        handle.lose("late")
+
+    monkeypatch.setattr(reconciler, "evict", evict)
     reconciler.watch()
     assert await asyncio.wait_for(late.get(), 60) is silent
     assert late.empty() and len(unborn) == 1
