@@ -3,6 +3,7 @@ its directory."""
 
 import contextlib
 import os
+import select
 import shutil
 import stat
 import subprocess
@@ -13,8 +14,6 @@ from typing import IO
 
 _RESERVE = 64 << 20
 """Bytes that stay free on the disk."""
-_STOPPED = 0.2
-"""Seconds after which a tar that nobody writes to any more, because it has stopped, has ended."""
 _HARMLESS = ("Cannot mknod: Operation not permitted", "Exiting with failure status")
 """What tar prints when an ordinary user unpacks device files, which programs are shown anyway."""
 
@@ -68,9 +67,8 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
             export(process.stdin)
         except BaseException:
             # If tar has stopped, nobody could write to it: then that is the cause.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOPPED)
-            if not process.returncode:
+            (readers := select.poll()).register(process.stdin, 0)
+            if not readers.poll(0) or not process.wait():
                 process.kill()
                 raise
         finally:
