@@ -1,6 +1,7 @@
 """Ports of the loopback for tests that have to name one before anybody listens there."""
 
 import contextlib
+import os
 import random
 import socket
 from pathlib import Path
@@ -16,8 +17,9 @@ def free_ports(count: int) -> list[int]:
     lends all: whoever listens there now and again finds them free each time."""
     lent = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     first, last = (int(word) for word in lent)
-    # Replicas that share an address have those from 20000 on.
-    ports = range(10_000, 20_000)
+    # Replicas that share an address have those from 20000 on, and no worker has those of another.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
+    ports = range(10_000 + 1_250 * worker, 11_250 + 1_250 * worker)
     lasting = [port for port in ports if not first <= port <= last] or ports
     free: list[int] = []
     with contextlib.ExitStack() as opened:

@@ -39,13 +39,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Service]:
 
 
 def plan(source: str, out: str, rule: SplitRule | None = None) -> SplitPlan:
-    return SplitPlan(
-        DatasetName("own", "us-central1", "7"),
-        DatasetKind.TABULAR,
-        (DataFiles((source,)),),
-        rule or SplitRule(fractions=(1.0, 0.0, 0.0)),
-        out,
-    )
+    rule = rule or SplitRule(fractions=(1.0, 0.0, 0.0))
+    name, data = DatasetName("own", "us-central1", "7"), (DataFiles((source,)),)
+    return SplitPlan(name, DatasetKind.TABULAR, data, rule, out)
 
 
 def files(service: Service, directory: str) -> dict[str, bytes]:
@@ -91,12 +87,15 @@ async def test_what_the_job_may_not_do_or_cannot_be_read_is_refused(
 
 async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> None:
     large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/cancelled")
+    assert service.process is not None
+    service.process.send_signal(signal.SIGSTOP)  # The step waits for it, however late we look.
     writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
     await until(steps)
     (child,) = steps()
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
+    service.process.send_signal(signal.SIGCONT)
     # One that had just begun is killed, and not waited for.
     await until(lambda: child not in steps())
     assert "manifest.json" not in files(service, large_plan.directory)

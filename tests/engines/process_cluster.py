@@ -107,9 +107,11 @@ class ProcessCluster:
             document.seek(0)
             place = self._directory / f"{hold.name}@{node}"
             place.unlink(missing_ok=True)
+            # One whose starter was killed may begin late, and must not be taken for the next one there.
+            place.symlink_to(own := f"{place}.{time.monotonic_ns()}")
             program = ("-m", alone.__name__, *argv)
             await asyncio.to_thread(
-                *(_agents().fork, program, os.environ | {"TRAINSHED_LAB_PID": str(place)}),
+                *(_agents().fork, program, os.environ | {"TRAINSHED_LAB_PID": own}),
                 stdin=document.fileno(),
                 stdout=output.fileno(),
                 stderr=output.fileno(),
@@ -148,12 +150,8 @@ class ProcessCluster:
         return {path.stem: self._agents_in(path) for path in self._directory.glob("*.hold")}
 
     def _agents_in(self, hold: Path) -> dict[str, int]:
-        places = (hold.with_name(f"{hold.stem}@{node}") for node in self._nodes)
-        return {
-            place.name.partition("@")[2]: int(place.read_text())
-            for place in places
-            if place.exists()
-        }
+        places = {node: hold.with_name(f"{hold.stem}@{node}") for node in self._nodes}
+        return {node: int(place.read_text()) for node, place in places.items() if place.exists()}
 
     def mark(self, node: str, mark: str, is_set: bool) -> None:
         """`gone`; `awaited`: of one that is gone, it is not given up; `withheld`: who wants it waits;
@@ -173,12 +171,14 @@ class ProcessCluster:
         return (self._directory / f"{node}.{mark}").exists()
 
     def _look(self) -> None:
-        looked = time.monotonic()
+        looked, own = time.monotonic(), self._directory.stat().st_ino
+        # No other cluster's, whose replicas have the same ports.
+        address = f"127.{128 + own % 64}.{own // 64 % 256}.{1 + own // 16384 % 254}"
         nodes = tuple(
             NodeReport(
                 Node(name, 4, 8 << 30),
                 NodeState.GONE if self._has(name, "gone") else NodeState.UP,
-                address="127.0.0.1",
+                address=address,
                 is_awaited=self._has(name, "awaited"),
             )
             for name in self._nodes

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -80,7 +81,7 @@ class _LateService:
 
 @pytest.mark.parametrize("when", ["stopped", "released"])
 async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
-    tmp_path: Path, when: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """spec/failures#losses-on-a-cluster: what is lost with an agent is lost once. The service is told that
     nothing is begun here any more, not that the order is wrong, for which it would fail the job for good, nor
@@ -97,19 +98,20 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
         async def release(self, job_uid: JobUid, attempt: int) -> None:
             await super().release(job_uid, attempt)
             service.late.set()
-            await service.answered.wait()
-            await service.warned.wait()
+            await asyncio.gather(service.answered.wait(), service.warned.wait())
 
+    engine = Engine(tmp_path / "own")
+    await engine.start()  # Before the lease begins, which it may outlast.
+    monkeypatch.setattr(engine, "start", AsyncMock())
     # Long enough for a slot to be made on a busy machine.
     document = document_of(tmp_path, "labs-1-1-0/a", 5.0)
-    ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", service))
+    ran = agent.Agent(document, engine, cast("Any", service))
     async with asyncio.timeout(60):
         await ran.run()
     assert isinstance(service.answers[1], messages.Slots), service.answers
     assert service.answers[2].failure == EngineUnavailable.__name__, service.answers
     assert "its agent ends" in service.answers[2].message
-    kinds = [type(message) for message in service.told]
-    assert kinds == [messages.Hello, messages.Current, messages.Ending], service.told
+    assert [*map(type, service.told)] == [messages.Hello, messages.Current, messages.Ending]
 
 
 @pytest.mark.parametrize("trap", ["link", "open"])
@@ -182,11 +184,9 @@ async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for(tmp_path
     ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", Dialer()))
     running = asyncio.create_task(ran.run())
     try:
-        async with asyncio.timeout(60):
-            await dialled.wait()
+        await asyncio.wait_for(dialled.wait(), 60)
     finally:
         may_end.set()
-        async with asyncio.timeout(60):
-            await running
+        await asyncio.wait_for(running, 60)
     # It leaves nothing half done.
     assert ended == ["allocate"]

@@ -12,7 +12,7 @@ from tests.engines.remote_lab import RemoteLab
 from tests.isolation import needs_mounts
 from tests.ports import free_port
 from trainshed.core.names import JobUid
-from trainshed_cluster.remote import messages, slots
+from trainshed_cluster.remote import kept_holds, messages, slots
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.attempts import Records
 from trainshed_cluster.remote.cluster import HoldName
@@ -29,13 +29,15 @@ def _held(stage: Stage) -> dict[str, dict[str, int]]:
     return stage.lab.cluster.held()
 
 
-async def _over(stage: Stage, uid: JobUid, program: Program, attempt: int = 1) -> None:
-    """An attempt of one replica, until it has been given back."""
-    await stage.allocate(uid, attempt=attempt)
-    await stage.engine.launch([stage.plan(uid, program, attempt=attempt)])
-    await stage.until(lambda: bool(stage.ends(uid, attempt=attempt)), f"the end of {attempt}")
-    await stage.engine.release(uid, attempt)
-    stage.forget(uid, attempt)
+async def _over(stage: Stage, uid: JobUid, program: Program, least: float = 60.0) -> None:
+    """An attempt of one replica, whose nodes are kept for `least` seconds: the next one may take long."""
+    await stage.allocate(uid)
+    await stage.engine.launch([stage.plan(uid, program)])
+    await stage.end(uid)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_holds, "_LEAST_SECONDS", least)
+        await stage.engine.release(uid, 1)
+    stage.forget(uid)
 
 
 @needs_mounts
@@ -55,16 +57,14 @@ class TestARetry:
         await stage.allocate(uid, attempt=2)
         assert _held(stage) == before
         await stage.engine.launch([stage.plan(uid, Program(prints=1, runs=None), attempt=2)])
-        await stage.until(
-            lambda: len(stage.lines(uid, attempt=2)) == 1, "the line of the second attempt"
-        )
+        await stage.until(lambda: len(stage.lines(uid, attempt=2)) == 1, "the second one's line")
         assert len(stage.lines(uid)) == 2
         # And it is found again by a service that was started anew.
         await stage.restart()
         assert await stage.engine.allocations() == ((uid, 2),)
-        await stage.until(lambda: bool(stage.starts(uid, attempt=2)), "that it runs is told again")
+        await stage.started(uid, attempt=2)
         await stage.engine.stop(uid, 2, 0)
-        await stage.until(lambda: bool(stage.ends(uid, attempt=2)), "its end")
+        await stage.end(uid, attempt=2)
         await stage.engine.release(uid, 2)
         stage.forget(uid, 2)
         await stage.until(lambda: not _held(stage), "that it is given back")
@@ -83,7 +83,7 @@ class TestARetry:
         first, second = stage.job(), stage.job()
         await _over(stage, first, Program(prints=1))
         before = _held(stage)
-        await _over(stage, second, Program(prints=2))
+        await _over(stage, second, Program(prints=2), least=2.0)
         assert before and _held(stage) == before
         await stage.until(lambda: not _held(stage), "that it is given back")
         assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.engines.conformance.lab import Lab, OnTerm, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Stage, hostname, staged
-from tests.engines.conformance.suite import FOREVER, Conformance, moved_to, terminals_of
+from tests.engines.conformance.suite import FOREVER, Conformance, terminals_of
 from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.isolation import needs_mounts
 from tests.ports import free_port
@@ -40,11 +41,12 @@ from trainshed_cluster.remote.mirror import StreamCopies
 @needs_mounts
 class TestRemote(Conformance):
     @pytest.fixture
-    def lab(self, tmp_path: Path, request: pytest.FixtureRequest) -> Lab:
+    def lab(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
         # On a busy machine an agent is not heard for seconds, and a service that is gone takes as long.
         names = ("left_alone", "lease_is_over", "lost_node")
         is_short = any(part in request.node.name for part in names)
-        return RemoteLab(tmp_path, free_port(), lease=LEASE if is_short else 10 * LEASE)
+        with patch.object(engine, "_SHELL_PATIENCE", 60.0):
+            yield RemoteLab(tmp_path, free_port(), lease=LEASE if is_short else 10 * LEASE)
 
     @staged
     async def test_what_runs_on_a_node_that_is_not_given_up_is_not_begun_elsewhere(
@@ -108,17 +110,17 @@ class TestRemote(Conformance):
             await stage.end(uid)
         finally:
             lab.freeze(slot.node, frozen=False)
-        changes = [
+        # Once each: an agent that a busy machine kept silent for a second says again what began.
+        changes = dict.fromkeys(
             event.state if isinstance(event, NodeChanged) else type(event.event)
             for event in stage.events
             if isinstance(event, NodeChanged)
             or (isinstance(event, ReplicaReport) and event.job_uid == uid)
-        ]
-        assert changes == [ReplicaStarted, NodeState.QUARANTINED, ReplicaLost]
-        [cause] = [event.cause for event in stage.events if isinstance(event, NodeChanged)]
-        assert "nothing was heard from there for 4 s, though the cluster says that it is up" in str(
-            cause
         )
+        assert list(changes) == [ReplicaStarted, NodeState.QUARANTINED, ReplicaLost]
+        [cause] = [event.cause for event in stage.events if isinstance(event, NodeChanged)]
+        why = "nothing was heard from there for 4 s, though the cluster says that it is up"
+        assert why in str(cause)
         assert isinstance(stage.engine, RemoteEngine)
         await stage.engine.readmit(slot.node)
         await stage.changed(slot.node, NodeState.UP)
@@ -137,9 +139,7 @@ class TestRemote(Conformance):
         await stage.launch(stage.plan(uid, FOREVER, incarnation=2))
         await stage.started(uid, incarnation=2)
         assert await stage.allocate(uid) == before
-        await stage.until(
-            lambda: len(lab.agents_directories()) == 1, "what the killed agent left is removed"
-        )
+        await stage.until(lambda: len(lab.agents_directories()) == 1, "the end of what it left")
         lab.end_agents(before[0].node)
         await stage.end(uid, incarnation=2)
         await stage.engine.stop(uid, 1, SECOND)
@@ -217,15 +217,13 @@ class TestRemote(Conformance):
         with socket.create_server(where) as server, socket.create_connection(where) as client:
             server.accept()[0].close()
             client.recv(1)
-        *_, after = await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+        *_, after = await stage.allocate(uid, SECOND_REPLICA, node=there)
         assert (after.node, after.address, after.port) == (there, *where)
         uid, before = await second_over(stage, here)
         cause = f"port {before.port} of node {there} is taken by another program"
-        with (
-            socket.create_server((before.address, before.port)),
-            pytest.raises(StartFailed, match=cause),
-        ):
-            await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+        where = before.address, before.port
+        with socket.create_server(where), pytest.raises(StartFailed, match=cause):
+            await stage.allocate(uid, SECOND_REPLICA, node=there)
 
     @staged
     async def test_a_service_that_takes_nothing_is_not_called_without_a_pause(
@@ -251,7 +249,7 @@ class TestRemote(Conformance):
         here, there = await stage.nodes()
         uid, before = await second_over(stage, here)
         with socket.create_server((before.address, before.port)), pytest.raises(StartFailed):
-            await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+            await stage.allocate(uid, SECOND_REPLICA, node=there)
         await stage.restart()
         await stage.end_all()
         await stage.until(lambda: not lab.cluster.held(), "that nothing is held")
@@ -286,6 +284,7 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
         uid = await stage.run(Program(prints=1, runs=None))
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
+        await stage.launch(stage.plan(uid, FOREVER))  # It is heard now.
         await lab.cut_off(stage.engine, slot.node)
         cut = time.monotonic()
         try:

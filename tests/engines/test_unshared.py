@@ -69,7 +69,7 @@ class UnsharedLab(Lab):
             identity="labs",
             directory=directory / "engine",
             listening=Listening("127.0.0.1"),
-            lease=10.0,
+            lease=40.0,
             agent=partial(AgentDocument, directory=str(directory / "nodes"), cache=str(self.cache)),
             command=lambda _: AgentCommand(self._bootstrap.argv, self._bootstrap.parcel),
             library=self._library,

@@ -7,6 +7,7 @@ import pytest
 
 from tests.sim.scripted_world import World, world
 from tests.unit.jobs import job
+from tests.waiting import until
 from trainshed.controller import carrier
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.states import JobState
@@ -33,15 +34,14 @@ async def test_what_an_engine_waits_for_is_why_a_job_waits_until_it_starts(tmp_p
         w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
         await w.until(uid, lambda stored: stored.delay is not None)
         waiting = w.controller.why(uid)
-        assert waiting is not None
+        assert waiting is not None and waiting.position == 3
         assert (waiting.reason, waiting.message) == (WaitReason.CLUSTER, BUSY.message)
-        assert waiting.position == 3
         # Told once more after a restart, as engines do: known at once, and on the timeline once.
         await w.crash()
         w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
         w.engine.always.clear()
         await w.state(uid, JobState.RUNNING)
-        assert w.controller.why(uid) is None
+        await until(lambda: w.controller.why(uid) is None)
         assert await delays(w, uid) == [f"{BUSY.message}; number 3 in its queue."]
 
 
@@ -55,7 +55,7 @@ async def test_what_an_engine_cannot_do_for_a_while_is_told_once(tmp_path: Path)
         assert waiting.message.endswith("node n1 does not answer")
         w.engine.always.clear()
         await w.state(uid, JobState.RUNNING)
-        assert w.controller.why(uid) is None
+        await until(lambda: w.controller.why(uid) is None)
         [delay] = await delays(w, uid)
         assert delay.startswith("The engine cannot start it now, and tries every")
         assert delay.endswith(": node n1 does not answer.")

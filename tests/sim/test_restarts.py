@@ -47,7 +47,7 @@ async def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as w:
-        w.engine.unavailable = 3
+        w.engine.unavailable = 10**6
         subject = job(1)
         uid = await w.create(subject)
         await w.until(uid, lambda stored: stored.attempt == 1)

@@ -1,5 +1,6 @@
 """Tokens: recognised by the book of the moment, refused with advice; the book as it is stored."""
 
+import gc
 import sys
 import time
 import timeit
@@ -33,9 +34,8 @@ def test_a_token_speaks_for_its_holder_until_it_is_gone_or_expires() -> None:
     assert authority.authenticate(f"Bearer {owner}").email == OWNER_EMAIL
     token = known(authority, ANA, "roles/viewer", "vision")
     principal = authority.authenticate(f"bearer {token}")
-    assert principal.email == ANA
     assert principal.rights.projects == {"vision": ROLES["roles/viewer"]}
-    assert principal.rights.everywhere == frozenset()
+    assert (principal.email, principal.rights.everywhere) == (ANA, frozenset())
     (stored,) = authority.book.tokens.values()
     authority.replace(authority.book.with_token(type(stored)(stored.digest, ANA, 0, expires=10)))
     now = 9
@@ -113,10 +113,10 @@ def test_ten_thousand_people_leave_the_authorization_of_a_submit_as_cheap_as_ten
 
         return submit
 
-    counts: list[int] = []
-    submit_of_many = submits(10_000, 1_000)
+    counts, submit_of_many = list[int](), submits(10_000, 1_000)
     for submit in (submits(10, 10), submit_of_many):
         submit()
+        gc.collect()  # Libraries have calls of their own in each collection: none is due now.
         events: list[str] = []
         sys.setprofile(lambda _, event, __, events=events: events.append(event))
         submit()

@@ -61,7 +61,7 @@ def test_environments_share_files_with_our_own_cache_alone(
     lines: list[str] = []
     installer = _installer(tmp_path, 'echo "$@"', **theirs)
     installer.install(Path("/p"), tmp_path / "site", ["numpy"], lines.append, linked=True)
-    assert f"--link-mode {mode} numpy" in lines[0]
+    assert f"--link-mode {mode} numpy" in "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_closing_stops_what_is_under_way(tmp_path: Path) -> None:
     installer = _installer(tmp_path, "echo started; sleep 1000")
 
     def close(line: str) -> None:
-        assert line == "started"
-        installer.close()
+        if line == "started":
+            installer.close()
 
     with pytest.raises(BuildFailed, match="being stopped"):
         installer.install(Path("python"), tmp_path / "site", [], close)
@@ -197,9 +197,9 @@ def test_a_silent_installer_gives_signs_of_life(
             (tmp_path / "heard").touch()
 
     script = f"echo 'Downloading torch (180MiB)'; {silent}; echo done"
-    installer = _installer(tmp_path, script, 30)
-    installer.install(Path(sys.executable), tmp_path / "site", [], hear)
-    assert lines[-1] == "done"
+    _installer(tmp_path, script, 30).install(Path("python"), tmp_path / "site", [], hear)
+    # A sign may follow it: until its processes have ended, it is silent again.
+    assert "done" in lines
 
 
 def test_of_a_flood_only_so_much_is_told() -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from tests.commands import execute
 from tests.contract.api.house import House
-from tests.ports import free_ports
 from trainshed.access import strangers
 from trainshed.api.grpc import GrpcServer, Identity
 from trainshed.core.errors import Unavailable
@@ -33,7 +32,8 @@ class Serving:
     def __init__(self, house: House, files: certificates.Certificates) -> None:
         self.house, self.files = house, files
         self.server = GrpcServer(house.services, house.issuers.authenticate, MOST)
-        self.ports = free_ports(2)
+        self.held = [hold_tcp("127.0.0.1", 0) for _ in range(2)]  # Else others could take them.
+        self.ports = [held.getsockname()[1] for held in self.held]
         self.plain, self.secure = f"127.0.0.1:{self.ports[0]}", f"localhost:{self.ports[1]}"
         self.server.listen(self.plain)
         identity = Identity(files.key.read_bytes(), files.chain.read_bytes())

@@ -22,6 +22,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local import spawner
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
@@ -135,17 +136,9 @@ class House:
         return uid
 
     def plan(self, uid: JobUid, *argv: str, **fields: object) -> LaunchPlan:
-        values: dict[str, object] = {
-            "job_uid": uid,
-            "attempt": 1,
-            "replica": PRIMARY,
-            "incarnation": 1,
-            "argv": argv,
-            "environ": (),
-            "hostname": f"host-{uid}-{PRIMARY}",
-            "address": "",
-            "hosts": (),
-        }
+        values: dict[str, object] = {"job_uid": uid, "attempt": 1, "replica": PRIMARY, "argv": argv}
+        values |= {"incarnation": 1, "environ": (), "address": "", "hosts": ()}
+        values["hostname"] = f"host-{uid}-{PRIMARY}"
         return LaunchPlan(**(values | fields))  # pyright: ignore[reportArgumentType] - built by name
 
     async def python(self, program: str, **fields: object) -> JobUid:
@@ -198,8 +191,7 @@ class House:
         return [
             json.loads(line)
             for segment in sorted(directory.glob("0*.jsonl"))
-            for line in segment.read_text("utf-8").split("\n")
-            if line
+            for line in filter(None, segment.read_text("utf-8").split("\n"))
         ]
 
     def texts(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> list[object]:
@@ -260,7 +252,15 @@ def data(tmp_path: Path) -> Path:
         ),
     ]
 )
-async def house(data: Path, request: pytest.FixtureRequest) -> AsyncIterator[House]:
+async def house(
+    data: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[House]:
+    # A busy preloader may take long to answer, and its program would begin cold.
+    patient = (
+        "from trainshed.replica.supervisor import warm_start as w; w._PATIENCE = 60; zygote.run"
+    )
+    begin = spawner._START.replace("zygote.run", patient)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(spawner, "_START", begin)
     async with opened(data, request.param) as house:
         yield house
 

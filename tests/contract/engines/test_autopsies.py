@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House
-from tests.contract.engines.test_terminals import shown
+from tests.contract.engines.test_terminals import shown, sleeper
 from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest
@@ -72,8 +72,7 @@ async def test_no_secret_is_on_the_disk(house: House) -> None:
 async def test_only_what_failed_by_itself_is_kept(house: House) -> None:
     await keeping(house)
     assert house.engine.autopsies(await failed(house, "exit 0")) == ()
-    uid = await house.run("sleep", "100")
-    await house.started(uid)
+    uid = await sleeper(house)
     await house.engine.stop(uid, 1, 0)
     await house.exit(uid)
     await house.engine.release(uid, 1)
@@ -184,9 +183,10 @@ async def test_they_are_weighed_one_by_one_and_shells_are_few(
     monkeypatch.setattr(TreeSize, "go_on", go_on)
     await keeping(house)
     uids = [await failed(house, "exit 1") for _ in range(3)]
+    # A step of the engine that ends may outlast it.
+    await weighed(house, uids[0])
     await house.restart()
-    for uid in uids:
-        assert (await weighed(house, uid)).size
+    assert all([(await weighed(house, uid)).size for uid in uids])
     terminals = [await look(house, uid) for uid in (*[uids[0]] * MOST, uids[1])]
     with pytest.raises(TerminalRefused, match="8 shells are open"):
         await look(house, uids[0])

@@ -27,7 +27,6 @@ from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, House
-from tests.ports import free_port
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.waiting import until, until_found
 from trainshed.controller.outbox import OutboxWorker
@@ -39,6 +38,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.usage import Budget, month_of
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import NotifyTable, mail_server
+from trainshed.replica.system.listening import hold_tcp
 from trainshed.serve import certificates
 from trainshed.store.port import Commit, LiveJob
 from trainshed.store.sqlite.jobs import Intake
@@ -63,8 +63,9 @@ def hook() -> Generator[Hook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            receiver.taken.append((self.path, headers, body))
-            self.send_response(receiver.answers.pop(0) if receiver.answers else 200)
+            status = receiver.answers.pop(0) if receiver.answers else 200
+            receiver.taken.append((self.path, headers, body))  # Whoever sees it may send the next.
+            self.send_response(status)
             self.send_header("location", f"{receiver.url}/elsewhere")
             self.send_header("transfer-encoding", "chunked")  # Nobody needs what does not come.
             self.end_headers()
@@ -111,8 +112,7 @@ async def mailbox(context: ssl.SSLContext, password: bytes) -> AsyncGenerator[Ma
     box = Mailbox()
 
     def signs_in(_: Any, __: Any, ___: Any, ____: str, data: Any) -> AuthResult:
-        good = data == LoginPassword(b"trainshed", password)
-        return AuthResult(success=good, handled=False)
+        return AuthResult(success=data == LoginPassword(b"trainshed", password), handled=False)
 
     def session() -> SMTP:
         return SMTP(
@@ -270,7 +270,8 @@ async def test_what_was_stored_while_the_clock_was_ahead_is_sent(house: House, o
 
 @pytest.mark.parametrize(("key", "why"), [(None, "Connection refused"), ("GONE", "$GONE")])
 async def test_it_is_given_up_after_a_day(house: House, key: str | None, why: str) -> None:
-    table = NotifyTable("ops", f"http://127.0.0.1:{free_port()}", key)
+    held = hold_tcp("127.0.0.1", 0)  # Where nobody listens, and no other test can meanwhile.
+    table = NotifyTable("ops", f"http://127.0.0.1:{held.getsockname()[1]}", key)
     outbox = worker(house, table)
     async with at_work(outbox):
         uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
@@ -339,8 +340,7 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
     shows.load_cert_chain(made.chain, made.key)
     trusts = ssl.create_default_context(cafile=str(made.ca))
     async with mailbox(shows, b"geheim") as box:
-        url = f"smtp://trainshed@127.0.0.1:{box.port}/train@example.org"
-        server = mail_server(url, "geheim")
+        server = mail_server(f"smtp://trainshed@127.0.0.1:{box.port}/train@example.org", "geheim")
         assert server is not None and server.tls == "none", "nobody listens within a machine"
         smtp = dataclasses.replace(server, tls="starttls")
         table = NotifyTable("team", mail=("a@example.org", "gone@example.org", "b@example.org"))

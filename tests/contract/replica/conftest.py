@@ -24,8 +24,6 @@ from trainshed.serve import certificates
 PYTHON = sys.executable
 SECOND = 10**9
 LEVELS = (protocol.LEVEL_OWN, protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
-
-
 OWN = (0x7FFE0000, users.COUNT)
 """The user numbers of a replica at the level that has some."""
 
@@ -35,8 +33,7 @@ class Line:
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(PATIENCE)
-        self.socket = connection
-        self._lines = protocol.Lines()
+        self.socket, self._lines = connection, protocol.Lines()
         self._inbox: list[protocol.Message] = []
 
     def order(self, **message: object) -> None:
@@ -46,11 +43,9 @@ class Line:
         """The next message of one of these kinds; others are passed over."""
         while True:
             while self._inbox:
-                message = self._inbox.pop(0)
-                if message["e"] in kinds:
+                if (message := self._inbox.pop(0))["e"] in kinds:
                     return message
-            data = self.socket.recv(65536)
-            if not data:
+            if not (data := self.socket.recv(65536)):
                 raise EOFError("the shim hung up")
             self._inbox += self._lines.feed(data)
 
@@ -67,12 +62,9 @@ class Place:
     def __init__(self, root: Path, zygote: spawner.ZygoteHandle, level: str) -> None:
         self.slot = root / "slots" / "1" / "workerpool0-0"
         self.slot.mkdir(parents=True)
-        self.logs = root / "logs"
-        self.hosts = root / "hosts"
+        self.logs, self.hosts = root / "logs", root / "hosts"
         self.hosts.write_text("127.0.0.1 localhost\n")
-        self.level = level
-        self._zygote = zygote
-        self._incarnation = 0
+        self.level, self._zygote, self._incarnation = level, zygote, 0
 
     def document(self, incarnation: int, *argv: str, **fields: object) -> protocol.Message:
         document = {
@@ -97,9 +89,9 @@ class Place:
     def _start(self, *argv: str, **fields: object) -> Line:
         ours, theirs = socket.socketpair()
         with theirs:
-            plan = self.document(self._incarnation, *argv, **fields)
-            wish: protocol.Message = {"slot": str(self.slot), "plan": plan}
-            asyncio.run(self._zygote.request(wish, theirs.fileno()))
+            document = self.document(self._incarnation, *argv, **fields)
+            wish = self._zygote.request({"slot": str(self.slot), "plan": document}, theirs.fileno())
+            asyncio.run(wish)
         return Line(ours)
 
     def python(self, program: str, **fields: object) -> Line:
@@ -119,8 +111,7 @@ class Place:
         return [
             json.loads(line)
             for segment in sorted(self.logs.glob("0*.jsonl"))
-            for line in segment.read_text("utf-8").split("\n")
-            if line
+            for line in filter(None, segment.read_text("utf-8").split("\n"))
         ]
 
     def texts(self) -> list[str]:
@@ -146,9 +137,20 @@ def memory_base() -> str | None:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[spawner.ZygoteHandle]:
-    handle = spawner.start()
+    """One whose shims wait for stacks for as long as a busy machine takes to print them."""
+    patient = "import stall; stall._DUMP_SECONDS = stall._ONE_DUMP_SECONDS = 60; zygote.run"
+    begin = spawner._START.replace("zygote.run", f"from trainshed.replica.observe {patient}")  # pyright: ignore[reportPrivateUsage]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spawner, "_START", begin)
+        handle = spawner.start()
     yield handle
     handle.close()
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who ends a replica by its journal: a busy machine may take long over what was killed."""
+    monkeypatch.setattr(journal, "_PATIENCE", PATIENCE)
 
 
 @pytest.fixture
@@ -194,15 +196,13 @@ def place(
     """A slot at each level that this host allows; nothing of it is left at the end."""
     if LEVELS.index(request.param) < LEVELS.index(strongest()):
         pytest.skip("NOT TESTED: this level is more than this machine has")
-    place = Place(root, zygote, request.param)
-    yield place
+    yield (place := Place(root, zygote, request.param))
     assert journal.expel(str(place.slot), 10**6, "the test is over")
 
 
 @pytest.fixture
 def behind(tmp_path: Path) -> Iterator[Behind]:
-    made = Behind(tmp_path / "behind")
-    yield made
+    yield (made := Behind(tmp_path / "behind"))
     made.server.close()
 
 

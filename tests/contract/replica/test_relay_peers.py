@@ -99,8 +99,8 @@ if os.fork() == 0:
 os.wait()
 if os.fork() == 0:
     os.close(reading)
-    os.write(say, b'x')
     subprocess.run([sys.executable, '-c', source], check=True)
+    os.write(say, b'x')
     os._exit(0)
 os.close(writing)
 os.read(reading, 1)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.replica.conftest import Place
 
-AFTER = 1.7
+AFTER = 3.4
 
 HANGS = """
 import subprocess, sys, threading
@@ -23,14 +23,14 @@ train_step()
 QUIET_BUT_BUSY = """
 import time
 print('up')
-end = time.monotonic() + 3.5
+end = time.monotonic() + 5
 while time.monotonic() < end: sum(range(300_000)); time.sleep(0.05)
 """
 QUIET_BUT_WRITING = """
 import time
 print('up')
 with open('data', 'ab', buffering=0) as file:
-    for _ in range(35): file.write(b'x'); time.sleep(0.1)
+    for _ in range(50): file.write(b'x'); time.sleep(0.1)
 """
 NO_STACKS = "echo up; exec sleep 60"
 

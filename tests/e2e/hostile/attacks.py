@@ -50,8 +50,8 @@ def attack(yard: Yard) -> Attack:
         del verdicts["home"]
     shim = yard.shim(min(yard.processes(job, name)))
     handle = os.pidfd_open(shim)
+    memory = _peak(shim)
     yard.service.put("attacking", "heard", b"")
-    memory = 0
     # It ends with its job; until then its peak is there to be read.
     while not select.select([handle], [], [], 0.01)[0]:
         memory = max(memory, _peak(shim))

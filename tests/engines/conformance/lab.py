@@ -57,10 +57,10 @@ class Program(Struct, frozen=True):
             lines += ["eaten = []", "while True: eaten.append(b'x' * (1 << 20)); time.sleep(0.002)"]
         lines.append(f"end = time.monotonic() + {600 if self.runs is None else self.runs}")
         lines.append("while time.monotonic() < end:")
-        lasts = "max(0, end - time.monotonic())"
-        lines.append(
-            f"    time.sleep({lasts if self.ticks is None else f'min({self.ticks}, {lasts})'})"
-        )
+        # Python notes a signal that comes just before it sleeps, and sleeps all the same.
+        lasts = "max(0, min(1, end - time.monotonic()))"
+        pause = lasts if self.ticks is None else f"min({self.ticks}, {lasts})"
+        lines.append(f"    time.sleep({pause})")
         if self.ticks is not None:
             lines.append("    print('tick', time.monotonic())")
         if self.signal is not None:

@@ -4,7 +4,8 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tests.engines.conformance.holder import Call, Holder
 from tests.engines.conformance.lab import Lab, Program
@@ -33,6 +34,7 @@ PRIMARY = ReplicaId(0, 0)
 SECOND_REPLICA = ReplicaId(1, 0)
 SECOND = 10**9
 Ended = ReplicaExited | ReplicaLost
+T = TypeVar("T")
 
 
 class Stage:
@@ -80,7 +82,7 @@ class Stage:
         self.events.clear()
         self._waited.clear()
         for uid, attempt in self._gangs:
-            await self.engine.stop(uid, attempt, 0)
+            await self.repeated(partial(self.engine.stop, uid, attempt, 0))
         for (uid, attempt), slots in self._gangs.items():
             for slot in slots:
                 await self.until(
@@ -92,7 +94,7 @@ class Stage:
                     f"the end of {slot.replica} of job {uid}",
                 )
         for uid, attempt in self._gangs:
-            await self.engine.release(uid, attempt)
+            await self.repeated(partial(self.engine.release, uid, attempt))
         self._gangs.clear()
 
     # --- what is asked of the engine ---
@@ -122,24 +124,19 @@ class Stage:
             for request in requests_for(uid, node, replica)
         ]
         self._gangs.setdefault((uid, attempt), ())
-        deadline = time.monotonic() + self.lab.patience
-        while True:
-            try:
-                slots = await self.engine.allocate(uid, attempt, requests)
-            except EngineUnavailable:
-                if time.monotonic() > deadline:
-                    raise
-                await self.lab.pass_time()
-            else:
-                self._gangs[uid, attempt] = slots
-                return slots
+        slots = await self.repeated(partial(self.engine.allocate, uid, attempt, requests))
+        self._gangs[uid, attempt] = slots
+        return slots
 
     async def launch(self, *plans: LaunchPlan) -> None:
-        """Launch programs. Repeats the call as the service does while the engine is unavailable."""
+        await self.repeated(partial(self.engine.launch, plans))
+
+    async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call as the service does while the engine is unavailable."""
         deadline = time.monotonic() + self.lab.patience
         while True:
             try:
-                return await self.engine.launch(plans)
+                return await call()
             except EngineUnavailable:
                 if time.monotonic() > deadline:
                     raise

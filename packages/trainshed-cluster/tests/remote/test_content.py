@@ -243,17 +243,14 @@ async def test_a_virtual_environment_of_uv_runs_where_it_was_fetched(site: Site)
         subprocess.run(
             [*command, "--python", _INTERPRETER.executable, draft], check=True, capture_output=True
         )
-        (draft / "lib" / f"python{_MINOR}" / "site-packages" / "ours.py").write_text(
-            "WORD = 'ours'\n"
-        )
+        packages = draft / "lib" / f"python{_MINOR}" / "site-packages"
+        (packages / "ours.py").write_text("WORD = 'ours'\n")
 
     place = site.put("venv", fill, shelf="environments")
     node = site.node()
     assert await node.fetched(await site.library.manifest([str(place / "bin")])) == "have"
-    assert (
-        node.run(str(place / "bin" / "python"), "-I", "-c", "import ours; print(ours.WORD)")
-        == "ours\n"
-    )
+    code = "import ours; print(ours.WORD)"
+    assert node.run(str(place / "bin" / "python"), "-I", "-c", code) == "ours\n"
 
 
 async def test_agents_that_ask_at_once_fetch_once(site: Site) -> None:
@@ -298,9 +295,8 @@ async def test_a_full_disk_is_told_and_left_as_it_was(site: Site) -> None:
 
 async def test_what_is_not_used_for_longest_makes_room(site: Site) -> None:
     node = site.node()
-    manifests: list[Manifest] = []
-    for key in ("used", "old", "newer", "new"):
-        manifests.append(await site.library.manifest([str(site.put_bytes(key, 4))]))
+    places = [str(site.put_bytes(key, 4)) for key in ("used", "old", "newer", "new")]
+    manifests = [await site.library.manifest([place]) for place in places]
     keeper = await node.agent(manifests[0])
     assert await keeper.answer() == "have"
     for manifest in manifests[1:]:
@@ -349,7 +345,11 @@ async def test_a_node_that_takes_nothing_does_not_hold_up_others(
     place = site.put_bytes("one", 32)
     _, hanging = await asyncio.open_unix_connection(site.sender.path, limit=1 << 10)
     hanging.write(f"{place}\n".encode())
-    assert await site.node().fetched(await site.library.manifest([str(place)])) == "have"
+    manifest = await site.library.manifest([str(place)])
+    fetching = asyncio.create_task(site.node().fetched(manifest))
+    await site.sender.is_sent.wait()  # As far as it goes. Others may be held up by a busy machine.
+    monkeypatch.setattr(library, "_STALLED", 60.0)
+    assert await fetching == "have"
     hanging.close()
 
 

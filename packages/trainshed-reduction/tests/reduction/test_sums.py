@@ -3,6 +3,7 @@ sizes, types and lanes are."""
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
 from tests.reduction.reducers import Address, Reducers
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation, ReductionFailed
+from trainshed_reduction.native.transfer import NativeTransfer
 from trainshed_reduction.wire import DType, Reduction
 
 KINDS = [(dtype, Reduction.SUM) for dtype in DType] + [
@@ -42,12 +44,10 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
             assert operation.wait(ranks.PATIENCE)
             result = array.tobytes()
             array.fill(77)
-            (dtype, reduction), size = plan[seed]
-            wanted = expected(seed, world, size, dtype, reduction).tobytes()
-            assert result == wanted, (dtype, reduction, size)
+            kind, size = plan[seed]
+            assert result == expected(seed, world, size, *kind).tobytes(), (*kind, size)
 
-    config = settings(addresses[:reducers], chunk_bytes=chunk)
-    group = Ranks(config, world, group=f"sums {world}")
+    group = Ranks(settings(addresses[:reducers], chunk_bytes=chunk), world, f"sums {world}")
     group.run(act)
     assert f"{2 * reducers} thread" in group.all[0].describe()
 
@@ -58,18 +58,15 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
 
     def act(rank: int, communicator: Communicator) -> bytes:
         array = inputs(1, rank, 50_000, DType.FLOAT32)
-        again: list[Operation] = []
-        issued = threading.Event()
+        again, issued = list[Operation](), threading.Event()
 
         def issue_more(_: object) -> None:
             again.append(issue(communicator, array, DType.FLOAT32))
             issued.set()
 
-        first = issue(communicator, array, DType.FLOAT32)
-        first.add_done_callback(issue_more)
+        issue(communicator, array, DType.FLOAT32).add_done_callback(issue_more)
         assert issued.wait(ranks.PATIENCE)
-        assert again[0].wait(ranks.PATIENCE)
-        assert again[0].number == 2
+        assert again[0].wait(ranks.PATIENCE) and again[0].number == 2
         return array.tobytes()
 
     results = Ranks(settings(addresses), 2, group="callbacks").run(act)
@@ -82,15 +79,11 @@ def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...]
     """spec/reduction#exactness: the caller's mistake is the caller's, and no other rank hears of it."""
 
     def act(rank: int, communicator: Communicator) -> None:
-        data, dtype, reduction = memoryview(bytearray(64)), DType.INT32, Reduction.SUM
-        if bad == "read-only":
-            data = data.toreadonly()
-        elif bad == "odd":
-            data = data[:63]
-        else:
-            reduction = Reduction.AVERAGE
+        data = memoryview(bytearray(64))
+        data = {"read-only": data.toreadonly(), "odd": data[:63]}.get(bad, data)
+        reduction = Reduction.AVERAGE if bad == "average of integers" else Reduction.SUM
         with pytest.raises(ValueError, match=r"writable|averaged"):
-            communicator.issue(data, dtype, reduction)
+            communicator.issue(data, DType.INT32, reduction)
 
     Ranks(settings(addresses), 2, group=bad).run(act)
 
@@ -122,8 +115,7 @@ def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> 
     missed = threading.Event()
     text, _ = Ranks(settings(addresses, wait_seconds=8.0), 2, group="late").run(act)
     assert "operation 2, chunk 0 waits" in text
-    assert "rank 1" in text
-    assert "127.0.0.1:" in text
+    assert "rank 1" in text and "127.0.0.1:" in text
 
 
 def test_reducers_that_are_not_there_are_named() -> None:
@@ -133,24 +125,32 @@ def test_reducers_that_are_not_there_are_named() -> None:
         group.run(lambda rank, communicator: None)
 
 
-def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -> None:
+def test_a_rank_that_gives_up_tells_the_others(
+    addresses: tuple[Address, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """spec/reduction#reports: nobody waits for one that has left in the middle of an operation."""
+
+    def pushed(*arguments: Any) -> None:
+        push(*arguments)
+        begun.release()
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)
         if rank == 2:
-            begun.wait(ranks.PATIENCE)
+            begun.release()
             return left.wait(ranks.PATIENCE) * "waited"
         operation = issue(communicator, array, DType.FLOAT32)
-        begun.wait(ranks.PATIENCE)
         if rank == 1:
-            assert not operation.wait(0.2)
+            # Until its thread has taken the operation, it would leave in good order.
+            assert all(begun.acquire(timeout=ranks.PATIENCE) for _ in range(3))
+            assert not operation.done()
             return ""
         with pytest.raises(ReductionFailed) as caught:
             operation.wait(ranks.PATIENCE)
         left.set()
         return str(caught.value)
 
-    left, begun = threading.Event(), threading.Barrier(3)
+    left, begun, push = threading.Event(), threading.Semaphore(0), NativeTransfer.push
+    monkeypatch.setattr(NativeTransfer, "push", pushed)
     result = Ranks(settings(addresses), 3, group="gives up").run(act)[0]
     assert "rank 1 cannot go on: it left the group before operation 1 was done" in result

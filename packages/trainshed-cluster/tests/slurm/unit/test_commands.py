@@ -121,9 +121,9 @@ def test_a_job_that_another_user_calls_like_a_hold_is_none_of_ours() -> None:
 def test_a_look_at_a_thousand_nodes_takes_little() -> None:
     line = recorded("sinfo").splitlines()[0]
     sinfo = "\n".join(line.replace("node1", f"node{n}") for n in range(1000))
-    begun = time.process_time()
+    begun = time.thread_time()
     assert len(look(sinfo=sinfo).report.nodes) == 1000
-    spent = time.process_time() - begun
+    spent = time.thread_time() - begun
     assert spent < 1, f"{spent:.3f} s"
 
 
