@@ -13,13 +13,20 @@ from trainshed.replica.system import cgroups, unix_sockets
 
 def test_no_control_groups_at_all(tmp_path: Path) -> None:
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == {}
-    groups = cgroups.ControlGroups(
-        protocol.Limits(memory_limit=1 << 20, cpu_weight=100, cgroup_name="name")
-    )
+    limits = protocol.Limits(memory_limit=1 << 20, cpu_weight=100, cgroup_name="name")
+    groups = cgroups.ControlGroups(limits)
     groups.create()
     groups.enter()
-    assert groups.directories() == []
-    assert groups.oom_kills() == 0
+    assert groups.directories() == [] and groups.oom_kills() == 0
+
+
+def test_a_trial_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In process namespaces all agents of a node have the same number, and one was killed amid its own."""
+    monkeypatch.setattr(cgroups.os, "access", lambda *_: True)
+    (tmp_path / "cgroup.subtree_control").write_text("memory\n")
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / f"trainshed-probe-{os.getpid()}").mkdir()
+    assert cgroups.find_bases(str(tmp_path), str(tmp_path / "own")) == {"memory": str(tmp_path)}
 
 
 def test_memory_limit_in_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,8 +45,7 @@ def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_gr
     tmp_path: Path,
 ) -> None:
     """A fork bomb would leave none to the service and to everybody else."""
-    kernel = tmp_path / "kernel"
-    kernel.mkdir()
+    (kernel := tmp_path / "kernel").mkdir()
     outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
     inner.mkdir(parents=True)
     assert cgroups.process_share(str(inner), str(kernel)) is None

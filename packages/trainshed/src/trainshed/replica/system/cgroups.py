@@ -66,7 +66,7 @@ def _v2_base(base: str, controller: str) -> "str | None":
 
 def _can_make(base: str) -> bool:
     """Whether groups may be made in `base`, and processes moved into them."""
-    trial = os.path.join(base, "trainshed-probe-%d" % os.getpid())
+    trial = os.path.join(base, "trainshed-probe-" + os.urandom(8).hex())
     try:
         os.mkdir(trial)
     except OSError:
