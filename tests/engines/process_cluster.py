@@ -89,13 +89,14 @@ class ProcessCluster:
         if gone := [node for node in nodes if self._has(node, "gone")]:
             raise ClusterUnavailable(f"{gone} do not answer")
         path = self._directory / f"{name}.hold"
+        nodes = tuple(node for node in nodes if not self._has(f"{name}@{node}", "taken"))
         if not path.exists():
             path.touch()
             self._look()
         return Hold(name, path.name, nodes)
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
-        if self._has(node, "stepless"):
+        if self._has(node, "stepless") or node not in hold.nodes:
             raise ClusterUnavailable(f"{node} takes no step")
         if self._has(node, "stillborn"):
             raise AgentEnded(f"it ended on {node}, and said: no such file")
@@ -155,15 +156,12 @@ class ProcessCluster:
 
     def mark(self, node: str, mark: str, is_set: bool) -> None:
         """`gone`; `awaited`: of one that is gone, it is not given up; `withheld`: who wants it waits;
-        `stepless`: nothing can be started there, though it can be held; `evicting`: what is held there is
-        about to be taken away; `stillborn`: agents that are started there end before they have their
-        document; `short-lived`: after that, and before they call; `old`: whatever is held from now on may
-        soon end."""
+        `stepless`: nothing can be started there, though it can be held; `taken`: a hold (`HOLD@NODE`) has it
+        no more; `evicting`: what is held there is about to be taken away; `stillborn`: agents that are
+        started there end before they have their document; `short-lived`: after that, and before they call;
+        `old`: whatever is held from now on may soon end."""
         path = self._directory / f"{node}.{mark}"
-        if is_set:
-            path.touch()
-        else:
-            path.unlink()
+        (path.touch if is_set else path.unlink)()
 
     # --- inside ---
 

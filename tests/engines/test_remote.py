@@ -70,9 +70,8 @@ class TestRemote(Conformance):
 
     @staged
     async def test_what_the_cluster_has_an_attempt_wait_for_is_told(self, stage: Stage) -> None:
-        lab = lab_of(stage)
+        lab, uid = lab_of(stage), stage.job()
         [node, *_] = await stage.nodes()
-        uid = stage.job()
 
         def told() -> list[str | None]:
             waits = [e for e in stage.events if isinstance(e, StartWaits) and e.job_uid == uid]
@@ -175,13 +174,9 @@ class TestRemote(Conformance):
     ) -> None:
         """spec/failures#maintenance. Its node is lost, and no other one is free. What was held of it is given
         back."""
-        lab = lab_of(stage)
-        here, there = await stage.nodes()
-        uid = stage.job()
-        await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
-        plans = [stage.plan(uid, FOREVER, replica) for replica in (PRIMARY, SECOND_REPLICA)]
-        await stage.engine.launch(plans)
-        for replica in (PRIMARY, SECOND_REPLICA):
+        lab, (here, there) = lab_of(stage), await stage.nodes()
+        uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
+        for replica in both:
             await stage.started(uid, replica)
         lab.cluster.mark(there, "withheld", True)
         lab.cluster.mark(there, "stepless", True)
@@ -204,6 +199,21 @@ class TestRemote(Conformance):
         await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
         await stage.started(uid, SECOND_REPLICA, incarnation=2)
         assert not stage.ends(uid, incarnation=2)
+
+    @staged
+    async def test_a_node_that_is_taken_out_of_a_hold_is_asked_for_anew(self, stage: Stage) -> None:
+        """As Slurm does with one that was down for a moment (`salloc --no-kill`)."""
+        cluster, (here, there) = lab_of(stage).cluster, await stage.nodes()
+        uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
+        await stage.started(uid, SECOND_REPLICA)
+        [hold] = cluster.held()
+        cluster.mark(f"{hold}@{there}", "taken", is_set=True)
+        lab_of(stage).end_agents(there)
+        await stage.end(uid, SECOND_REPLICA)
+        await stage.allocate(uid, *both, nodes=(here, there))
+        await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
+        await stage.started(uid, SECOND_REPLICA, incarnation=2)
+        assert len(cluster.held()) == 2 and not stage.ends(uid)
 
     @staged
     async def test_a_replica_keeps_its_port_wherever_it_goes_or_does_not_start(
@@ -304,11 +314,8 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
 def test_a_node_that_does_not_answer_holds_up_no_stop_elsewhere(tmp_path: Path) -> None:
     async def body(_: object, stage: Stage) -> None:
         here, there = await stage.nodes()
-        uid = stage.job()
-        await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
-        replicas = (PRIMARY, SECOND_REPLICA)
-        await stage.engine.launch([stage.plan(uid, FOREVER, replica) for replica in replicas])
-        for replica in replicas:
+        uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
+        for replica in both:
             await stage.started(uid, replica)
         lab_of(stage).freeze(here, frozen=True)
         stopping = asyncio.ensure_future(stage.engine.stop(uid, 1, 0))

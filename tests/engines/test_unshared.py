@@ -57,8 +57,7 @@ class UnsharedLab(Lab):
         self.cache = directory / "cache"
         self.cache.mkdir()
         self.environment = self._environment()
-        self._directory = directory
-        self._size = size
+        self._directory, self._size = directory, size
         self._library = Library([self.cache])
         python = str(Path(sys.executable).resolve())
         self._bootstrap = Bootstrap(AgentCode.collect(), python, str(directory / "nodes"))
@@ -74,20 +73,16 @@ class UnsharedLab(Lab):
             command=lambda _: AgentCommand(self._bootstrap.argv, self._bootstrap.parcel),
             library=self._library,
         )
-
         ours = Path(trainshed.__file__).parents[1]
         hidden = (self.cache, ours, Path(msgspec.__file__).parents[1])
         cluster = UnsharedCluster(directory / "cluster", hidden, self._size)
-        here = LocalEngine(directory / "here")
-        return RemoteEngine(cluster, FileStreams(directory / "logs"), options, here)
+        streams, here = FileStreams(directory / "logs"), LocalEngine(directory / "here")
+        return RemoteEngine(cluster, streams, options, here)
 
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
-        environment = self.environment
-        software = Software(
-            template=str(environment.template),
-            path=(str(environment.scripts),),
-            read_only=(str(environment.root), *_INTERPRETER.places),
-        )
+        own = self.environment
+        places = (str(own.root), *_INTERPRETER.places)
+        software = Software(str(own.template), (str(own.scripts),), read_only=places)
         code = "import of_cache, sys; print(of_cache.WORD, sys.base_prefix)"
         return replace(plan, argv=("python", "-u", "-c", code), software=software)
 
@@ -127,8 +122,7 @@ class TestUnshared:
             assert line["m"] == f"it came {lab.environment.root}"
             delays = [event.delay for event in stage.events if isinstance(event, StartWaits)]
             assert delays[0] and delays[0].cause is WaitReason.CONTENT
-            assert "being sent to alder" in delays[0].message
-            assert delays[-1] is None
+            assert "being sent to alder" in delays[0].message and delays[-1] is None
 
         staged(body)(self, lab)
 

@@ -180,12 +180,12 @@ class Stage:
         return uid
 
     async def run_together(
-        self, *programs: Program, **fields: Any
+        self, *programs: Program, nodes: Sequence[str] = (), **fields: Any
     ) -> tuple[JobUid, list[ReplicaId]]:
         """Start a new job with a replica for each of these programs."""
         uid = self.job()
         replicas = [PRIMARY, *(ReplicaId(1, n) for n in range(len(programs) - 1))]
-        await self.allocate(uid, *replicas)
+        await self.allocate(uid, *replicas, nodes=nodes)
         pairs = zip(programs, replicas, strict=True)
         await self.launch(*(self.plan(uid, *pair, **fields) for pair in pairs))
         return uid, replicas

@@ -4,7 +4,7 @@ run them."""
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,14 @@ from trainshed.eventloop.background import joined
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
-from trainshed_cluster.remote.cluster import AgentEnded, Hold
+from trainshed_cluster.remote.cluster import AgentEnded, ClusterUnavailable, Hold
 from trainshed_cluster.remote.gang import (
     FailedStarts,
     Gang,
     GangRecord,
     delay_of_start,
     hold_name,
+    moved,
     no_more_starts,
     place,
 )
@@ -75,12 +76,28 @@ class AgentStarter:
             if hold is None:
                 name = hold_name(self._options.identity, gang.record, part)
                 hold = await self._cluster.acquire(name, gang.record.parts[part])
+            if left := {agent.node for agent in agents} - set(hold.nodes):
+                await self._hold_anew(gang, part, left)
+                raise ClusterUnavailable(f"{hold.name} has {', '.join(sorted(left))} no more")
             inputs = await asyncio.to_thread(self._inputs, gang.record, agents)
             await asyncio.gather(*map(partial(self._start, hold), agents, inputs))
         except AgentEnded as failure:
             for agent in agents:
                 self._agents.give_up_start(gang, agent, str(failure))
             raise
+
+    async def _hold_anew(self, gang: Gang, part: int, left: Collection[str]) -> None:
+        """Give replicas whose nodes the cluster has taken out of a hold, as Slurm does with one that fails,
+        holds of their own, though the nodes may be up again."""
+        async with self._attempts.lock(gang.key):
+            requests = [
+                seat.request
+                for seat in gang.record.seats
+                if seat.part == part and seat.request.node in left and not gang.is_live(seat)
+            ]
+            ways = {"anywhere": self._options.anywhere, "apart": self._options.apart}
+            record = moved(gang.record, requests, self._nodes.by_name(), **ways)
+            await self._attempts.write(gang, record)
 
     async def require_startable(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> None:
         """Wait until agents may be started at the given (part, node) places, if earlier ones there ended

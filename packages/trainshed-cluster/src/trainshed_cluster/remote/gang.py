@@ -74,7 +74,7 @@ class GangRecord(msgspec.Struct, frozen=True):
     def with_seat(self, seat: Seat) -> "GangRecord":
         """Return the record with this seat in place of the replica's former one."""
         seats = tuple(seat if other.replica == seat.replica else other for other in self.seats)
-        return msgspec.structs.replace(self, seats=seats)
+        return replace(self, seats=seats)
 
 
 def place(part: int, node: str) -> str:
@@ -266,7 +266,7 @@ def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
         return record
     chosen = {need.node: node for need, node in zip(some, nodes, strict=True)}
     seats = tuple(
-        msgspec.structs.replace(
+        replace(
             seat,
             request=replace(seat.request, node=chosen[seat.request.node]),
             wish=seat.request.node,
@@ -276,7 +276,7 @@ def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
         for seat in record.seats
     )
     there = tuple(replace(need, node=chosen[need.node]) for need in some)
-    return msgspec.structs.replace(record, seats=seats, parts=record.parts | {part: there})
+    return replace(record, seats=seats, parts=record.parts | {part: there})
 
 
 def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
@@ -284,13 +284,9 @@ def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
     if nothing changes. A replica without a slot keeps its seat, because its peers have to be told of a
     slot."""
     record = gang.record
-    for replica in replicas:
-        seat = record.seat(replica)
-        if seat is None or seat.is_vacant:
-            continue
-        if seat.slot is not None and not gang.is_live(seat):
-            vacant = msgspec.structs.replace(seat, is_vacant=True, ended=seat.launched)
-            record = record.with_seat(vacant)
+    for seat in filter(None, map(gang.record.seat, replicas)):
+        if seat.slot is not None and not seat.is_vacant and not gang.is_live(seat):
+            record = record.with_seat(replace(seat, is_vacant=True, ended=seat.launched))
     return record
 
 
@@ -360,22 +356,10 @@ def moved(
     for request in requests:
         seat = record.seat(request.replica)
         assert seat is not None
-        part = places[request.replica]
-        record = record.with_seat(
-            msgspec.structs.replace(
-                seat,
-                request=request,
-                part=part,
-                slot=None,
-                ended=seat.launched,
-                wish=None,
-                is_vacant=False,
-            )
-        )
+        there = replace(seat, request=request, part=places[request.replica], slot=None, wish=None)
+        record = record.with_seat(replace(there, ended=seat.launched, is_vacant=False))
     used = {seat.part for seat in record.seats}
-    return msgspec.structs.replace(
-        record, parts={number: some for number, some in parts.items() if number in used}
-    )
+    return replace(record, parts={number: some for number, some in parts.items() if number in used})
 
 
 def needs(
