@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_no_control_groups_at_all(tmp_path: Path) -> None:
 
 def test_a_trial_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In process namespaces all agents of a node have the same number, and one was killed amid its own."""
-    monkeypatch.setattr(cgroups.os, "access", lambda *_: True)
+    monkeypatch.setattr(cgroups.os, "access", Mock(return_value=True))
     (tmp_path / "cgroup.subtree_control").write_text("memory\n")
     (tmp_path / "own").write_text("0::/\n")
     (tmp_path / f"trainshed-probe-{os.getpid()}").mkdir()
