@@ -43,9 +43,9 @@ class Size(Struct, frozen=True):
 CEILINGS: Final = {
     "modules": 613,
     "modules that one machine needs": 471,
-    "lines": 110_604,
-    "lines that one machine needs": 84_710,
-    "lines of code": 77_391,
+    "lines": 110_603,
+    "lines that one machine needs": 84_708,
+    "lines of code": 77_388,
     "lines of code on the way of a start": 8_706,
     "lines of tests": 93_527,
     "settings of the service": 48,
