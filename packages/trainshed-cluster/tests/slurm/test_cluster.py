@@ -93,9 +93,10 @@ def await_that(what: str, true: Callable[[], bool]) -> None:
             return
 
 
-def submit_and_die(command: list[str], submitted: Callable[[], bool]) -> None:
+def submit_and_die(lab: SlurmLab, name: HoldName, *options: str) -> None:
+    command = [str(lab.commands / "salloc"), "--job-name", str(name), "--no-shell", *options]
     salloc = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    await_that("a request waits", submitted)
+    await_that("a request waits", lambda: str(name) in jobs(lab))
     salloc.kill()
     salloc.wait()
 
@@ -127,8 +128,8 @@ async def test_nodes_are_told_with_what_others_leave_of_them(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     first, second, third = cluster.report().nodes
-    assert first.node.name == "node1" and first.state is NodeState.UP and not first.cause
-    assert first.address == slurm_lab.address("node1")
+    assert (first.node.name, first.address) == ("node1", slurm_lab.address("node1"))
+    assert first.state is NodeState.UP and not first.cause
     assert first.node.vcpus == CPUS and first.node.memory_bytes == MEMORY_MB * MIB
     assert first.node.accelerators == (("NVIDIA_TESLA_T4", GPUS),)
     others = ["--no-shell", "-J", "others", "-w", "node2", "-c", "6", "--mem=1000", "--gres=gpu:1"]
@@ -144,23 +145,23 @@ async def test_nodes_are_told_with_what_others_leave_of_them(
 async def test_what_is_held_is_found_again_and_given_back(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    name = a_name()
-    needs = [need("node1"), need("node3")]
+    name, needs = a_name(), [need("node1"), need("node3")]
     hold = await cluster.acquire(name, needs)
-    assert hold == await cluster.acquire(name, needs)
-    assert hold.nodes == ("node1", "node3")
+    assert hold == await cluster.acquire(name, needs) and hold.nodes == ("node1", "node3")
     again = cluster_of(settings_of(slurm_lab), "test")
     await again.start()
     assert again.report().agents == {name: frozenset()}
     assert await again.acquire(name, needs) == hold
+    with pytest.raises(TimeoutError):  # Programs may run there.
+        await asyncio.wait_for(cluster.acquire(name, needs), 0.001)
+    assert jobs(slurm_lab) == {str(name): "RUNNING"}
     stranger = cluster_of(settings_of(slurm_lab), "other")
     await stranger.start()
     assert not stranger.report().agents
     await again.give_back(name)
     await again.give_back(name)
     await looked(cluster, lambda report: not report.agents)
-    for other in (again, stranger):
-        await other.close()
+    await asyncio.gather(again.close(), stranger.close())
 
 
 @pytest.mark.parametrize(
@@ -203,8 +204,7 @@ async def test_who_waits_is_told_why_and_leaves_nothing_when_it_gives_up(
     delay = cluster.report().delays[second]
     assert delay.word in ("Resources", "Priority") and delay.position == 1
     waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
+    await asyncio.wait([waiting])
     assert jobs(slurm_lab) == {str(first): "RUNNING"}
     # Once more, and it gets it.
     waiting = asyncio.ensure_future(cluster.acquire(second, [need("node1")]))
@@ -221,9 +221,8 @@ async def test_nodes_that_slurm_chooses_are_waited_for_over_a_restart(
     await cluster.acquire(first, [need("node1", vcpus=CPUS)])
     hold = await cluster.acquire(second, [need("node1", vcpus=CPUS)], avoid=["node2"])
     assert hold.nodes == ("node3",)
-    waiting = asyncio.ensure_future(
-        cluster.acquire(third, [need("node1", vcpus=CPUS), need("node2", vcpus=CPUS)], avoid=[])
-    )
+    both = [need("node1", vcpus=CPUS), need("node2", vcpus=CPUS)]
+    waiting = asyncio.ensure_future(cluster.acquire(third, both, avoid=[]))
     async with asyncio.timeout(60):
         await reason_told(cluster, third)
     [before] = slurm_lab.slurm("squeue", "-h", "-t", "PENDING", "-o", "%i").split()
@@ -233,9 +232,7 @@ async def test_nodes_that_slurm_chooses_are_waited_for_over_a_restart(
     again = cluster_of(settings_of(slurm_lab), "test")
     await again.start()
     assert again.report().delays[third].position == 1
-    waiting = asyncio.ensure_future(
-        again.acquire(third, [need("node1", vcpus=CPUS), need("node2", vcpus=CPUS)], avoid=[])
-    )
+    waiting = asyncio.ensure_future(again.acquire(third, both, avoid=[]))
     await again.give_back(first)
     async with asyncio.timeout(60):
         hold = await waiting
@@ -249,10 +246,7 @@ async def test_a_request_that_was_killed_right_after_it_was_made_is_not_held(
     """salloc itself withdraws nothing then."""
     first, second = a_name(), a_name()
     await cluster.acquire(first, [need("node1", vcpus=CPUS)])
-    name = ["--job-name", str(second), "--no-shell", "--no-kill", "-w", "node1"]
-    submit_and_die(
-        [str(slurm_lab.commands / "salloc"), *name], lambda: str(second) in jobs(slurm_lab)
-    )
+    submit_and_die(slurm_lab, second, "--no-kill", "-w", "node1")
     # The service that made it is gone; the next one asks for the same and gets that one, or another one, and
     # there is one.
     waiting = asyncio.ensure_future(asked_until_given(cluster, second))
@@ -267,10 +261,7 @@ async def test_a_request_of_an_earlier_service_whose_limit_is_refused_is_made_ag
     slurm_lab: SlurmLab,
 ) -> None:
     name = a_name()
-    options = ["--job-name", str(name), "--no-shell", "--partition=short", "--time=1500"]
-    submit_and_die(
-        [str(slurm_lab.commands / "salloc"), *options], lambda: str(name) in jobs(slurm_lab)
-    )
+    submit_and_die(slurm_lab, name, "--partition=short", "--time=1500")
     opened = cluster_of(settings_of(slurm_lab, partition="short"), "test")
     await opened.start()
     await opened.acquire(name, [need("node1", seconds=90)])

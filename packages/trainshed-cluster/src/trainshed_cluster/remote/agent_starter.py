@@ -4,13 +4,13 @@ run them."""
 import asyncio
 import secrets
 import time
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from trainshed.engines.port import EngineUnavailable, StartFailed
+from trainshed.engines.port import EngineUnavailable, SlotRequest, StartFailed
 from trainshed.eventloop.background import joined
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
@@ -25,6 +25,8 @@ from trainshed_cluster.remote.gang import (
     moved,
     no_more_starts,
     place,
+    taken_out,
+    without_needs,
 )
 
 _VALID = 400 * 86400.0
@@ -77,7 +79,7 @@ class AgentStarter:
                 name = hold_name(self._options.identity, gang.record, part)
                 hold = await self._cluster.acquire(name, gang.record.parts[part])
             if left := {agent.node for agent in agents} - set(hold.nodes):
-                await self._hold_anew(gang, part, left)
+                await self._hold_anew(gang, part, hold)
                 raise ClusterUnavailable(f"{hold.name} has {', '.join(sorted(left))} no more")
             inputs = await asyncio.to_thread(self._inputs, gang.record, agents)
             await asyncio.gather(*map(partial(self._start, hold), agents, inputs))
@@ -86,18 +88,20 @@ class AgentStarter:
                 self._agents.give_up_start(gang, agent, str(failure))
             raise
 
-    async def _hold_anew(self, gang: Gang, part: int, left: Collection[str]) -> None:
+    def moved(self, record: GangRecord, requests: Sequence[SlotRequest]) -> GangRecord:
+        """Return the record with those replicas on the requested nodes (`gang.moved`)."""
+        ways = {"anywhere": self._options.anywhere, "apart": self._options.apart}
+        return moved(record, requests, self._nodes.by_name(), **ways)
+
+    async def _hold_anew(self, gang: Gang, part: int, hold: Hold) -> None:
         """Give replicas whose nodes the cluster has taken out of a hold, as Slurm does with one that fails,
         holds of their own, though the nodes may be up again."""
         async with self._attempts.lock(gang.key):
-            requests = [
-                seat.request
-                for seat in gang.record.seats
-                if seat.part == part and seat.request.node in left and not gang.is_live(seat)
-            ]
-            ways = {"anywhere": self._options.anywhere, "apart": self._options.apart}
-            record = moved(gang.record, requests, self._nodes.by_name(), **ways)
+            requests = taken_out(gang, part, hold.nodes)
+            record = without_needs(self.moved(gang.record, requests), part, hold.nodes)
             await self._attempts.write(gang, record)
+        if all(seat.is_vacant or seat.part != part for seat in record.seats):
+            await self._cluster.give_back(hold.name)
 
     async def require_startable(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> None:
         """Wait until agents may be started at the given (part, node) places, if earlier ones there ended

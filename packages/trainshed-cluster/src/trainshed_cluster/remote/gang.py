@@ -240,13 +240,10 @@ def new_record(
         requests, nodes, owner=owner, anywhere=anywhere, apart=apart, gang_size=len(requests)
     )
     for need, replicas in wanted:
-        for number, others in parts.items():
-            if apart:
-                continue
+        for number, others in () if apart else parts.items():
             # One node has two needs if their machine types reach it by different routes.
-            if _shape(others[0]) == _shape(need) and need.node not in {
-                other.node for other in others
-            }:
+            nodes_there = {other.node for other in others}
+            if need.node not in nodes_there and need == replace(others[0], node=need.node):
                 parts[number] = (*others, need)
                 break
         else:
@@ -288,6 +285,25 @@ def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
         if seat.slot is not None and not seat.is_vacant and not gang.is_live(seat):
             record = record.with_seat(replace(seat, is_vacant=True, ended=seat.launched))
     return record
+
+
+def taken_out(gang: Gang, part: int, nodes: Container[str]) -> list[SlotRequest]:
+    """Return the requests of replicas whose node is not among those that their part's hold still has."""
+    return [
+        seat.request
+        for seat in gang.record.seats
+        if (seat.part == part and seat.request.node not in nodes)
+        and not (seat.is_vacant or gang.is_live(seat))
+    ]
+
+
+def without_needs(record: GangRecord, part: int, nodes: Container[str]) -> GangRecord:
+    """Return the record without needs of nodes that the part's hold has no more, and no seat."""
+    if part not in record.parts:
+        return record
+    stay = {seat.request.node for seat in record.seats if seat.part == part}
+    some = [need for need in record.parts[part] if need.node in stay or need.node in nodes]
+    return replace(record, parts=record.parts | {part: tuple(some)})
 
 
 def left_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
@@ -410,17 +426,6 @@ def needs(
             )
         wanted.append((need, tuple(request.replica for request in some)))
     return wanted
-
-
-def _shape(need: NodeNeed) -> tuple[object, ...]:
-    return (
-        need.replicas,
-        need.vcpus,
-        need.memory_bytes,
-        need.accelerators,
-        need.machine,
-        need.image,
-    )
 
 
 def hold_name(service: str, record: GangRecord, part: int) -> HoldName:

@@ -40,7 +40,6 @@ from trainshed_cluster.remote.gang import (
     has_to_move,
     hold_name,
     left_on,
-    moved,
     place,
     vacated,
     with_them,
@@ -131,16 +130,7 @@ class SlotMaker:
         before = gang.record
         if not self._options.anywhere:
             moving += with_them(gang, moving, requests)
-        await self._attempts.write(
-            gang,
-            moved(
-                before,
-                moving,
-                self._nodes.by_name(),
-                anywhere=self._options.anywhere,
-                apart=self._options.apart,
-            ),
-        )
+        await self._attempts.write(gang, self._starter.moved(before, moving))
         for part in before.parts.keys() - gang.record.parts.keys():
             self.kept.give_back(self.kept.taken_from(gang, before, part))
 

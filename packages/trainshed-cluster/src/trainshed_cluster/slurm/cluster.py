@@ -153,12 +153,13 @@ class SlurmCluster:
         if avoid is not None:
             ask = replace(ask, avoid=tuple(sorted(avoid)))
         self._given_back.pop(name, None)
-        begun = time.monotonic()
+        begun, looked, seen = time.monotonic(), self.report().looked, self._seen.get(name)
         self._wanted[name] = frozenset(ask.nodes if avoid is None else ())
         try:
             hold = await self._obtain(name, ask)
         except BaseException:
-            if self._is_detached:
+            # What is held already stays, with the programs that run there.
+            if self._is_detached or (seen and seen.when >= looked):
                 raise
             # Noted whatever became of it: a request that was sent to slurmctld may still arrive.
             self._given_back[name] = time.monotonic()

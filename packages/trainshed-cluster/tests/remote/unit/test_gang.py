@@ -3,11 +3,12 @@
 from msgspec.structs import replace
 
 from tests.unit.jobs import PRIMARY, WORKER
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import SlotRequest
+from trainshed_cluster.remote import gang as gangs
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.cluster import NodeNeed
-from trainshed_cluster.remote.gang import Gang, GangRecord, Seat, given, place
+from trainshed_cluster.remote.gang import Gang, GangRecord, Seat, place
 
 
 def test_who_waits_for_another_node_waits_for_that_one_alone() -> None:
@@ -28,12 +29,20 @@ def test_who_waits_for_another_node_waits_for_that_one_alone() -> None:
     assert gang.parts_to_hold() == [0, 1, 2], "while nothing runs, nothing is kept from others"
 
 
-def test_a_cluster_may_take_a_node_that_has_failed_out_of_a_hold() -> None:
-    seats = (Seat(PRIMARY, SlotRequest(PRIMARY, "r0", "a"), part=0),)
-    record = GangRecord(JobUid(7), 1, seats, {0: (need("a"), need("b"))}, 60.0)
-    assert given(record, 0, ["a"]) is record
-    moved = given(record, 0, ["c", "b"])
-    assert moved.seats[0].request.node == "c"
+def test_who_has_lost_his_node_is_asked_for_by_himself_and_his_need_goes() -> None:
+    """Else those who stay, once they are lost too, would wait for what he has now."""
+    requests = [SlotRequest(ReplicaId(1, n), f"r{n}", node) for n, node in enumerate("abbc")]
+    seats = tuple(Seat(request.replica, request, part=0) for request in requests)
+    vacant = replace(seats[2], is_vacant=True)
+    record = GangRecord(JobUid(7), 1, seats, {0: (need("a"), need("b"), need("c"))}, 60.0)
+    assert gangs.given(record, 0, ["a"]) is record
+    assert gangs.given(record, 0, ["d", "b", "c"]).seats[0].request.node == "d"
+    gang = Gang(record.with_seat(vacant))
+    assert gangs.taken_out(gang, 0, ["a"]) == requests[1::2]
+    record = gangs.without_needs(gangs.moved(gang.record, requests[1::2], {}), 0, ["a"])
+    assert [seat.part for seat in record.seats] == [0, 1, 0, 2] and record.seats[2] == vacant
+    assert record.parts[0] == (need("a"), need("b")), "the one who waits keeps his place"
+    assert gangs.without_needs(record, 7, ["a"]) is record
 
 
 def need(node: str) -> NodeNeed:
