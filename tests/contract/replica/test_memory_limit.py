@@ -1,16 +1,22 @@
 """Memory limits without control groups, and with them: the same verdicts (spec/failures#out-of-memory,
 spec/machines#memory)."""
 
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from tests.commands import running
 from tests.contract.replica.conftest import Place
 from tests.isolation import strongest
-from trainshed.replica.protocol import LEVEL_SESSION
+from trainshed.replica.protocol import LEVEL_SESSION, Limits
+from trainshed.replica.supervisor.memory_limit import MemoryLimit
+from trainshed.replica.system import processes
+from trainshed.replica.system.cgroups import ControlGroups
 
 LIMIT = 120 << 20
 GROWS = """
@@ -88,3 +94,14 @@ def test_what_is_shared_counts_once_and_files_do_not_count(
 ) -> None:
     record = place.python(SHARES, **limited).record()
     assert record["exit_code"] == 0, record
+
+
+def test_who_ended_since_it_was_measured_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the one that was killed a moment before."""
+    with running("true") as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr(processes, "resident", Mock(return_value={ended.pid: 2}))
+        limit = MemoryLimit(ControlGroups(Limits()), 1, Mock(), Mock())
+        limit._hold()  # pyright: ignore[reportPrivateUsage]
+    limit.close()
+    assert limit.verdict(None) == (False, 0)

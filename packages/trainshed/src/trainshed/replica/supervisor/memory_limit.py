@@ -93,15 +93,15 @@ class MemoryLimit:
         if sum(sizes.values()) <= self._limit:
             return
         # Without memory counted twice, and without files, they may be within the limit.
-        for process, size in sizes.items():
-            own = processes.own_memory(process)
-            sizes[process] = size if own < 0 else own
+        sizes |= {pid: own for pid in sizes if (own := processes.own_memory(pid)) >= 0}
         used = sum(sizes.values())
         victim, start, killed_at = self._victim
-        is_dying = victim and (not start or protocol.process_start(victim) == start)
+        is_dying = victim and protocol.process_start(victim) == start
         if used > self._limit and not (is_dying and time.monotonic() < killed_at + _PATIENCE):
             largest = max(sizes, key=lambda process: sizes[process])
             began = protocol.process_start(largest)
+            if not began:
+                return  # It has ended since it was measured.
             # One that takes long to die is counted once.
             self._killed += (largest, began) != (victim, start)
             self._victim = (largest, began, time.monotonic())
