@@ -6,6 +6,9 @@ import random
 import socket
 from pathlib import Path
 
+_drawn = set[int]()
+"""Who was handed one may not listen there yet."""
+
 
 def free_port() -> int:
     (port,) = free_ports(1)
@@ -20,7 +23,7 @@ def free_ports(count: int) -> list[int]:
     # Replicas that share an address have those from 20000 on, and no worker has those of another.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
     ports = range(10_000 + 1_250 * worker, 11_250 + 1_250 * worker)
-    lasting = [port for port in ports if not first <= port <= last] or ports
+    lasting = [p for p in ports if not first <= p <= last and p not in _drawn] or ports
     free: list[int] = []
     with contextlib.ExitStack() as opened:
         for port in random.sample(lasting, len(lasting)):
@@ -29,4 +32,5 @@ def free_ports(count: int) -> list[int]:
             with contextlib.suppress(OSError):
                 opened.enter_context(socket.create_server(("127.0.0.1", port)))
                 free.append(port)
+    _drawn.update(free)
     return free

@@ -27,7 +27,7 @@ from trainshed.buckets.callers import address_with_key
 from trainshed.buckets.gateway import BucketsGateway
 from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketRules, BucketSetup
-from trainshed.replica.system.listening import listen_tcp
+from trainshed.replica.system.listening import hold_tcp, listen_tcp
 
 MIB = 1 << 20
 MODULE = ("-m", "trainshed.buckets")
@@ -56,7 +56,8 @@ class Service:
             tokens=str(self.file),
             rules=rules,
         )
-        self.port = 0
+        self.held = hold_tcp("127.0.0.1", 0)  # Else others could take it between two starts.
+        self.port = self.held.getsockname()[1]
         self.listeners = Listeners()
         self.process: nursery.Forked | None = None
         self.start()
@@ -65,7 +66,6 @@ class Service:
         """Start, or start again at the same address; returns when it listens."""
         if not self.listeners.is_open:
             self.listeners = Listeners.opened(replace(self.setup, port=self.port))
-        self.port, _ = self.listeners.ports()
         descriptors = {
             name: listener.fileno() for name, listener in self.listeners.sockets().items()
         }

@@ -39,9 +39,7 @@ def test_nothing_jumps_while_data_streams(
     """The list of jobs, and a job from its submit over its lines and its progress to its end."""
     gate = make_pipe(commons / "gate")
     listed = enter(form)
-    job = submit(
-        service, container_job(STREAMING.format(gate=str(gate)), pools=(1,), name="streams")
-    )
+    job = submit(service, container_job(STREAMING.format(gate=str(gate)), name="streams"))
     shown = listed.context.new_page()
     for page, path in ((listed, "/"), (shown, f"/jobs/{job}")):
         page.add_init_script(SHIFTS)
@@ -164,6 +162,7 @@ def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
     marked = page.locator("[data-marked]")
     expect(marked).to_contain_text("3 lines marked")
     page.get_by_label("Times").uncheck()
+    page.evaluate("setTimeout = () => 0")  # What the button says then stays until it is read.
     marked.get_by_role("button", name="Copy", exact=True).click()
     expect(marked).to_contain_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "line 100\nline 101\nline 102"
@@ -188,6 +187,7 @@ def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
     linked.keyboard.press("Shift+K")
     expect(linked.locator("[data-marked]")).to_contain_text("2 lines marked")
     assert "to=" in linked.url
+    linked.evaluate("setTimeout = () => 0")
     linked.get_by_role("button", name="Copy", exact=True).press("Enter")
     expect(linked.locator("[data-marked]")).to_contain_text("Copied")
     assert linked.evaluate("navigator.clipboard.readText()").splitlines()[0].endswith(first)

@@ -99,8 +99,7 @@ def test_what_a_notebook_logs_is_read_back(service: Service) -> None:
     """facts/experiments#points"""
     seen = seen_by_sdk(service, _LOGGED)
     assert seen["runs"] == ["r1", "r2"]
-    assert seen["accuracies"] == [0.75, 0.9]
-    assert seen["state"] == "COMPLETE"
+    assert (seen["accuracies"], seen["state"]) == ([0.75, 0.9], "COMPLETE")
     assert seen["params"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
     assert seen["metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
     assert seen["matrix"] == [[3, 1], [0, 4]]

@@ -133,8 +133,7 @@ def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> 
 def test_nothing_of_the_service_reaches_the_program(service: Service, job: str) -> None:
     visitor = Visitor(service, job, "page")
     answer = visitor.ask("/x%20y?a=b", Cookie=f"a=1; {visitor.cookie}; b=2")
-    assert answer.status == 200
-    assert answer.json["first"] == "GET /x%20y?a=b HTTP/1.1"
+    assert (answer.status, answer.json["first"]) == (200, "GET /x%20y?a=b HTTP/1.1")
     assert answer.json["headers"]["cookie"] == "a=1; b=2"
     assert answer.json["headers"]["host"] == visitor.host
     cookies = answer.headers.get_all("Set-Cookie")

@@ -35,7 +35,7 @@ async def test_a_nodes_clock_that_is_off_ends_no_job(tmp_path: Path, port: int, 
     def now() -> float:
         return time.time() + ahead
 
-    engine = new_engine(tmp_path, port, now=now)
+    engine = new_engine(tmp_path, port, now=now, lease=40.0)
     created = round(now() * 1e9)
     started: ReplicaStarted | None = None
     exited: ReplicaExited | None = None

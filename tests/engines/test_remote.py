@@ -100,10 +100,10 @@ class TestRemote(Conformance):
     async def test_a_node_cut_off_from_the_service_is_left_alone(self, stage: Stage) -> None:
         """The cluster says that it is up: what is lost there would be started there again. Told first, so
         that who hears of the loss knows."""
-        lab = lab_of(stage)
-        uid = await stage.run(Program(prints=1, runs=None))
+        lab, uid = lab_of(stage), await stage.run(FOREVER)
         [slot] = await stage.allocate(uid)
         await stage.started(uid)
+        await stage.launch(stage.plan(uid, FOREVER))  # It is not just dialling again now.
         lab.freeze(slot.node, frozen=True)
         try:
             await stage.end(uid)
@@ -295,8 +295,8 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
         await stage.launch(stage.plan(uid, FOREVER))  # It is heard now.
-        await lab.cut_off(stage.engine, slot.node)
         cut = time.monotonic()
+        await lab.cut_off(stage.engine, slot.node)
         try:
             await stage.changed(slot.node, NodeState.GONE)
             end = await stage.end(uid)

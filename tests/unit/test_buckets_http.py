@@ -259,8 +259,7 @@ def test_what_is_not_served_says_so(ask: Ask, method: str, target: str, status: 
     """spec/clients#storage: an unknown verb is never an empty 200, and nothing that gcloud tries again for
     half a minute."""
     answer = ask(method, target)
-    assert answer.status == status
-    assert answer.json["error"]["code"] == status
+    assert (answer.status, answer.json["error"]["code"]) == (status, status)
     assert answer.json["error"]["message"]
 
 

@@ -72,8 +72,7 @@ def test_a_new_row_stands_before_the_failures_and_wins() -> None:
     names = [rule.name for rule in rules]
     assert names.index("bad_node") == names.index("out_of_memory") - 1
     made = row("bad_node", rules)
-    assert made.match.exit_codes == {42, 64, 65, 66}
-    assert made.match.signals == {4, 7, 8}
+    assert (made.match.exit_codes, made.match.signals) == ({42, 64, 65, 66}, {4, 7, 8})
     subject = life(text, 1, 1).exits(WORKER, 65)
     assert subject.rules == ["bad_node"]
     assert subject.replica(WORKER).incarnation == 2

@@ -73,8 +73,7 @@ def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> Non
         {"name": "PATH", "value": "/mine:$(PATH)"},
     ]
     environ = dict(plan(vertex(custom_job(container(env=env)))).environ)
-    assert environ["EPOCHS"] == "3"
-    assert environ["CLOUD_ML_REGION"] == "us-central1"
+    assert (environ["EPOCHS"], environ["CLOUD_ML_REGION"]) == ("3", "us-central1")
     assert environ["SHOWN"] == "3 in us-central1"
     assert environ["PATH"] == "/mine:/opt/bin:/bin"
 

@@ -13,8 +13,7 @@ SHIM = journal.Shim(os.getpid(), protocol.process_start(os.getpid()))
 
 @pytest.fixture
 def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "1" / "workerpool0-0"
-    place.mkdir(parents=True)
+    (place := tmp_path / "1" / "workerpool0-0").mkdir(parents=True)
     monkeypatch.chdir(place)
     return place
 
@@ -82,6 +81,7 @@ def test_an_unfinished_entry_counts_for_nothing_and_spoils_nothing(slot: Path) -
 def test_a_claim_waits_for_a_predecessor_that_ends(
     slot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(journal, "_PATIENCE", 60.0)
     held = journal.try_lock(".")
 
     def end(_: float) -> None:

@@ -174,13 +174,13 @@ def test_whether_somebody_said_where_packages_come_from(
 
 def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:
     """TensorFlow's remarks about missing GPUs are no news of a build; of a failed one they are."""
-    lines: list[str] = []
+    lines: list[str] = []  # Signs of life at most.
     installer = _installer(tmp_path, "false")
     installer.run(["/bin/sh", "-c", "echo no libcudart"], tmp_path, lines.append)
-    assert lines == []
+    assert "libcudart" not in "".join(lines)
     with pytest.raises(InstallFailed, match="no libcudart"):
         installer.run(["/bin/sh", "-c", "echo no libcudart; exit 1"], tmp_path, lines.append)
-    assert lines == []
+    assert "libcudart" not in "".join(lines)
 
 
 def test_a_silent_installer_gives_signs_of_life(

@@ -193,8 +193,7 @@ def test_a_preflight_is_what_a_plan_would_make_of_the_job(world: World) -> None:
     world.wait(wanted, since=NOW)
     admitted = {d.uid: d.nodes for d in world.plan().decisions if isinstance(d, Admit)}
     places = tuple((str(replica), name) for replica, name in admitted.get(wanted.uid, ()))
-    assert answer.places == places
-    assert answer.admitted == bool(places)
+    assert (answer.places, answer.admitted) == (places, bool(places))
 
 
 @given(worlds())

@@ -253,8 +253,7 @@ def test_scheduling_disk_and_the_rest() -> None:
     )
     spec = spec_of(request)
     assert spec.scheduling.max_wait == 1800 * 10**9
-    assert spec.scheduling.timeout == 7200 * 10**9
-    assert spec.scheduling.priority == 7
+    assert (spec.scheduling.timeout, spec.scheduling.priority) == (7200 * 10**9, 7)
     assert spec.pool(0).disk == Disk("pd-standard", 200)
     assert spec.job_dir == "gs://bucket/job"
     assert spec.pool(0).program.args == ("--lr", "0.1")

@@ -106,8 +106,7 @@ def status_of(error: Any) -> Any:
     trailers = dict(list(error.trailing_metadata()))
     status: Any = pool.message_class("google.rpc.Status")()
     status.ParseFromString(trailers[DETAILS])
-    assert status.code == error.code().value[0]
-    assert status.message == error.details()
+    assert (status.code, status.message) == (error.code().value[0], error.details())
     return status
 
 

@@ -100,8 +100,7 @@ async def test_no_new_key_is_made_while_there_are_secrets_of_a_lost_one(
     try:
         await again.store.secrets.add("p1", "db", 1, lambda version: b"sealed with a lost key")
         refused = await again.call("POST", SECRETS, asked())
-        assert refused.status == 400
-        assert refused.error["status"] == "FAILED_PRECONDITION"
+        assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
         assert "from a backup" in refused.error["message"]
         await again.call("DELETE", f"{SECRETS}/db?project=p1")
         assert (await again.result("POST", SECRETS, asked()))["version"] == 2

@@ -43,8 +43,7 @@ async def test_an_upload_is_done_at_once_and_the_first_version_is_the_default(ho
     view = await shown(house, "m1")
     assert {key: view[key] for key in MODEL} == MODEL
     assert (view["name"], view["versionId"]) == (f"{PLACE}/models/m1", "1")
-    assert view["artifactUri"] == "gs://bucket/m"
-    assert view["labels"] == {"a": "b"}
+    assert (view["artifactUri"], view["labels"]) == ("gs://bucket/m", {"a": "b"})
     assert set(view["versionAliases"]) == {"gold", "default"}
     assert view["createTime"] == view["versionCreateTime"] == "2025-10-09T08:53:20Z"
     for version in ("m1%401", "m1@gold", "m1@default"):

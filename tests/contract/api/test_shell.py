@@ -117,8 +117,7 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
         assert await socket.next() == {"exit": 0}
         assert await socket.next() is None
         assert socket.close_code == 1000
-    assert terminal.typed == b"ls\r"
-    assert terminal.sizes == [(10, 20)]
+    assert (terminal.typed, terminal.sizes) == (b"ls\r", [(10, 20)])
     assert terminal.ended
     assert terminal.closed
     assert (await story(house))[1:] == [

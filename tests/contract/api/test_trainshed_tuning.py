@@ -361,8 +361,7 @@ async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
             "custom_task",
         )
         job = view["pipeline"]["job"]
-        assert view["child"]["name"] == job
-        assert view["child"]["parent"] == made
+        assert (view["child"]["name"], view["child"]["parent"]) == (job, made)
         assert "resource" not in view["child"]
         await house.run(job)
         while view["pipeline"]["jobState"] != "RUNNING":

@@ -67,8 +67,7 @@ def test_a_follower_gives_up_at_last(service: FakeService, monkeypatch: pytest.M
     service.on("GET", f"{JOBS}/7/watch", Stream([job()]))
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True))
     result = service.cli("jobs", "logs", "-f", "7")
-    assert result.exit_code == 1
-    assert result.stdout == "workerpool0-0  line 0\n"
+    assert (result.exit_code, result.stdout) == (1, "workerpool0-0  line 0\n")
     assert result.stderr.count(GONE) == 1
     assert "when the service is back: trainshed jobs logs -f 7" in result.stderr
 

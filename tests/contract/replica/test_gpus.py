@@ -24,8 +24,7 @@ _SOURCE = Path(__file__).with_name("fake_nvml.c")
 @pytest.fixture
 def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[spawner.ZygoteHandle]:
     """One that finds a driver's library which the test has made."""
-    compiler = shutil.which("cc")
-    if compiler is None:
+    if (compiler := shutil.which("cc")) is None:
         pytest.skip("there is no C compiler (cc) to make a driver's library with")
     place = tmp_path / "driver"
     place.mkdir()
@@ -44,7 +43,8 @@ def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[spawner.
 
 
 def entries(place: Place) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (place.logs / usage.FILE).read_text().splitlines()]
+    whole, _, _ = (place.logs / usage.FILE).read_text().rpartition("\n")  # One may be half written.
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def run(place: Place, program: str, *gpus: str, **fields: object) -> Any:

@@ -119,8 +119,7 @@ def test_an_image_is_unpacked_once_with_all_it_says_of_itself(shop: Shop, refere
     images = shop.images()
     assert images.ready(reference) is None
     image = prepare(images, reference, lines.append)
-    assert image.digest == identity
-    assert image.entrypoint == ("/bin/sh", "-c")
+    assert (image.digest, image.entrypoint) == (identity, ("/bin/sh", "-c"))
     assert image.command == ("id",)
     assert ("GREETING", "hello there") in image.environ
     assert (image.workdir, image.user) == ("/home/ada", "ada")

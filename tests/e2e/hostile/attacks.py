@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import select
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,11 @@ def attack(yard: Yard) -> Attack:
     # The first one: the environment of all of them may have to be made.
     yard.service.finish(failed, 300)
     endpoint = yard.heard(other, "ENDPOINT")
+    # What it leaves is taken care of after its end is told.
+    deadline = time.monotonic() + 60
+    while not yard.service.call("GET", f"/trainshed/v1/jobs/{failed}")["autopsies"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     name = f"hostile-{uuid.uuid4().hex}"
     with yard.listening(name):
         at_home = yard.home_file()
@@ -57,14 +63,8 @@ def attack(yard: Yard) -> Attack:
         memory = max(memory, _peak(shim))
     os.close(handle)
     view = yard.service.finish(job, 60)
-    return Attack(
-        job,
-        verdicts,
-        json.loads(results["WHY"]),
-        json.loads(results["CONTROLS"]),
-        memory,
-        view["error"],
-    )
+    why, controls = (json.loads(results[word]) for word in ("WHY", "CONTROLS"))
+    return Attack(job, verdicts, why, controls, memory, view["error"])
 
 
 def _peak(process: int) -> int:

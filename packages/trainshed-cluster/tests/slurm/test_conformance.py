@@ -49,7 +49,7 @@ def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(
         slots = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, node="node1")
         assert {slot.node for slot in slots} == {"node2"}
         plans = [stage.plan(uid, Program(prints=1), slot.replica) for slot in slots]
-        await stage.engine.launch(plans)
+        await stage.launch(*plans)
         for slot in slots:
             assert (await stage.exited(uid, slot.replica)).exit.exit_code == 0
         [nodes] = [event.nodes for event in stage.events if isinstance(event, NodesChosen)]

@@ -46,15 +46,14 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
 def test_a_gang_meets_loses_a_worker_and_goes_on_in_place(
     slurm_lab: SlurmLab, service: Service
 ) -> None:
-    script = "import os, time\nprint('uid', os.getuid(), flush=True)\n"
-    waits = "while not os.path.exists('second'):\n    open('second', 'w').close()\n    time.sleep(600)\n"
+    # It may be killed as soon as it has printed.
+    marks = "import os, time\nfirst = not os.path.exists('second')\nopen('second', 'w').close()\n"
+    waits = "print('uid', os.getuid(), flush=True)\ntime.sleep(600 * first)\n"
     gang = submit(service, container_job(GANG, pools=(1, 2)))
-    restarted = submit(service, container_job(script + waits))
+    restarted = submit(service, container_job(marks + waits))
     assert service.finish(gang)["state"] == "SUCCEEDED", timeline(service, gang)
-    lines = service.lines(gang)
-    assert len(lines) == 3 and {line.rpartition(" port ")[0] for line in lines} == {
-        f"uid {NOBODY} peers 3"
-    }
+    lines = [line.rpartition(" port ")[0] for line in service.lines(gang)]
+    assert lines == [f"uid {NOBODY} peers 3"] * 3
     for line in service.follow(restarted):
         if line == f"uid {NOBODY}":
             break

@@ -86,8 +86,7 @@ async def test_a_drill_is_ordered(
     assert isinstance(event, DrillOrdered)
     drill = event.drill
     assert drill.kind is DrillKind.KILL
-    assert drill.replica == ReplicaId(0, 0)
-    assert drill.at_line == at_line
+    assert (drill.replica, drill.at_line) == (ReplicaId(0, 0), at_line)
 
 
 async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Browser) -> None:

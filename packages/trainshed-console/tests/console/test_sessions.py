@@ -216,8 +216,7 @@ async def test_no_answer_of_the_port_signs_a_browser_out(
     """Browsers forget credentials at a 401, so that any page could sign their owner out by a link."""
     for path in ("/trainshed/v1/status", "/v1/projects/p1/locations/us-central1/customJobs"):
         answer = await browser.get(path)
-        assert answer.status == 403
-        assert answer.error["status"] == "UNAUTHENTICATED"
+        assert (answer.status, answer.error["status"]) == (403, "UNAUTHENTICATED")
         assert (await Browser(house).get(path)).status == 401
 
 

@@ -6,6 +6,7 @@ import signal
 from tests.contract.engines.conftest import House
 from tests.contract.engines.warm.running import WARM, how_it_began, preloaded, preloader_of, start
 from tests.contract.engines.warm.runtimes import ToyRuntime
+from tests.waiting import until
 
 
 async def test_what_cannot_be_forked_begins_cold_and_says_why(
@@ -45,14 +46,13 @@ async def test_who_cannot_have_a_preloaders_imports_begins_cold_and_is_told_why(
 async def test_a_killed_preloader_costs_no_program(house: House, runtime: ToyRuntime) -> None:
     await preloaded(house, runtime)
     runs = await start(house, runtime, "late", warm=runtime.warm())
-    stopped = preloader_of()
-    os.kill(stopped, signal.SIGSTOP)
-    several = range(3)
-    uids = [await start(house, runtime, "coded", warm=runtime.warm()) for _ in several]
+    os.kill(stopped := preloader_of(), signal.SIGSTOP)
+    uids = [await start(house, runtime, "coded", warm=runtime.warm()) for _ in range(3)]
     os.kill(stopped, signal.SIGKILL)
     assert (await house.exit(runs)).exit.exit_code == 0
     assert [(await house.exit(uid)).exit.exit_code for uid in uids] == [3] * len(uids)
     assert "started cold: " in " ".join([await how_it_began(house, uid) for uid in uids])
+    await until(lambda: not house.engine._preloaders._found)  # pyright: ignore[reportPrivateUsage] - it is seen late
     assert await preloaded(house, runtime) == WARM
 
 
