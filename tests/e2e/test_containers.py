@@ -104,8 +104,7 @@ def test_the_images_user_runs_the_program_and_owns_what_it_writes(yard: Yard) ->
     state, lines = yard.run({"containerSpec": {"imageUri": image}})
     assert state == "SUCCEEDED", lines
     user, group, home, owner, *rest = lines
-    assert home == "/home/ada"
-    assert owner == user
+    assert (home, owner) == ("/home/ada", user)
     if user == "0":
         # An ordinary user's service has one user only, whom programs find to be root.
         assert os.geteuid() != 0

@@ -23,8 +23,7 @@ def test_the_node_client(service: Service, node_modules: Path, tmp_path: Path) -
     done = execute(*words, env=variables, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
-    assert seen["pages"] == 2
-    assert seen["listed"] == list(reversed(seen["created"]))
+    assert (seen["pages"], seen["listed"]) == (2, list(reversed(seen["created"])))
     assert seen["state"] == "JOB_STATE_CANCELLED"
     assert [seen[kind]["code"] for kind in ("gone", "wrong", "long")] == [5, 3, 3]
     assert seen["wrong"]["fields"] == ["display_name", "job_spec.worker_pool_specs"]

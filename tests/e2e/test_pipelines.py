@@ -156,8 +156,7 @@ def test_a_package_leaves_a_second_version(ran: dict[str, Any], service: Service
     assert (package["version"], package["aliases"]) == ("2", ["candidate"])
     assert left(service, package["uri"]) == ["--depth", "2"]
     assert sorted(ran["versions"]) == [["1", ["default"]], ["2", ["candidate"]]]
-    assert ran["default"] == ran["script"]["uri"]
-    assert ran["candidate"] == package["uri"]
+    assert (ran["default"], ran["candidate"]) == (ran["script"]["uri"], package["uri"])
 
 
 def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any]) -> None:

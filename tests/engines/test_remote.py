@@ -178,6 +178,7 @@ class TestRemote(Conformance):
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
         for replica in both:
             await stage.started(uid, replica)
+        [hold] = lab.cluster.held()
         lab.cluster.mark(there, "withheld", True)
         lab.cluster.mark(there, "stepless", True)
         lab.end_agents(there)
@@ -199,6 +200,12 @@ class TestRemote(Conformance):
         await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
         await stage.started(uid, SECOND_REPLICA, incarnation=2)
         assert not stage.ends(uid, incarnation=2)
+        # What it has by then is asked for by nobody else, though one hold had both.
+        lab.cluster.mark(there, "withheld", True)
+        await lab.cluster.give_back(HoldName.parse(hold))
+        await stage.end(uid, incarnation=2)
+        await stage.launch(stage.plan(uid, FOREVER, incarnation=3))
+        await stage.started(uid, incarnation=3)
 
     @staged
     async def test_a_node_that_is_taken_out_of_a_hold_is_asked_for_anew(self, stage: Stage) -> None:

@@ -52,8 +52,7 @@ async def test_a_running_job_tells_what_it_uses(house: House) -> None:
     assert (primary["cpus"], primary["mostCpus"]) == (0.1, 2.0)
     assert primary["meanCpus"] == pytest.approx(5.5 / 13, abs=0.001)
     assert (primary["memoryBytes"], primary["peakMemoryBytes"]) == (60 * MIB, 70 * MIB)
-    assert primary["limitBytes"] == 1000 * MIB
-    assert primary["diskBytes"] == 9 * MIB
+    assert (primary["limitBytes"], primary["diskBytes"]) == (1000 * MIB, 9 * MIB)
     assert [point["cpus"] for point in primary["points"]] == [0.5, 2.0, 0.1]
     assert [point["diskBytes"] for point in primary["points"]] == [0, 7 * MIB, 9 * MIB]
     assert (worker["state"], worker["sampleTime"]) == ("RUNNING", "")

@@ -56,8 +56,7 @@ async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None
     assert view["trainingTaskMetadata"] == {"backingCustomJob": f"{PLACE}/customJobs/1001"}
     assert await house.result("GET", f"/v1/{view['name']}") == view
     child = await house.result("GET", f"/v1/{PLACE}/customJobs/1001")
-    assert child["displayName"] == "pipeline-custom-job"
-    assert child["labels"] == {"team": "a"}
+    assert (child["displayName"], child["labels"]) == ("pipeline-custom-job", {"team": "a"})
     assert child["jobSpec"] == inputs()
     (stored,) = await house.store.reader.children(JobUid(1000))
     assert isinstance(stored, Job) and stored.parent is not None

@@ -58,8 +58,7 @@ async def test_what_was_random_is_random_in_each_program(house: House, runtime: 
     assert first != second
     assert key != other_key
     # Told in docs/warm-starts.md: what an import has kept is shared, the seed of hashes as well.
-    assert frozen == same
-    assert seed == same_seed
+    assert (frozen, seed) == (same, same_seed)
 
 
 async def test_what_a_program_that_began_warm_left_can_be_looked_at(

@@ -74,11 +74,13 @@ class AgentStarter:
     ) -> None:
         """Acquire a part's hold, unless it is held, and start agents there. Raises EngineUnavailable,
         ClusterRefused, ClusterUnavailable."""
+        here = {agent.node for agent in agents}
         try:
             if hold is None:
                 name = hold_name(self._options.identity, gang.record, part)
-                hold = await self._cluster.acquire(name, gang.record.parts[part])
-            if left := {agent.node for agent in agents} - set(hold.nodes):
+                some = [need for need in gang.record.parts[part] if need.node in here]
+                hold = await self._cluster.acquire(name, some)
+            if left := here - set(hold.nodes):
                 await self._hold_anew(gang, part, hold)
                 raise ClusterUnavailable(f"{hold.name} has {', '.join(sorted(left))} no more")
             inputs = await asyncio.to_thread(self._inputs, gang.record, agents)
@@ -99,9 +101,9 @@ class AgentStarter:
         async with self._attempts.lock(gang.key):
             requests = taken_out(gang, part, hold.nodes)
             record = without_needs(self.moved(gang.record, requests), part, hold.nodes)
+            if all(seat.is_vacant or seat.part != part for seat in record.seats):
+                await self._cluster.give_back(hold.name)
             await self._attempts.write(gang, record)
-        if all(seat.is_vacant or seat.part != part for seat in record.seats):
-            await self._cluster.give_back(hold.name)
 
     async def require_startable(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> None:
         """Wait until agents may be started at the given (part, node) places, if earlier ones there ended
@@ -159,9 +161,7 @@ class AgentStarter:
 
     def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
         reports = self._cluster.report().nodes
-        report = next(
-            (report_of for report_of in reports if report_of.node.name == agent.node), None
-        )
+        report = next((report for report in reports if report.node.name == agent.node), None)
         if report is None:
             raise EngineUnavailable(f"the cluster does not list node {agent.node} any more")
         return self._options.agent(

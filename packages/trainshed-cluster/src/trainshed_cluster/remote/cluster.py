@@ -180,7 +180,7 @@ class Cluster(Protocol):
         """Hold those resources on those nodes, all or nothing. With `avoid` the cluster chooses as many other
         nodes instead; the first call for a name decides which to avoid. An existing hold of that name is
         returned as it is. Waits for as long as the cluster makes it wait; a cancelled call leaves nothing
-        held. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
+        held that was not before. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
         ...
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
