@@ -424,8 +424,7 @@ def test_content_is_no_page_of_the_port(service: Service) -> None:
             assert "content-disposition" not in headers
             assert headers["content-type"] == "text/html"
     # Nor is any other answer.
-    others = ("/bucket-q/x", "/bucket-p", "/nothing/<script>", "/storage/v1/b/bucket-p/o")
-    others += ("/storage/v9/x",)
+    others = "/bucket-q/x", "/bucket-p", "/no/<script>", "/storage/v1/b/bucket-p/o", "/storage/v9/x"
     for path, sent in itertools.product(others, ({}, service.bearer, {"Host": "evil.example"})):
         _, headers, _ = plain(service.port, "GET", path, headers=sent)
         assert headers["content-security-policy"] == "sandbox; default-src 'none'"

@@ -58,12 +58,8 @@ if os.environ["RANK"] == "0":
         for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
             server.accept()
 else:
-    while True:
-        try:
-            socket.create_connection(place).close()
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.02)
+    while socket.socket().connect_ex(place):
+        time.sleep(0.02)
 """
 )
 """With lines that are cut in the midst of a secret. The primary ends last: its end is that of all others."""

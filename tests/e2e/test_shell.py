@@ -185,10 +185,7 @@ def test_what_a_failed_job_left(service: Service, tmp_path: Path) -> None:
     ]
     job = submit(service, body)
     assert service.finish(job, 120)["state"] == "FAILED"
-    # What a job leaves is taken care of after its end is told.
-    deadline = time.monotonic() + 30
-    while not service.call("GET", f"/trainshed/v1/jobs/{job}")["autopsies"]:
-        assert time.monotonic() < deadline
+    service.wait_for_autopsy(job)
     described = run(service, "describe", job)
     assert f"trainshed jobs autopsy {job} workerpool0-0".encode() in described.stdout
     look = "cat notes.txt; echo; echo $EPOCHS $SERVICE_PASSWORD"

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import select
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +35,7 @@ def attack(yard: Yard) -> Attack:
     # The first one: the environment of all of them may have to be made.
     yard.service.finish(failed, 300)
     endpoint = yard.heard(other, "ENDPOINT")
-    # What it leaves is taken care of after its end is told.
-    deadline = time.monotonic() + 60
-    while not yard.service.call("GET", f"/trainshed/v1/jobs/{failed}")["autopsies"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    yard.service.wait_for_autopsy(failed)
     name = f"hostile-{uuid.uuid4().hex}"
     with yard.listening(name):
         at_home = yard.home_file()
