@@ -47,7 +47,7 @@ CEILINGS: Final = {
     "lines that one machine needs": 84_708,
     "lines of code": 77_381,
     "lines of code on the way of a start": 8_706,
-    "lines of tests": 93_526,
+    "lines of tests": 93_527,
     "settings of the service": 48,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,

@@ -117,11 +117,11 @@ class Service:
         """Wait for the end of a job; the last view. Fails if it has not come after so many seconds."""
         return list(self.watch(job_id, seconds))[-1]
 
-    def wait_for_autopsy(self, job_id: str, seconds: float = 60) -> None:
+    def wait_for_autopsy(self, job_id: str) -> None:
         """Wait for what a failed job left: it is taken care of after its end is told."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + 60
         while not self.call("GET", f"/trainshed/v1/jobs/{job_id}")["autopsies"]:
-            assert time.monotonic() < end, f"{job_id} left nothing within {seconds} s"
+            assert time.monotonic() < end, f"{job_id} left nothing within a minute"
             time.sleep(0.05)
 
     def lines(self, job_id: str, replica: str | None = None) -> list[str]:

@@ -49,7 +49,7 @@ FAIL = SHOW + "\nraise RuntimeError('no access with ' + value)\n"
 TOGETHER = (
     SHOW
     + """
-import socket, time
+import errno, socket, time
 for room in range(0, 100, 7):
     print("x" * (65536 - room) + value + "y" * 70000)
 place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -58,7 +58,8 @@ if os.environ["RANK"] == "0":
         for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
             server.accept()
 else:
-    while socket.socket().connect_ex(place):
+    while error := socket.socket().connect_ex(place):
+        assert error == errno.ECONNREFUSED, os.strerror(error)
         time.sleep(0.02)
 """
 )
