@@ -27,6 +27,38 @@ def test_tiers_use_known_machines() -> None:
     )
 
 
+def test_tiers_cost_the_sum_of_their_machines() -> None:
+    """facts/machines#ml-units."""
+    prices = {"BASIC": 0.3878, "STANDARD_1": 4.0571, "PREMIUM_1": 33.7829, "BASIC_GPU": 1.6939}
+    for tier, pools in machines.predefined_tiers().items():
+        units = [
+            machines.units_per_hour(
+                pool.machine_type, pool.accelerator_type or "", pool.accelerator_count
+            )
+            * pool.count
+            for pool in pools
+        ]
+        assert sum(units) == pytest.approx(prices[tier], abs=1e-3)
+
+
+def test_machines_and_accelerators_outside_the_price_list_cost_something() -> None:
+    """A program that reads `consumedMLUnits` of a finished job must find it."""
+    assert machines.units_per_hour("e2-standard-8") == pytest.approx(2 * 0.3878)
+    plain = machines.units_per_hour("a2-highgpu-1g")
+    with_gpu = machines.units_per_hour("a2-highgpu-1g", "NVIDIA_TESLA_A100", 1)
+    assert (plain, with_gpu - plain) == pytest.approx((12 * 0.3878 / 4, 5.0612))
+
+
+def test_consumed_units() -> None:
+    """facts/machines#ml-units: started minutes, ten node-minutes at least, as seen on a job of 6m26s."""
+    minute = machines.MINUTE
+    assert machines.consumed_units([0.3878], 386 * minute // 60) == 0.06
+    assert machines.consumed_units([0.3878] * 3, 5 * minute) == 0.1
+    assert machines.consumed_units([0.3878], 60 * minute) == 0.39
+    assert machines.consumed_units([0.3878], 0) == 0
+    assert machines.consumed_units([], minute) == 0
+
+
 def test_every_listed_image_is_read() -> None:
     """facts/packaging#images: 91 images, in each of the three multi-regions."""
     assert len(images.listed_images()) == 91

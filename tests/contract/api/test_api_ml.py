@@ -26,10 +26,11 @@ async def test_create_and_get(house: House) -> None:
     assert (view["jobId"], view["state"], view["labels"]) == ("job_1", "QUEUED", {"a": "b"})
     assert view["createTime"] == "2025-10-09T08:53:20Z"
     assert view["etag"]
-    assert "trainingOutput" not in view
+    assert view["trainingOutput"] == {}, "programs read it in every state"
     training_input = ml_job(scaleTier="STANDARD_1")["trainingInput"]
     assert view["trainingInput"] == training_input
     assert await house.result("GET", f"{JOBS}/job_1") == view
+    assert (await house.result("GET", JOBS))["jobs"] == [view]
     assert house.woken == [1000]
 
 
@@ -65,6 +66,8 @@ async def test_a_finished_job_tells_how_it_ended(house: House) -> None:
         "The replica master 0 exited with a non-zero status of 1."
     )
     assert (view["startTime"], view["endTime"]) == ("2025-10-09T08:53:20Z", "2025-10-09T09:08:20Z")
+    assert view["trainingOutput"] == {"consumedMLUnits": 0.1}, "15 minutes of n1-standard-4"
+    assert (await house.result("GET", JOBS))["jobs"] == [view]
 
 
 async def test_a_cancelled_job_tells_why(house: House) -> None:
@@ -74,7 +77,7 @@ async def test_a_cancelled_job_tells_why(house: House) -> None:
     view = await house.result("GET", f"{JOBS}/job_1")
     assert view["state"] == "CANCELLED"
     assert view["errorMessage"] == "The job was cancelled by the user."
-    assert "trainingOutput" not in view, "it never ran"
+    assert view["trainingOutput"] == {}, "it never ran"
     again = await house.call("POST", f"{JOBS}/job_1:cancel", {})
     assert (again.status, again.error["status"]) == (400, "FAILED_PRECONDITION")
 

@@ -143,6 +143,17 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
     assert "finalMetric" not in output["trials"][3]
 
 
+async def test_an_ended_search_consumed_what_its_trials_ran(house: House) -> None:
+    """facts/machines#ml-units: a trial of a second costs ten node-minutes, also in a list."""
+    await created(house)
+    await tried(house)
+    await over(house, next_trial=7)
+    view = await house.result("GET", f"{JOBS}/census")
+    # Trial 6 started in the moment in which the search ended.
+    assert view["trainingOutput"]["consumedMLUnits"] == 0.3
+    assert (await house.result("GET", JOBS))["jobs"][0]["trainingOutput"]["consumedMLUnits"]
+
+
 async def test_jobs_of_trials_are_read_and_cancelled_but_not_listed(house: House) -> None:
     await created(house)
     await tried(house)

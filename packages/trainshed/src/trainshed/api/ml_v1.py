@@ -34,6 +34,7 @@ from trainshed.api.resources.submission import (
     new_job,
     store_works,
 )
+from trainshed.core.catalog.machines import consumed_units, units_per_hour
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.lifecycle.records import Job
@@ -312,8 +313,12 @@ def set_outputs(
     set_micros(view.create_time, record.created)
     set_micros(view.start_time, record.started)
     set_micros(view.end_time, record.ended)
+    # Programs read `trainingOutput` of a job in any state: it is `{}` until there is a result.
+    view.training_output.SetInParent()
     if isinstance(record, TuningJob):
         _set_tuning_output(view.training_output, record, evidence)
+    elif isinstance(record, Job) and record.ended:
+        view.training_output.consumed_ml_units = _consumed(record.spec, record.started, record.ended)
     if message := _error_message(record):
         view.error_message = message
     view.labels.clear()
@@ -330,6 +335,24 @@ def _set_tuning_output(output: Any, record: TuningJob, evidence: Evidence) -> No
     states = {job.parent.trial: job.state for job in evidence.jobs if job.parent is not None}
     for trial in sorted(evidence.trials, key=lambda trial: _rank(trial, metric)):
         _set_trial(output.trials.add(), trial, metric, states.get(trial.number))
+    if record.ended:
+        trials = (
+            _consumed(record.spec.trial, trial.started, trial.ended or record.ended)
+            for trial in evidence.trials
+        )
+        output.consumed_ml_units = round(sum(trials), 2)
+
+
+def _consumed(spec: JobSpec, started: int, ended: int) -> float:
+    """Return the ML units that a job used between two moments in nanoseconds; `started` 0 = it never ran."""
+    nodes: list[float] = []
+    for pool_ in spec.pools:
+        devices = pool_.machine.accelerators
+        rate = units_per_hour(
+            pool_.machine.type, devices.type if devices else "", devices.count if devices else 0
+        )
+        nodes += [rate] * pool_.replica_count
+    return consumed_units(nodes, ended - started if started else 0)
 
 
 def _rank(trial: Trial, metric: Metric) -> tuple[int, float, int]:

@@ -1,12 +1,11 @@
-"""Machine types: the size of each, how much of its memory a replica may use, and which accelerators go with
-it.
+"""Machine types: size, usable memory, price in ML units, and the accelerators that each type supports.
 
 Source: facts/machines#accelerators; for the K80 older tables, since the samples of both services still ask
 for it. Published gigabytes are GiB. TPUs are left out: no node has any.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -119,6 +118,42 @@ def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
         )
         for name, pools in table("tiers")["tiers"].items()
     }
+
+
+MINUTE = 60 * 10**9
+_MINIMUM_NODE_MINUTES = 10
+_BASE_MACHINE = "n1-standard-4"
+_BASE_ACCELERATOR = "NVIDIA_TESLA_V100"
+
+
+def units_per_hour(machine_type: str, accelerator_type: str = "", accelerator_count: int = 0) -> float:
+    """Return the ML units that one node costs per hour (facts/machines#ml-units). A legacy type's price
+    includes its accelerators. Types that are not in the price list count as n1-standard vCPUs and V100s.
+    """
+    data = table("ml_units")
+    if machine_type in data["legacy"]:
+        return data["legacy"][machine_type]
+    prices, machine = data["computeEngine"], machine_types().get(machine_type)
+    vcpus = machine.vcpus if machine is not None else 0
+    per_vcpu = prices[_BASE_MACHINE] / machine_types()[_BASE_MACHINE].vcpus
+    devices = data["accelerators"].get(accelerator_type, data["accelerators"][_BASE_ACCELERATOR])
+    return prices.get(machine_type, vcpus * per_vcpu) + devices * accelerator_count
+
+
+def consumed_units(nodes: Iterable[float], running: int) -> float:
+    """Return the ML units of a job, as `ml` v1 reports them. Its `nodes` (units per hour) ran for `running`
+    nanoseconds.
+
+    Started minutes count as whole minutes, with a minimum of ten node-minutes per job. The sum is rounded to
+    two decimals, like the public service's.
+    """
+    rates = list(nodes)
+    minutes = -(-max(running, 0) // MINUTE)
+    node_minutes = minutes * len(rates)
+    if node_minutes == 0:
+        return 0.0
+    units = sum(rates) * minutes / 60
+    return round(units * max(1.0, _MINIMUM_NODE_MINUTES / node_minutes), 2)
 
 
 K80 = "NVIDIA_TESLA_K80"
