@@ -7,6 +7,7 @@ its name alone.
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,6 +35,9 @@ from trainshed_cluster.slurm.routes import Routes
 
 OLD_SECONDS = 43200
 """Age of an allocation that no further attempt adopts."""
+MAX_ESTIMATE: Final = 30 * 86400
+"""How many seconds ahead an expected start may be. Slurm expects a job without a time limit to run for a
+year, so that its estimates behind such a job are placeholders."""
 _NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
 """What is told of a job that the scheduler has not come to."""
 _WORDS = {
@@ -93,13 +97,13 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
     if words is None:
         return None
     nodes = "its node" if job.node_count == 1 else f"its {job.node_count} nodes"
+    is_estimate = job.starts is not None and now < job.starts <= now + MAX_ESTIMATE
     return Delay(
         WaitReason.CLUSTER,
         f"Slurm has not given {nodes} yet: {words} ({job.reason})",
         word=job.reason,
         position=None if before is None else before + 1,
-        # An estimate in the past is useless.
-        expected=job.starts * 10**9 if job.starts and job.starts > now else None,
+        expected=job.starts * 10**9 if job.starts and is_estimate else None,
     )
 
 

@@ -72,7 +72,8 @@ def test_a_recorded_cluster_is_read() -> None:
     assert seen.jobs[HELD].nodes == ("node1", "node2")
     assert seen.jobs[WAITING].reason == "Resources" and seen.jobs[WAITING].pending
     assert [*seen.report.delays] == [WAITING]
-    assert seen.report.delays[WAITING].expected == 1_826_840_650 * 10**9
+    # Slurm's estimate is a year ahead, because nothing there has a time limit.
+    assert seen.report.delays[WAITING].expected is None
     first, second, third = seen.report.nodes
     mib = 1 << 20
     # What the hold has is this service's; what somebody else's job has is not.

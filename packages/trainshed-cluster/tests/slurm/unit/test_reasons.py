@@ -4,7 +4,13 @@ import pytest
 
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.failure.evidence import Cause
-from trainshed_cluster.slurm.look import count_before, delay_of, end_of, reason_in_words
+from trainshed_cluster.slurm.look import (
+    MAX_ESTIMATE,
+    count_before,
+    delay_of,
+    end_of,
+    reason_in_words,
+)
 from trainshed_cluster.slurm.queries import list_pending
 from trainshed_cluster.slurm.records import Job, Pending
 
@@ -50,9 +56,27 @@ def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:
         seen.message == "Slurm has not given its 3 nodes yet: what it needs is in use (Resources)"
     )
     assert (seen.position, seen.expected) == (5, 160 * 10**9)
-    passed = delay_of(job("Resources", 60), 4, 100)
-    assert passed is not None and passed.expected is None
     assert delay_of(job("None"), 0, 100) is None, "it has not been looked at yet"
+
+
+@pytest.mark.parametrize(
+    ("starts", "is_shown"),
+    [
+        (None, False),
+        (60, False),
+        (100, False),
+        (101, True),
+        (100 + MAX_ESTIMATE, True),
+        # Behind a job without a time limit, which has just started or has run for months.
+        (100 + 365 * 86400, False),
+        (100 + 200 * 86400, False),
+    ],
+)
+def test_past_and_placeholder_start_estimates_are_left_out(
+    starts: int | None, is_shown: bool
+) -> None:
+    delay = delay_of(job("Resources", starts), 4, 100)
+    assert delay is not None and (delay.expected is not None) == is_shown
 
 
 def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() -> None:

@@ -230,7 +230,8 @@ class Service:
         self._app.lag.start()
 
     async def _take_over(self) -> None:
-        """Note the jobs that ran on while there was no service, and add that to their timelines."""
+        """Add the absence of the service to the timelines of jobs that had an attempt. The engine reports
+        later which of their programs survived."""
         self._taken_over = [job for job in self._app.controller.running() if job.attempt]
         if not self._last_sign:
             return
@@ -239,7 +240,8 @@ class Service:
         entry = TimelineEntry(
             now,
             "service_away",
-            f"The service was away, for {duration(away)} at most; the job ran on and is taken over.",
+            f"The service was away for at most {duration(away)}, and has taken the job over. Programs that "
+            "are still running continue; the timeline shows which ones have ended.",
             {"since": self._last_sign, "until": now},
         )
         await self._bootstrap.store.intake.tell([job.uid for job in self._taken_over], entry)

@@ -210,7 +210,7 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
         say(f"You are signed in at {login['url']}, where commands go: trainshed login --forget")
     if taken_over := document["taken_over"]:
         names = first_few(taken_over, _NAMED)
-        say(f"Taken over: {counted(len(taken_over), 'job')} that ran on ({names}).")
+        say(f"Taken over: {counted(len(taken_over), 'job')} ({names}).")
     if is_loopback(settings.host):
         return
     say(f"Add a person: trainshed tokens create EMAIL --role roles/aiplatform.user{option}")
