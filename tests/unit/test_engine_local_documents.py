@@ -199,3 +199,29 @@ def test_no_program_gets_more_processes_than_its_share_of_the_machine() -> None:
     ):
         shared = replace(GROUND, rules=ProgramRules(max_processes=setting))
         assert document(host=host, shared=shared).limits.pids_limit == wanted
+
+
+@pytest.mark.parametrize(
+    ("replica", "environ", "port"),
+    [
+        (REPLICA, {}, 23456),
+        (ReplicaId(0, 0), {"MASTER_ADDR": "host-a"}, 23456),
+        (ReplicaId(0, 0), {"MASTER_ADDR": "localhost"}, None),
+        (ReplicaId(2, 0), {}, None),  # A reducer or parameter server.
+        (REPLICA, {"MASTER_ADDR": "localhost"}, None),
+        (REPLICA, {"MASTER_ADDR": "host-a"}, None),
+        (REPLICA, {"MASTER_ADDR": "127.64.0.8"}, 23456),
+        (REPLICA, {"MASTER_PORT": "auto"}, None),
+        (REPLICA, {"MASTER_PORT": "29500"}, 29500),
+    ],
+)
+def test_the_master_port_belongs_to_the_primary(
+    replica: ReplicaId, environ: dict[str, str], port: int | None
+) -> None:
+    """spec/program#ranks. A job that sets an address of its own has a world of its own."""
+    variables = {"MASTER_ADDR": "host-b", "MASTER_PORT": "23456"} | environ
+    plan = replace(PLAN, replica=replica, environ=(*PLAN.environ, *variables.items()))
+    network = document(plan=plan).network
+    assert (network.master_port, network.is_primary) == (port, replica.is_primary)
+    without = replace(HOST, level=protocol.LEVEL_SESSION)
+    assert document(host=without, plan=plan).network.master_port is None

@@ -15,7 +15,9 @@ import pytest
 from tests.contract.replica.conftest import Place
 from tests.contract.replica.relays import own_address
 from tests.isolation import strongest
+from tests.ports import free_port
 from trainshed.replica.sandbox import call_filter
+from trainshed.replica.supervisor import sidecars
 from trainshed.replica.system import kernel
 from trainshed.serve import certificates
 
@@ -307,3 +309,48 @@ tell(another=bind(("{ANOTHERS}", 0)), kept=bind(("0.0.0.0", {KEPT})))
     answers = told(place, asks)
     assert isinstance(answers["another"], int)
     assert isinstance(answers["kept"], int)
+
+
+def rank_notes(place: Place, program: str, **fields: object) -> list[str]:
+    """Texts of the notes on rank 0 that a program caused."""
+    line = place.run(sys.executable, "-u", "-c", ASKS + program, **(FIELDS | fields))
+    texts: list[str] = []
+    while (message := line.hear("note", "exited"))["e"] == "note":
+        if message["name"] == sidecars.RANK_CLAIMED:
+            texts.append(message["text"])
+    assert message["record"]["exit_code"] == 0, message["record"]["tail"]
+    return texts
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_a_second_rank_0_is_noted_once(place: Place, host: str) -> None:
+    """spec/program#ranks: rank 0 listens on MASTER_PORT, and a worker has another rank."""
+    port = free_port()
+    # The second bind fails, as in a job whose primary already listens.
+    program = f"one = socket.socket(); one.bind(({host!r}, {port})); bind(({host!r}, {port}))"
+    (text,) = rank_notes(place, program, master_port=port)
+    assert f"port {port}" in text
+    assert "NODE_RANK" in text
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "bind(('0.0.0.0', 0)); bind(('0.0.0.0', {other})); bind('/tmp/s', socket.AF_UNIX)",
+        "one = socket.socket(); one.connect_ex(('127.0.0.1', {port}))",
+        "one = socket.socket(); call(49, one.fileno(), b'x', 1)",
+    ],
+)
+def test_other_calls_claim_no_rank(place: Place, program: str) -> None:
+    port = free_port()
+    text = program.format(port=port, other=free_port())
+    assert rank_notes(place, text, master_port=port) == []
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_only_a_second_rank_0_of_the_primary_is_noted(place: Place, count: int) -> None:
+    """Processes that a program starts inherit RANK=0, unless it sets their ranks."""
+    port = free_port()
+    program = f"one = socket.socket(); one.bind(('0.0.0.0', {port}))"
+    program += f"; bind(('0.0.0.0', {port}))" * (count - 1)
+    assert len(rank_notes(place, program, master_port=port, is_primary=True)) == count - 1

@@ -318,7 +318,9 @@ def set_outputs(
     if isinstance(record, TuningJob):
         _set_tuning_output(view.training_output, record, evidence)
     elif isinstance(record, Job) and record.ended:
-        view.training_output.consumed_ml_units = _consumed(record.spec, record.started, record.ended)
+        view.training_output.consumed_ml_units = _consumed(
+            record.spec, record.started, record.ended
+        )
     if message := _error_message(record):
         view.error_message = message
     view.labels.clear()

@@ -213,8 +213,13 @@ def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
         workers = sum(p.replica_count for p in spec.pools if p.position == WORKER_POOL)
         variables["MASTER_ADDR"] = gang.endpoints[ReplicaId(0, 0)].host
         variables["MASTER_PORT"] = str(gang.master_port)
-        variables["RANK"] = str(0 if replica.pool == 0 else 1 + replica.index)
-        variables["WORLD_SIZE"] = str(1 + workers)
+        rank, nodes = str(0 if replica.pool == 0 else 1 + replica.index), str(1 + workers)
+        variables |= {"RANK": rank, "WORLD_SIZE": nodes, "NODE_RANK": rank, "NNODES": nodes}
+        if workers:
+            variables["JAX_COORDINATOR_ADDRESS"] = "{MASTER_ADDR}:{MASTER_PORT}".format_map(
+                variables
+            )
+            variables |= {"JAX_NUM_PROCESSES": nodes, "JAX_PROCESS_ID": rank}
     return variables
 
 

@@ -164,6 +164,10 @@ class Network(NamedTuple):
     #: PEM file with the key and chain that the endpoint shows for Google's hosts; None = those are not
     #: served.
     certificate: "str | None" = None
+    #: The port on which rank 0 of the job's processes listens; None = not known.
+    master_port: "int | None" = None
+    #: Rank 0 belongs to this replica.
+    is_primary: "bool" = False
 
 
 def preamble(identity: "str", is_secure: "bool") -> "bytes":

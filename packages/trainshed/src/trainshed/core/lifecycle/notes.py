@@ -21,6 +21,7 @@ KINDS: Final = {
     **dict.fromkeys(("disk_log_waits", "disk_log_goes_on"), "disk"),
     # As `trainshed.replica.supervisor` does, in `sidecars` and `warm_start`.
     "storage_written_here": "storage",
+    "rank_claimed": "ranks",
     "started_warm": _WARM_START,
     "started_cold": _WARM_START,
 }

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.catalog import regions
+from trainshed.core.cluster import WORKER_POOL
 from trainshed.core.launch import METRIC_FILE, REDUCTION_PACKAGES, REDUCTION_REPORT_FILE, LaunchPlan
 from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.engines.launch.devices import NO_DRIVER, Device, DeviceEdits, Driver, device_edits
@@ -222,6 +223,8 @@ def launch_document(
             # wildcard address is harmless.
             cluster_port=None if slot.endpoint else PROGRAM_PORT,
             kept_ports=shared.kept_ports,
+            master_port=_master_port(plan) if host.namespaced else None,
+            is_primary=plan.replica.is_primary,
             storage_port=where.endpoint[1],
             storage_socket=_text(shared.access.storage_socket),
             identity=identity(plan),
@@ -240,6 +243,17 @@ def launch_document(
         ),
         warm=beginning(plan, host, environ) if beginning and plan.warm else protocol.WarmStart(),
     )
+
+
+def _master_port(plan: LaunchPlan) -> int | None:
+    """Return the port on which rank 0 of the job's processes listens. None = the replica has no rank, or the
+    job sets a MASTER_ADDR that is not the primary's."""
+    environ, own = dict(plan.environ), {plan.hostname, plan.address}
+    if plan.replica.pool > WORKER_POOL:
+        return None
+    others = {part for host in plan.hosts for part in host} - own
+    port, places = environ.get("MASTER_PORT", ""), own if plan.replica.is_primary else others
+    return int(port) if environ.get("MASTER_ADDR") in places and port.isdecimal() else None
 
 
 def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.Isolation:
@@ -381,6 +395,7 @@ def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> d
     - the job, as on the public services (`core.environment`): CLOUD_ML_* GOOGLE_CLOUD_PROJECT AIP_*
       CUDA_VISIBLE_DEVICES PYTHONUNBUFFERED, and what its framework's older version took (`old_ways`)
     - the gang (`core.environment`): CLUSTER_SPEC TF_CONFIG MASTER_ADDR MASTER_PORT RANK WORLD_SIZE
+      NODE_RANK NNODES JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID
     - the job's `env` (`core.environment`): whatever it names
     - the metrics file and reducers (`core.environment`): CLOUD_ML_HP_METRIC_FILE TRAINSHED_REDUCTION*
       PYTHONPATH

@@ -19,7 +19,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 from trainshed.replica import protocol
@@ -95,6 +95,8 @@ class SocketCalls:
         port: "int | None",
         redirected: Mapping[Address, Address],
         kept: Container[int] = (),
+        *,
+        on_bind: "Callable[[int, int], None] | None" = None,
     ) -> None:
         #: The handle that `call_filter.install` returned, owned from here on.
         self._handle = handle
@@ -106,6 +108,8 @@ class SocketCalls:
         self._redirected = redirected
         #: Ports that can be bound on the replica's own address alone.
         self._kept = kept
+        #: Called with the port and the error number (0 = none) of each bind of an internet address.
+        self._on_bind = on_bind
         #: Forks that connect.
         self._forks: set[int] = set()
         self._buffer = bytearray(_REQUEST.size)
@@ -196,6 +200,8 @@ class SocketCalls:
         if 0 < port < (int(first) if first.isdigit() else 1024):
             return errno.EACCES
         made = call.do(call_filter.BIND, address)
+        if self._on_bind is not None and made is not None:
+            self._on_bind(port, made)
         return hidden if made is None else made
 
 

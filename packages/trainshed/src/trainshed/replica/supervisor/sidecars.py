@@ -2,6 +2,7 @@
 program's place, memory limit, metrics, usage, disk, reduction reports, stall watchdog."""
 
 import contextlib
+import errno
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,19 @@ _WRITTEN_HERE_TEXT = (
     "goes with the replica. open(), os.makedirs(), joblib.dump() and torch.save() know no gs://: write to "
     "/gcs/BUCKET/… in its place, or by a library that knows it."
 )
+RANK_CLAIMED = "rank_claimed"
+"""Name of the note that a second process acts as rank 0."""
+_BY_WORKER = (
+    "a process here binds port %d (MASTER_PORT), as rank 0 does, which belongs to the primary"
+)
+_BY_SECOND = "a process here cannot bind port %d (MASTER_PORT), because another one listens there"
+_RANK_CLAIMED_TEXT = (
+    "%s. If two processes act as rank 0, one fails with EADDRINUSE or all wait forever for other ranks. RANK "
+    "and WORLD_SIZE count replicas, not processes. To start several processes in each replica: torchrun "
+    "--nnodes=$NNODES --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT, or "
+    "accelerate launch --num_machines $NNODES --machine_rank $NODE_RANK. In a program that starts them, use "
+    "rank = NODE_RANK * processes per replica + local rank."
+)
 
 
 class Sidecars:
@@ -60,6 +74,7 @@ class Sidecars:
         self._loop = events
         #: Those of the main process and what it starts, of a preloader's fork, and of shells.
         self._calls: list[socket_calls.SocketCalls] = []
+        self._is_rank_claimed = False
         self.memory = memory_limit.MemoryLimit(groups, plan.limits.memory_limit, events, shim)
         self._notes = notes
         self._mask = mask
@@ -129,6 +144,7 @@ class Sidecars:
             network.cluster_port,
             socket_calls.redirected(*own) if network.certificate else {},
             network.kept_ports,
+            on_bind=self._note_bind if network.master_port else None,
         )
 
         def asked() -> None:
@@ -139,6 +155,16 @@ class Sidecars:
 
         self._calls.append(calls)
         self._loop.add(calls.fileno(), asked)
+
+    def _note_bind(self, port: int, error: int) -> None:
+        """Add a note on the first bind of MASTER_PORT by a second rank 0. `error`: 0 = it succeeded."""
+        network = self._plan.network
+        if port != network.master_port or self._is_rank_claimed:
+            return
+        if not network.is_primary or error == errno.EADDRINUSE:
+            self._is_rank_claimed = True
+            what = (_BY_SECOND if network.is_primary else _BY_WORKER) % port
+            self._notes.add(RANK_CLAIMED, notes.WARNING, _RANK_CLAIMED_TEXT % what)
 
     def tell_again(self) -> None:
         """Tell a service that has connected whether there are metrics, and all notes."""
@@ -198,7 +224,7 @@ LAUNCHES = "launches.jsonl"
 """Beside the log: how each incarnation of the program was started, one JSON line each."""
 
 SHOWN = (
-    *("CLUSTER_SPEC", "TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+    *("CLUSTER_SPEC", "TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "NODE_RANK"),
     *("CUDA_VISIBLE_DEVICES", "CLOUD_ML_TRIAL_ID", "HOSTNAME", "HOME", "PATH", "TMPDIR"),
     *("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR", "AIP_DATA_FORMAT"),
     *("AIP_TRAINING_DATA_URI", "AIP_VALIDATION_DATA_URI", "AIP_TEST_DATA_URI"),
