@@ -32,6 +32,63 @@ def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> Non
     assert unknown.verdict == "bad" and "hi, main, short, spot, tiny" in unknown.remedy
 
 
+@pytest.mark.parametrize(
+    ("closed", "opened", "table", "about", "texts"),
+    [
+        ("state=down", "state=up", {}, "Slurm partition", ["spot is DOWN", "State=UP"]),
+        ("state=drain", "state=up", {}, "jobs in Slurm", ["partition spot is DRAIN"]),
+        (
+            "allowaccounts=research,vision",
+            "allowaccounts=ALL",
+            {},
+            "jobs in Slurm",
+            ["jobs on no account never start in partition spot", "only research, vision"],
+        ),
+        (
+            "allowaccounts=research",
+            "allowaccounts=ALL",
+            {"accounts": {"mine": "Research", "theirs": "other"}, "users": {}},
+            "jobs in Slurm",
+            ["jobs on account other never start in partition spot"],
+        ),
+        (
+            "denyaccounts=research",
+            "denyaccounts=",
+            {"accounts": {"*": "research"}},
+            "jobs in Slurm",
+            ["jobs on account research never start in partition spot, which rejects it"],
+        ),
+        (
+            "allowqos=long",
+            "allowqos=ALL",
+            {"qos": "quick"},
+            "jobs in Slurm",
+            ["jobs with QOS quick never start in partition spot, which admits only long"],
+        ),
+        ("allocnodes=node2", "allocnodes=ALL", {}, "jobs in Slurm", ["permission denied"]),
+    ],
+)
+def test_partitions_that_are_closed_to_the_service_are_faults(
+    slurm_lab: SlurmLab,
+    closed: str,
+    opened: str,
+    table: dict[str, Any],
+    about: str,
+    texts: list[str],
+) -> None:
+    slurm_lab.slurm("scontrol", "update", "partitionname=spot", closed)
+    try:
+        finding = findings(slurm_lab, partition="spot", **table)[about]
+        assert finding.verdict == "bad"
+        assert all(text in f"{finding.text} {finding.remedy}" for text in texts), finding
+        # A job may start in any of several partitions.
+        both = findings(slurm_lab, partition="main,spot", **table)
+        assert "spot" not in both["jobs in Slurm"].text or "allocnodes" in closed
+        assert both["Slurm partition"].verdict == ("less" if "state" in closed else "good")
+    finally:
+        slurm_lab.slurm("scontrol", "update", "partitionname=spot", opened)
+
+
 def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:
     slurm_lab.stop_controller()
     try:

@@ -90,7 +90,7 @@ def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
     finally:
         slurm_lab.slurm("scontrol", "update", "partition=hi", "allowgroups=ALL")
     findings = {shown["about"]: shown for shown in json.loads(done.stdout)}
-    finding = findings["users of projects"]
+    finding = findings["jobs in Slurm"]
     assert finding["verdict"] == "bad"
     assert "run as lab-eve" in finding["text"]
     assert "jobs of user lab-ada in hi: " in finding["text"] and "not permitted" in finding["text"]

@@ -185,6 +185,11 @@ def try_job(partition: str, account: str, qos: str) -> list[str]:
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
 
 
+def show_default_account(user: str) -> list[str]:
+    """Arguments of sacctmgr that print the default account of a user."""
+    return ["sacctmgr", "-nP", "show", "user", user, "format=DefaultAccount"]
+
+
 def environment(ambient: Mapping[str, str], conf: str | None = None) -> dict[str, str]:
     """The environment of Slurm's commands: `ambient` without Slurm's own variables, which the service has if
     it runs in a Slurm job itself or its user sets defaults by them. `conf`: the path of Slurm's

@@ -2,6 +2,8 @@
 can call this machine. Starts nothing there."""
 
 import asyncio
+import os
+import pwd
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +19,18 @@ from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable,
 from trainshed_cluster.remote.options import examine_address
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
-from trainshed_cluster.slurm.queries import SHOW_CONFIG, list_nodes, parse_config
+from trainshed_cluster.slurm.queries import (
+    SHOW_CONFIG,
+    SHOW_PARTITIONS,
+    Partition,
+    list_nodes,
+    parse_config,
+    parse_partitions,
+)
 from trainshed_cluster.slurm.records import NodeLine, node_state
 from trainshed_cluster.slurm.routes import Routes
 from trainshed_cluster.slurm.settings import SlurmSettings, parse
-from trainshed_cluster.slurm.users import Users
+from trainshed_cluster.slurm.users import UnixUser, Users
 
 _TOLD_NODES = 5
 _finding = findings(__file__)
@@ -46,71 +55,114 @@ def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
         yield _finding("no_commands", missing=missing)
     else:
         yield _finding("commands", where=settings.commands or "on the PATH")
-        yield from asyncio.run(_cluster(settings))
-        if settings.users:
-            yield from asyncio.run(_users(settings, cache))
+        cluster, partitions = asyncio.run(_cluster(settings))
+        yield from cluster
+        if partitions:
+            yield from asyncio.run(_jobs(settings, partitions, cache))
     yield examine_address("slurm", "nodes", settings.address)
 
 
-async def _cluster(settings: SlurmSettings) -> list[Finding]:
+async def _cluster(settings: SlurmSettings) -> tuple[list[Finding], dict[str, Partition]]:
+    """Check the controller, the partitions and the nodes. Returns the findings, and the partitions by name;
+    none if jobs cannot be checked."""
     client, routes = SlurmClient(settings), Routes(settings)
     try:
-        partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
+        partitions = parse_partitions(await client.answer(SHOW_PARTITIONS))
         release = (await client.answer(["sinfo", "--version"])).strip()
         answers = _finding("controller", release=release)
         wanted = [name for name in routes.named_partitions if name]
         if unknown := [name for name in wanted if name not in partitions]:
-            known = ", ".join(sorted(set(partitions)))
-            return [answers, _finding("no_partition", names=", ".join(unknown), known=known)]
+            known = ", ".join(sorted(filter(None, partitions)))
+            return [answers, _finding("no_partition", names=", ".join(unknown), known=known)], {}
         lines = await client.ask(list_nodes(routes.partitions))
         config = parse_config(await client.answer(SHOW_CONFIG))
     except ClusterUnavailable as failure:
-        return [_finding("no_controller", failure=failure)]
+        return [_finding("no_controller", failure=failure)], {}
     names = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
     has_gpus = any(gres.name == "gpu" for line in lines for gres in line.gres)
     return [
         answers,
-        _finding("partition", names=names),
+        _partitions(partitions, routes) or _finding("partition", names=names),
         _nodes(lines, routes),
         *on_nodes(config, has_gpus=has_gpus),
-    ]
+    ], partitions
 
 
-async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
-    """Check the users as whom projects' jobs run: whether they exist, whether Slurm accepts their jobs, and
-    whether they can read what the jobs run in."""
+def _partitions(partitions: Mapping[str, Partition], routes: Routes) -> Finding | None:
+    """Return the finding on partitions that start no jobs; None = all do. It is a fault if some jobs have no
+    other partition."""
+    down = {
+        name: partitions[name].state
+        for name in routes.named_partitions
+        if name in partitions and partitions[name].state != "UP"
+    }
+    if not down:
+        return None
+    ways = [partition.split(",") for partition, _, _ in routes.destinations]
+    row = "partition_down" if any(down.keys() >= {*way} for way in ways) else "partition_partly"
+    states = ", ".join(f"{name or 'the default one'} is {state}" for name, state in down.items())
+    return _finding(row, states=states, name=next(iter(down)) or "NAME")
+
+
+async def _jobs(
+    settings: SlurmSettings, partitions: Mapping[str, Partition], cache: Path | None
+) -> list[Finding]:
+    """Check the users and accounts of projects' jobs: whether the users exist, whether Slurm would start
+    their jobs, and whether they can read what the jobs run in."""
     users, client, wrong = Users(settings), SlurmClient(settings), list[str]()
     seen: set[Owner] = set()
-    partitions = Routes(settings).named_partitions
-    for project in settings.users:
+    for project in settings.users or {"*": "", **settings.accounts}:
         try:
             owner = await users.owner(project)
             user = await users.named(owner.user)
         except ClusterRefused as failure:
             wrong.append(str(failure))
             continue
-        if user is None or owner in seen:
+        if owner in seen:
             continue
         seen.add(owner)
-        for place in _places(cache):
+        who = f"user {owner.user}" if owner.user else "the service's user"
+        for place in _places(cache) if user else ():
             try:
                 await client.answer(
                     ["/bin/sh", "-c", f"{place.test} {quote(str(place.path))}"], user
                 )
             except ClusterUnavailable:
-                wrong.append(f"user {owner.user} cannot {place.what} {place.path}")
-        for partition in partitions:
-            account = owner.account or settings.any_account
+                wrong.append(f"{who} cannot {place.what} {place.path}")
+        default = await _default_account(client, partitions, user)
+        for partition, general, qos in Routes(settings).destinations:
+            account = owner.account or general
+            ways = [
+                partitions[name].rejects(name, account or default, qos)
+                for name in partition.split(",")
+                if name in partitions
+            ]
+            if ways and all(ways):
+                wrong += filter(None, ways)
+                continue
             where = f" in {partition}" if partition else ""
             try:
-                await client.answer(commands.try_job(partition, account, settings.qos), user)
+                await client.answer(commands.try_job(partition, account, qos), user)
             except ClusterUnavailable as failure:
                 charged = f" on account {account}" if account else ""
-                wrong.append(f"jobs of user {owner.user}{where}{charged}: {failure}")
+                wrong.append(f"jobs of {who}{where}{charged}: {failure}")
     if not wrong:
-        names = ", ".join(sorted({owner.user for owner in seen})) or "the service's own"
+        names = ", ".join(sorted({owner.user or "the service's user" for owner in seen}))
         return [_finding("users", names=names)]
     return [_finding("users_not_let", problems="; ".join(dict.fromkeys(wrong)))]
+
+
+async def _default_account(
+    client: SlurmClient, partitions: Mapping[str, Partition], user: UnixUser | None
+) -> str:
+    """Return the account of a user's jobs that set none; "" = there is none, or no partition needs it."""
+    if all(entry.accounts is None and not entry.denied_accounts for entry in partitions.values()):
+        return ""
+    name = user.name if user else pwd.getpwuid(os.geteuid()).pw_name
+    try:
+        return (await client.answer(commands.show_default_account(name))).strip()
+    except ClusterUnavailable:
+        return ""  # This cluster keeps no accounts.
 
 
 class _Place(Struct, frozen=True):

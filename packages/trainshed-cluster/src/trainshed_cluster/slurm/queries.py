@@ -192,6 +192,68 @@ def parse_config(answer: str) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, sign, value in pairs if sign}
 
 
+SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
+_ANY = "ALL"
+
+
+class Partition(Struct, frozen=True):
+    """The state of a partition, and the accounts and QOS that it admits."""
+
+    state: str
+    #: None = all but `denied_accounts`.
+    accounts: frozenset[str] | None
+    denied_accounts: frozenset[str]
+    #: None = all but `denied_qos`.
+    qos: frozenset[str] | None
+    denied_qos: frozenset[str]
+
+    def rejects(self, name: str, account: str, qos: str) -> str | None:
+        """Return why jobs do not start in this partition; None = they may. `account`: "" = none. `qos`: "" =
+        the default one, which is not checked."""
+        if self.state != "UP":
+            return f"partition {name} is {self.state}"
+        if not _is_admitted(account, self.accounts, self.denied_accounts):
+            admitted = f"admits only {_listed(self.accounts)}" if self.accounts else "rejects it"
+            which = f"account {account}" if account else "no account"
+            return f"jobs on {which} never start in partition {name}, which {admitted}"
+        if qos and not _is_admitted(qos, self.qos, self.denied_qos):
+            admitted = f"admits only {_listed(self.qos)}" if self.qos else "rejects it"
+            return f"jobs with QOS {qos} never start in partition {name}, which {admitted}"
+        return None
+
+
+def _listed(names: Iterable[str] | None) -> str:
+    return ", ".join(sorted(names or ()))
+
+
+def _is_admitted(name: str, admitted: frozenset[str] | None, denied: frozenset[str]) -> bool:
+    return name.lower() in admitted if admitted is not None else name.lower() not in denied
+
+
+def parse_partitions(answer: str) -> dict[str, Partition]:
+    """Parse the partitions of a cluster, by name; "" is the default one."""
+    partitions: dict[str, Partition] = {}
+    for line in answer.splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if name := fields.get("PartitionName"):
+            partition = Partition(
+                fields.get("State", "UP"),
+                _admitted(fields.get("AllowAccounts", _ANY)),
+                _admitted(fields.get("DenyAccounts", "")) or frozenset(),
+                _admitted(fields.get("AllowQos", _ANY)),
+                _admitted(fields.get("DenyQos", "")) or frozenset(),
+            )
+            partitions[name] = partition
+            if fields.get("Default") == "YES":
+                partitions[""] = partition
+    return partitions
+
+
+def _admitted(names: str) -> frozenset[str] | None:
+    """Parse a list of names; None = all."""
+    return None if names == _ANY else frozenset(names.lower().split(",")) - {"", "(null)"}
+
+
 def list_limits() -> Query[dict[str, int]]:
     """Return the query of the longest time limit of jobs in seconds, by partition; "" is the default one.
     Partitions without one are left out."""

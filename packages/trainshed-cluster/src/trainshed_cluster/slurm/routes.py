@@ -51,6 +51,10 @@ class Routes:
         plain = MachineRoute()
         self._all = tuple(_resolved(route, settings) for route in (*settings.machines, plain))
         self._routes = tuple(route.route for route in self._all)
+        #: The distinct destinations of jobs: partition, account and QOS.
+        self.destinations = tuple(
+            dict.fromkeys((route.partition, route.account, route.qos) for route in self._all)
+        )
         #: Public type of each GRES (name, type).
         self.public = {("gpu", kind): name for name, kind in settings.accelerators.items()}
         for route in self._all:
