@@ -19,7 +19,8 @@ KINDS: Final = {
     # As `trainshed.replica.observe.disk` names them.
     **dict.fromkeys((NO_ROOM, ROOM_AGAIN, "disk_nearly_full", "disk_exceeded"), "disk"),
     **dict.fromkeys(("disk_log_waits", "disk_log_goes_on"), "disk"),
-    # As `trainshed.replica.supervisor` does, in `sidecars` and `warm_start`.
+    # As `trainshed.replica.supervisor` does, in `shim`, `sidecars` and `warm_start`.
+    "grace_used": "grace",
     "storage_written_here": "storage",
     "rank_claimed": "ranks",
     "started_warm": _WARM_START,

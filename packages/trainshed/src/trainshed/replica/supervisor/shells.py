@@ -111,6 +111,14 @@ class Shells:
         self._loop.drop(connection.fileno())
         connection.close()
 
+    def kill(self) -> set[int]:
+        """Kill all shells, and what runs below them; return these processes."""
+        ended = {process for child in self._connections for process in processes.descendants(child)}
+        ended.update(self._connections)
+        for process in ended:
+            processes.send(process, signal.SIGKILL)
+        return ended
+
     def _hang_up(self, child: int) -> None:
         """Hang up a shell whose connection was closed by the peer, and kill it if it does not end in time."""
         # Otherwise poll would report it again and again.

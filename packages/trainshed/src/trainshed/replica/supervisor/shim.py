@@ -30,6 +30,13 @@ from trainshed.replica.supervisor import (
 from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
 
 _DRAIN_SECONDS = 2.0
+_SHORT_GRACE = 1.0
+"""Seconds of grace time after the main process's end that are not worth a note."""
+GRACE_USED = "grace_used"
+"""Name of the note that other processes used grace time after the main process's end."""
+_GRACE_TEXT = (
+    "its main process ended on SIGTERM; other processes used the grace time for %.0f s more %s"
+)
 
 
 class Shim:
@@ -80,6 +87,10 @@ class Shim:
         self._started = 0
         self._ended = 0
         self._stopped = False
+        #: Whether the grace time of a stop is running.
+        self._has_grace = False
+        #: Whether other processes use it, after the main process has ended.
+        self._outlives_main = False
         self._stalled = False
         self._is_dumping = False
         #: No process of the replica lives any more, nor any helper.
@@ -231,30 +242,58 @@ class Shim:
                 child, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 if not self._is_alone:
+                    self._uses_grace()  # Nothing does any more, which may be worth a note.
                     self._is_alone = True
                     self._loop.after(_DRAIN_SECONDS, self._drain)
                 return
             if child == 0:
-                if self._status >= 0:
+                if self._status >= 0 and not self._uses_grace():
                     self._end_rest()
                 return
-            if self._status >= 0:
-                continue
-            if child == self._main:
+            if child == self._main and self._status < 0:
                 if not self._started:
                     self._failure = (
                         self._failure or "its main process was killed before its program ran"
                     )
                 self._status, self._ended = status, segments.now()
-                self._sidecars.end_relay()
             else:
                 self._sidecars.reaped(child)
                 if self._shells is not None:
                     self._shells.reaped(child, status)
 
+    def _uses_grace(self) -> bool:
+        """Return whether processes of the program use the grace time of a stop although its main process has
+        ended: a shell ends on SIGTERM, and the program below it saves its state."""
+        if not self._has_grace or self._failure:
+            return False
+        rest = processes.programs(os.getpid())
+        if not self._outlives_main:
+            self._outlives_main = True
+            shells_own: set[int] = set() if self._shells is None else self._shells.kill()
+            rest = [process for process in rest if process not in shells_own]
+            for process in rest:
+                if processes.group(process) != self._main:
+                    processes.send(
+                        process, signal.SIGTERM
+                    )  # The stop signaled the main group only.
+        if not rest:
+            self._note_grace("and ended before it was over")
+        return bool(rest)
+
+    def _note_grace(self, end: str) -> None:
+        """Finish the grace time, and note how much of it the remaining processes used. `end`: what became of
+        them."""
+        self._has_grace = False
+        if self._outlives_main:
+            main, self._ended = self._ended, segments.now()
+            seconds = (self._ended - main) / 1e9
+            if seconds >= _SHORT_GRACE:
+                self._notes.add(GRACE_USED, notes.INFO, _GRACE_TEXT % (seconds, end))
+
     def _end_rest(self) -> None:
         """Kill all other processes of the replica. They are reaped by and by, since the memory of some may
         take seconds to be given back."""
+        self._sidecars.end_relay()
         if self._warden is not None:
             for process in processes.descendants(os.getpid()):
                 processes.send(process, signal.SIGKILL)
@@ -264,6 +303,10 @@ class Shim:
 
     def _kill(self) -> None:
         """Kill the main process and its group; the rest only when its end is known, which is recorded."""
+        if self._status >= 0 and self._has_grace:
+            self._note_grace("and were killed when it was over")
+            self._end_rest()
+        self._has_grace = False
         if self._status < 0:
             program.signal_group(self._main, signal.SIGKILL)
             processes.send(self._main, signal.SIGKILL)
@@ -278,8 +321,8 @@ class Shim:
         return self._main
 
     def has_ended(self) -> bool:
-        """Whether the main process is known to have ended."""
-        return self._status >= 0
+        """Whether the program is known to have ended."""
+        return self._status >= 0 and not self._has_grace
 
     def say(self, line: str) -> None:
         """Write a line of the service's own to the program's log."""
@@ -323,6 +366,7 @@ class Shim:
         if word == "stop":
             self._reap()  # It may have ended just before.
             if self._status < 0:
+                self._has_grace = self._has_grace or not self._stopped
                 self._stopped = True
                 if self._started:
                     program.signal_group(self._main, signal.SIGTERM)

@@ -66,6 +66,12 @@ def _session(process: int) -> int:
     return int(fields[3]) if fields else 0
 
 
+def group(process: int) -> int:
+    """Return the process group of a process; 0 if there is no such process."""
+    fields = stat(process)
+    return int(fields[2]) if fields else 0
+
+
 def handles(process: int, number: int) -> bool:
     """Whether a process has its own handler for a signal."""
     for line in read("/proc/%d/status" % process).splitlines():

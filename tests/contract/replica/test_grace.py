@@ -1,0 +1,172 @@
+"""The grace time of a stop when the main process ends before the rest (spec/program#stopping).
+
+Children end when the test creates a file, so that no test depends on how fast a machine is."""
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.replica.conftest import PATIENCE, PYTHON, SECOND, Line, Place
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal, shim
+from trainshed.replica.supervisor.clients import connect
+
+GRACE = 600 * SECOND
+"""Longer than any test waits: what ends before was not killed at its end."""
+SAVES = """
+import os, signal, time
+def save(*_):
+    print("saving")
+    while not os.path.exists("may-end"): time.sleep(0.02)
+    print("saved")
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up")
+while True: signal.pause()
+"""
+RUN = f"subprocess.run([sys.executable, '-c', {SAVES!r}])"
+LAUNCHES = f"import subprocess, sys\n{RUN}"
+LAUNCHES_A_SESSION = f"import subprocess, sys\n{RUN[:-1]}, start_new_session=True)"
+IGNORES = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up")
+while True: signal.pause()
+"""
+
+
+def shell(text: str, program: str = SAVES) -> tuple[str, ...]:
+    """Return the command of a shell that runs `text`, in which `$run` is the program."""
+    return ("bash", "-c", text.replace("$run", '"$0" -c "$1"'), PYTHON, program)
+
+
+PARENTS: dict[str, tuple[str, ...]] = {
+    "shell": shell("$run; echo finished"),
+    "pipeline": shell("$run | (trap '' TERM; cat)"),
+    "background": shell("nohup $run & wait"),
+    "own group": shell("set -m; $run & wait"),
+    "own session": shell("setsid $run & wait"),
+    "subprocess": (PYTHON, "-c", LAUNCHES),
+    "new session": (PYTHON, "-c", LAUNCHES_A_SESSION),
+}
+
+
+def stop(place: Place, line: Line, grace: int = GRACE) -> None:
+    """Stop the replica, and wait until its main process is gone."""
+    shim_process, main = place.journal()["shim"], place.program()
+    line.order(o="stop", grace=grace)
+    children = Path(f"/proc/{shim_process}/task/{shim_process}/children")
+    until = time.monotonic() + PATIENCE
+    while str(main) in children.read_text().split():
+        assert time.monotonic() < until, "the main process did not end"
+        time.sleep(0.01)
+
+
+def may_end(place: Place) -> None:
+    (place.slot / protocol.FILES / "work" / "may-end").touch()
+
+
+def grace_note(place: Place) -> list[str]:
+    notes = journal.Entries(str(place.slot)).notes(1)
+    return [str(note["text"]) for note in notes if note["name"] == shim.GRACE_USED]
+
+
+def started(place: Place, *argv: str, **fields: Any) -> Line:
+    line = place.run(*argv, **fields)
+    place.up(line)
+    return line
+
+
+@pytest.mark.parametrize("parent", PARENTS)
+def test_a_program_below_another_keeps_the_grace_time(place: Place, parent: str) -> None:
+    """A shell ended on SIGTERM, and the program below it was killed while it saved its state."""
+    line = started(place, *PARENTS[parent])
+    stop(place, line)
+    time.sleep(1.1)  # No shorter use is noted.
+    may_end(place)
+    record = line.record()
+    assert (record["signal"], record["stopped"]) == (signal.SIGTERM, True)
+    assert [text for text in place.texts() if "nohup" not in text] == ["up", "saving", "saved"]
+    assert len(grace_note(place)) == 1 and "ended before it was over" in grace_note(place)[0]
+    assert record["ended"] - record["started"] > SECOND
+
+
+def test_who_ignores_sigterm_is_killed_when_the_grace_time_is_over(place: Place) -> None:
+    line = started(place, *shell("$run; echo finished", IGNORES))
+    line.order(o="stop", grace=2 * SECOND)
+    record = line.record()
+    assert (record["signal"], place.texts()) == (signal.SIGTERM, ["up"])
+    assert all("killed when it was over" in text for text in grace_note(place))
+
+
+def test_a_second_stop_does_not_prolong_the_first(place: Place) -> None:
+    line = started(place, *shell("$run; echo finished", IGNORES))
+    line.order(o="stop", grace=SECOND)
+    line.order(o="stop", grace=GRACE)
+    assert line.record()["signal"] == signal.SIGTERM
+
+
+def test_a_second_stop_may_end_the_first_at_once(place: Place) -> None:
+    line = started(place, *PARENTS["shell"])
+    stop(place, line)
+    line.order(o="stop", grace=0)
+    assert line.record()["signal"] == signal.SIGTERM
+    assert "saved" not in place.texts()
+
+
+def test_a_grace_time_of_zero_is_none(place: Place) -> None:
+    line = started(place, *shell("$run; echo finished", IGNORES))
+    line.order(o="stop", grace=0)
+    assert line.record()["stopped"]
+    assert not grace_note(place)
+
+
+def test_an_end_without_a_stop_ends_all_at_once(place: Place) -> None:
+    line = started(place, *shell("$run & while ! test -e may-end; do sleep 0.1; done; exit 3"))
+    may_end(place)
+    record = line.record()
+    assert (record["exit_code"], record["stopped"]) == (3, False)
+    assert "saving" not in place.texts() and not grace_note(place)
+
+
+def test_the_memory_limit_holds_in_the_grace_time(place: Place) -> None:
+    grows = SAVES.replace('print("saved")', "kept = [b'x' * (4 << 20) for _ in range(10 ** 6)]")
+    line = started(place, *shell("$run; echo finished", grows), memory_limit=200 << 20)
+    stop(place, line)
+    may_end(place)
+    record = line.record()
+    assert (record["signal"], record["child_oom"]) == (signal.SIGTERM, 1)
+
+
+def test_a_shell_that_a_person_opened_does_not_use_the_grace_time(place: Place) -> None:
+    line = started(place, PYTHON, "-c", IGNORES.replace("SIG_IGN", "SIG_DFL"))
+    opened = Line(connect(str(place.slot)))
+    command = "trap '' TERM HUP; echo up > up; while :; do sleep 0.1; done"
+    opened.order(o="shell", tty=False, command=command)
+    streams: list[int] = []
+    while not streams:  # Greetings come first.
+        _, streams, *_ = socket.recv_fds(opened.socket, 4096, 1)
+    until = time.monotonic() + PATIENCE
+    while not (place.slot / protocol.FILES / "work" / "up").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    line.order(o="stop", grace=GRACE)
+    assert line.record()["signal"] == signal.SIGTERM
+    assert not grace_note(place)
+    os.close(streams[0])
+
+
+def test_a_shim_that_is_killed_in_the_grace_time_leaves_nothing(place: Place) -> None:
+    line = started(place, *PARENTS["shell"])
+    below = Path(f"/proc/{place.program()}/task/{place.program()}/children").read_text().split()
+    stop(place, line)
+    os.kill(place.journal()["shim"], signal.SIGKILL)
+    until = time.monotonic() + PATIENCE
+    while any(Path(f"/proc/{process}").exists() for process in below):
+        assert time.monotonic() < until
+        time.sleep(0.01)
