@@ -97,8 +97,8 @@ class Books:
             self._check_end(job)
 
     def check_usage(self) -> None:
-        """spec/queue#budgets: each attempt is counted once, from before its first replica began until the
-        last one had ended, whoever was there to see it."""
+        """spec/queue#budgets: each attempt is counted once, from the start of its first program until its
+        last replica has ended, although the service was away."""
         spans = {
             uid: sorted({(use.began, use.ended) for use in self.used[uid]}) for uid in self.jobs
         }
@@ -109,7 +109,8 @@ class Books:
                 self._wrong(job, f"it is counted twice: {self.used[uid]}")
         for sim_slot, run in self.world.lived if self.clock_is_true else ():
             uid = sim_slot.job_uid
-            if not any(began <= run.begun <= run.over <= ended for began, ended in spans[uid]):
+            is_counted = any(first <= run.started <= run.over <= last for first, last in spans[uid])
+            if run.started and not is_counted:
                 self._wrong(self.jobs[uid], f"{run} is not counted: {spans[uid]}")
 
     def blocks(self, lasts: int) -> None:

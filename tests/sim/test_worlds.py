@@ -139,7 +139,7 @@ def test_usage_is_what_replicas_recorded() -> None:
     attempts = {uid: len(uses) for uid, uses in made.books.used.items()}
     assert attempts == {uid: job.attempt for uid, job in made.books.jobs.items()}
     used = sum(use.ended - use.began for uses in made.books.used.values() for use in uses)
-    recorded = sum(run.over - run.begun for _, run in made.world.lived)
+    recorded = sum(run.over - run.started for _, run in made.world.lived)
     assert recorded <= used <= 1.01 * recorded
 
 

@@ -7,11 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.clusters import NOW, SECOND, World, gang, node
-from tests.unit.jobs import Life, job
+from tests.unit.jobs import PRIMARY, WORKER, Life, job
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.core.capacity import EACH, Node, QuotaKey, WaitReason
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
+from trainshed.core.job import Accelerators
+from trainshed.core.lifecycle.events import JobAdmitted, Preempted, RuntimePrepared
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.names import JobUid
 from trainshed.core.usage import HOUR, Prices, Use, released, uses
@@ -28,26 +30,94 @@ def moment(year: int, month: int, day: int = 1, hour: int = 0) -> int:
 # --- what a job holds ---
 
 
-def test_a_job_holds_its_places_from_its_admission_to_their_release() -> None:
+def test_usage_counts_from_the_first_start_of_a_program_to_the_end_of_the_attempt() -> None:
+    """An attempt holds its places while its environments are built, and that is not usage."""
     life = Life(replace(job(1), creator=Actor(ANA), labels=(("team", "vision"),)))
+    life.see(JobAdmitted(((PRIMARY, "a"),)))
+    preparing = life.job
+    assert preparing.placed and uses(preparing, life.now + HOUR, {}) == ()
+    life.see(RuntimePrepared(1))
+    starting = life.job
+    assert uses(starting, life.now + HOUR, {}) == (), "a cluster has not given the nodes yet"
     life.up()
-    placed = life.job.placed
-    assert 0 < placed < life.job.started
-    (holds,) = uses(life.job, life.now)
-    assert (holds.person, holds.labels, holds.machines) == (ANA, (("team", "vision"),), 1)
+    began = life.job.started
+    assert preparing.placed < began
+    (use,) = uses(life.job, life.now, {})
+    assert (use.person, use.labels, use.machines) == (ANA, (("team", "vision"),), 1)
     running = life.job
-    assert holds.node == running.replicas[0].node
+    assert use.node == running.replicas[0].node
     life.exits().up()
     assert (life.job.placed, life.job.state.is_final) == (0, True)
-    (use,) = released(running, life.job)
-    assert (use.began, use.ended, use.machine) == (placed, life.job.updated, "n1-standard-4")
-    assert released(life.job, life.job) == uses(life.job, life.now) == ()
+    (use,) = released(running, life.job, {})
+    assert (use.began, use.ended, use.machine) == (began, life.job.ended, "n1-standard-4")
+    assert released(starting, life.job, {}) == (use,), "it started and ended between two commits"
+    assert released(life.job, life.job, {}) == ()
 
 
-def test_what_a_pool_holds_is_told_by_node() -> None:
+def test_an_attempt_that_ends_before_its_program_starts_uses_nothing() -> None:
+    for events in ((), (RuntimePrepared(1),)):
+        life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), *events)
+        before = life.job
+        life.cancel().up()
+        assert life.job.state.is_final and released(before, life.job, {}) == ()
+
+
+def test_each_attempt_of_a_retried_job_counts_only_its_own_time() -> None:
+    """spec/failures#lost-replicas: a replica that is restarted in place goes on in its attempt."""
+    life = Life(job(1, 1)).up()
+    began = life.job.began
+    life.loses(WORKER).up()
+    assert (life.job.attempt, life.job.began) == (1, began), "a restart in place"
+    running = life.job
+    life.see(Preempted("gone")).exits(PRIMARY, 143, stopped=True)
+    before = life.job
+    life.exits(WORKER, 143, stopped=True)
+    (use, *_) = released(before, life.job, {})
+    assert (use.began, use.ended) == (began, life.job.freed)
+    waiting = life.job
+    assert not waiting.placed
+    life.see(JobAdmitted(((PRIMARY, "a"), (WORKER, "b"))))
+    assert uses(life.job, life.now + HOUR, {}) == (), "the next attempt is prepared"
+    preparing = life.job
+    ended = Life(preparing)
+    ended.now = life.now
+    ended.cancel().up()
+    assert released(preparing, ended.job, {}) == (), "the first attempt counted before"
+    life.up()
+    assert life.job.began > running.began and life.job.attempt == 2
+
+
+def test_a_job_counts_no_more_of_a_node_than_the_node_has() -> None:
+    """spec/queue#capacity: in relaxed capacity a machine type may be larger than the node."""
+    life = Life(job(3)).up()
+    on_one = [replace(replica, node="a") for replica in life.job.replicas]
+    running = replace(life.job, replicas=tuple(on_one))
+    small = {"a": Node("a", 2, 4 * 10**9)}
+    held = uses(running, running.began + HOUR, small)
+    assert (sum(use.vcpus for use in held), sum(use.memory_bytes for use in held)) == (2, 4 * 10**9)
+    used = held[0].within(0, running.began + HOUR)
+    assert (used.machine_hours, used.cpu_hours) == (3, 2)
+    assert Prices({"n1-standard-4": 3}).cost(used) == 1.5, "half of a machine's processors"
+    large = {"a": Node("a", 64, 10**12)}
+    assert sum(use.vcpus for use in uses(running, life.now, large)) == 12
+    assert sum(use.vcpus for use in uses(running, life.now, {})) == 12, "the node is gone"
+
+
+def test_accelerators_that_a_node_lacks_are_not_usage() -> None:
+    life = Life(job(1)).up()
+    pool = life.job.spec.pools[0]
+    machine = replace(pool.machine, accelerators=Accelerators("NVIDIA_TESLA_T4", 4))
+    spec = replace(life.job.spec, pools=(replace(pool, machine=machine),))
+    running, node_name = replace(life.job, spec=spec), life.job.replicas[0].node or ""
+    for there, counted in (((), 0), ((("NVIDIA_L4", 1),), 1), ((("NVIDIA_L4", 8),), 4)):
+        (use,) = uses(running, life.now, {node_name: Node(node_name, 64, 10**12, there)})
+        assert use.accelerators == counted
+
+
+def test_usage_of_a_pool_is_split_by_node() -> None:
     life = Life(job(3)).up()
     moved = replace(life.job.replicas[2], node=life.job.replicas[0].node)
-    holds = uses(replace(life.job, replicas=(*life.job.replicas[:2], moved)), life.now)
+    holds = uses(replace(life.job, replicas=(*life.job.replicas[:2], moved)), life.now, {})
     assert [(use.node, use.machines, len(use.replicas)) for use in holds] == [
         (life.job.replicas[0].node, 2, 2),
         (life.job.replicas[1].node, 1, 1),
@@ -109,13 +179,16 @@ class Month:
     ) -> None:
         self.running: list[Job] = []
         self.wakes: list[int] = []
-        budgets = Budgets(prices or Prices(), lambda: self.running, (50, 90))
+        budgets = Budgets(prices or Prices(), self._used, (50, 90))
         self.tracker = CapacityTracker(
             Policy(strict=True), self.wakes.append, lambda _: None, budgets=budgets
         )
         self.tracker.set_nodes([Node("a", 16, 2**40)])
         self.key = QuotaKey("demo", GLOBAL, metric, person)
         self.tracker.set_quotas({self.key: limit})
+
+    def _used(self, now: int) -> list[Use]:
+        return [use for job in self.running for use in uses(job, now, {})]
 
     def wait(self, uid: int, person: str = ANA) -> Job:
         waiting = replace(job(1), uid=JobUid(uid), creator=Actor(person))
@@ -163,8 +236,8 @@ def test_a_clock_that_was_ahead_for_a_moment_changes_no_budget() -> None:
 
 def test_what_runs_counts_from_the_beginning_of_the_month() -> None:
     month = Month(CPU_HOURS, 40)
-    placed = replace(Life(job(1)).up().job, placed=moment(2026, 10, 20), creator=Actor(ANA))
-    month.running = [placed]
+    running = replace(Life(job(1)).up().job, began=moment(2026, 10, 20), creator=Actor(ANA))
+    month.running = [running]
     month.wait(1)
     assert month.admitted(moment(2026, 11, 1, 9)) == [1], "36 of 40 CPU-hours"
     month.wait(2)
@@ -201,7 +274,7 @@ def test_a_hard_budget_that_is_used_up_stops_what_runs_once() -> None:
     at = moment(2026, 11, 1, 9)
     month.wait(1)
     assert month.admitted(at) == [1]
-    month.running = [replace(Life(job(1)).up().job, placed=moment(2026, 11), creator=Actor(ANA))]
+    month.running = [replace(Life(job(1)).up().job, began=moment(2026, 11), creator=Actor(ANA))]
     month.wait(2, BO)
     assert month.tracker.decide(at + HOUR // 2)[0].uid == 2
     month.tracker.time_passed()

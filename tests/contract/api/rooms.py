@@ -14,6 +14,8 @@ from trainshed.core.capacity import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
+from trainshed.core.usage import Use, uses
 from trainshed.store.sqlite.reader import Reader
 
 GIB = 2**30
@@ -76,6 +78,9 @@ class ValueRoom:
 
     def holding(self) -> tuple[Job, ...]:
         return self.held
+
+    def uses(self, job: Job, until: Nanos) -> tuple[Use, ...]:
+        return uses(job, until, {node.name: node for node in self.known})
 
     def load(self) -> Load:
         return Load({}, 0, ())

@@ -17,6 +17,7 @@ from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
 from trainshed.core.lifecycle.records import Actor, Replica
+from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.names import JobUid, ReplicaId, project_number
 from trainshed.core.usage import Use
 from trainshed.store.port import Commit, NewWork, NodeDrain
@@ -268,7 +269,8 @@ async def used(house: House) -> None:
     )  # fmt: skip
     await house.store.ledger.commit(epoch, Commit(made, live.generation, uses=(use,)))
     running = replace(
-        make_job(2, project_id="p1"), creator=Actor(BO), placed=house.clock - hour // 2, attempt=1,
+        make_job(2, project_id="p1"), creator=Actor(BO), placed=house.clock - hour,
+        began=house.clock - hour // 2, attempt=1, phase=AttemptState.RUNNING,
         replicas=(Replica(ReplicaId(0, 0), node="node-2"),),
     )  # fmt: skip
     house.capacity.held = (running, replace(running, name=replace(running.name, project_id="p2")))

@@ -20,9 +20,8 @@ from trainshed.core.catalog.quotas import (
     HARD_BUDGETS,
     JOBS,
 )
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Nanos
-from trainshed.core.usage import Budget, MachineTime, Prices, Use, budgeted, month_of, uses
+from trainshed.core.usage import Budget, MachineTime, Prices, Use, budgeted, month_of
 from trainshed.scheduler.model import limit_of
 
 _EVERY: Final = 10.0
@@ -36,14 +35,15 @@ _Sums = dict[_Account, dict[str, float]]
 
 
 class Budgets:
-    """The budgets that are set, and what counts against them. `running`: the jobs that hold places. `marks`:
+    """The budgets that are set, and what counts against them. `running`: returns what
+    attempts that run have used until a moment. `marks`:
     percentages, ascending, at which somebody hears of those that are not hard. `reached`: gets the budgets
     that have reached one, again and again, and when their month began; None = nobody hears of them."""
 
     def __init__(
         self,
         prices: Prices,
-        running: Callable[[], Iterable[Job]],
+        running: Callable[[Nanos], Iterable[Use]],
         marks: tuple[int, ...] = (),
         reached: Callable[[tuple[Budget, ...], Nanos], None] | None = None,
     ) -> None:
@@ -151,9 +151,8 @@ class Budgets:
     def _sums(self, now: Nanos) -> _Sums:
         self._turn_page(now)
         sums = {account: dict(used) for account, used in self._ended.items()}
-        for job in self._running():
-            for use in uses(job, now):
-                self._count(sums, use.within(*self.month))
+        for use in self._running(now):
+            self._count(sums, use.within(*self.month))
         # A budget of nothing is used up before anything was used.
         for key in self.limits:
             sums.setdefault((key.project_id, key.person), {})

@@ -114,7 +114,7 @@ class CapacityTracker:
         at_once: int = AT_ONCE,
         budgets: Budgets | None = None,
     ) -> None:
-        self.budgets = budgets or Budgets(Prices(), tuple)
+        self.budgets = budgets or Budgets(Prices(), lambda now: ())
         self._wake_at = wake_at
         self._deliver = deliver
         self._at_once = at_once
@@ -130,7 +130,8 @@ class CapacityTracker:
         self._refusal: Exception | None = None
         self._snapshot = Snapshot(policy)
         self._policy = policy
-        self._nodes: dict[str, Node] = {}
+        #: The nodes that the engine offers, by name.
+        self.nodes: dict[str, Node] = {}
         self.accelerators: tuple[str, ...] = ()
         self._engine_says: dict[str, tuple[NodeState, str | None]] = {}
         self._drains: dict[str, NodeDrain] = {}
@@ -205,7 +206,7 @@ class CapacityTracker:
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
         """Set the nodes that the engine offers."""
-        self._nodes = {node.name: node for node in nodes}
+        self.nodes = {node.name: node for node in nodes}
         counts = Counter(kind for node in nodes for kind, n in node.accelerators for _ in range(n))
         self.accelerators = tuple(kind for kind, _ in counts.most_common())
         self._refresh_nodes()
@@ -213,8 +214,8 @@ class CapacityTracker:
     def set_node_state(self, node: str, state: NodeState, cause: str | None) -> None:
         """Set the state that the engine reports of a node."""
         self._engine_says[node] = (state, cause)
-        if node in self._nodes:
-            self._snapshot.set_node(self._capacity_of(self._nodes[node]))
+        if node in self.nodes:
+            self._snapshot.set_node(self._capacity_of(self.nodes[node]))
             self._changed = True
 
     def set_drains(self, drains: Iterable[NodeDrain]) -> None:
@@ -228,7 +229,7 @@ class CapacityTracker:
         self._changed = True
 
     def given_back(self, uses: Sequence[Use]) -> None:
-        """Count what an attempt has held, which is over."""
+        """Count the usage of an attempt that has ended."""
         self.budgets.add(uses)
         for use in uses:
             self.remember(use.within(use.began, use.ended), use.began, use.ended)
@@ -406,7 +407,7 @@ class CapacityTracker:
         self._thread.shutdown(wait=False)
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
-        causes = {name: unfit.cause for name in self._nodes if (unfit := self.unfit(name))}
+        causes = {name: unfit.cause for name in self.nodes if (unfit := self.unfit(name))}
         # Includes what is wrong with nodes that take work all the same.
         causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
         return explaining.node_statuses(self._snapshot, causes)
@@ -430,7 +431,7 @@ class CapacityTracker:
         return entry.state if entry else None
 
     def _refresh_nodes(self) -> None:
-        self._snapshot.set_nodes([self._capacity_of(node) for node in self._nodes.values()])
+        self._snapshot.set_nodes([self._capacity_of(node) for node in self.nodes.values()])
         self._changed = True
 
     def _capacity_of(self, node: Node) -> NodeCapacity:

@@ -39,7 +39,8 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.usage import Prices, Use, released
+from trainshed.core.units import Nanos
+from trainshed.core.usage import Prices, Use, released, uses
 from trainshed.engines.port import (
     CapacityChanged,
     KeepsQuarantine,
@@ -128,7 +129,7 @@ class Controller:
             report=self.report,
             budgets=Budgets(
                 prices or Prices(),
-                self.holding,
+                lambda now: (use for job in self.holding() for use in self.uses(job, now)),
                 () if outbox is None else outbox.marks,
                 None if outbox is None else outbox.budgets_reached,
             ),
@@ -238,6 +239,10 @@ class Controller:
         """Return the jobs that hold places now."""
         jobs = (tracked.live.job for tracked in self._tracked.values())
         return tuple(job for job in jobs if job.placed)
+
+    def uses(self, job: Job, until: Nanos) -> tuple[Use, ...]:
+        """Return what the newest attempt of a job has used until a moment."""
+        return uses(job, until, self._capacity.nodes)
 
     def runs(self, uid: JobUid, attempt: int) -> bool:
         """Whether that attempt of a job has, or may have, processes now."""
@@ -437,11 +442,12 @@ class Controller:
             await self._curves.finish(job)
         if job != live.job or live.intents or entries:
             consumed = live.intents[-1].seq if live.intents else 0
-            uses = await self._measured_uses(live.job, released(live.job, job))
-            commit = Commit(job, live.generation, entries, consumed, uses=uses)
+            ended = released(live.job, job, self._capacity.nodes)
+            used = await self._measured_uses(live.job, ended)
+            commit = Commit(job, live.generation, entries, consumed, uses=used)
             generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
-            self._capacity.given_back(uses)
+            self._capacity.given_back(used)
             count_step(self._meters, live.job, job, self._now())
             if job.state is not live.job.state and job.parent is not None:
                 self.wake(job.parent.uid)
@@ -449,16 +455,16 @@ class Controller:
                 self._wake_made(job.uid)
         self._go_on(tracked)
 
-    async def _measured_uses(self, job: Job, uses: tuple[Use, ...]) -> tuple[Use, ...]:
-        """Return what an attempt gives back, with how much of it was at work."""
-        if not uses:
+    async def _measured_uses(self, job: Job, used: tuple[Use, ...]) -> tuple[Use, ...]:
+        """Return what an attempt has used, with how much of it was at work."""
+        if not used:
             return ()
         try:
             usages = await self._logs.usage(job.uid, job.attempt)
         except OSError as failure:
             log.warning("what job %s used is not known: %s", job.uid, failure)
-            return uses
-        return tuple(measured(use, usages) for use in uses)
+            return used
+        return tuple(measured(use, usages) for use in used)
 
     def _wake_made(self, uid: JobUid) -> None:
         """Have those works looked at that programs of a job have made, which is over: most end with it."""

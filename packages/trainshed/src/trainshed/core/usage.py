@@ -1,8 +1,9 @@
-"""What jobs use: for how long they hold machines. The report of usage, budgets and the fair share that
-remembers are counted from it. Pure.
+"""Usage of jobs: how long they hold machines. Usage reports, budgets and the fair share's memory are computed
+from it. Pure.
 
-An attempt holds its places from its admission until they are given back, whether its programs run or not:
-nobody else can have them meanwhile. What ended while the service was away held them until it ended.
+Usage of an attempt counts from the start of its first program until its last replica has ended. Builds of
+environments, which jobs share, and waits for a cluster's nodes are not usage. A job never counts more of a
+node than the node has: in relaxed capacity, machine types may be larger than nodes.
 """
 
 from collections.abc import Mapping
@@ -10,8 +11,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from trainshed.core.capacity import QuotaKey
+from trainshed.core.capacity import Node, QuotaKey
+from trainshed.core.catalog.machines import machine_types
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GPU_HOURS
 from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.names import ReplicaId
@@ -60,7 +63,7 @@ class Use(Struct, frozen=True):
     ended: Nanos
     machine: str
     accelerator: str
-    #: How many machines; of the following, what all of them have together.
+    #: How many machines. The next three are their sums, at most what the node has.
     machines: int
     vcpus: float
     memory_bytes: int
@@ -91,52 +94,74 @@ class Use(Struct, frozen=True):
 
 
 class Prices(Struct, frozen=True):
-    """What an hour costs: of a machine by its type, of one accelerator by its type."""
+    """Prices per hour, by machine type and by accelerator type."""
 
     per_hour: Mapping[str, float] = {}
 
     def cost(self, used: MachineTime) -> float:
-        """Return what it costs. What has no price is free."""
-        machine = self.per_hour.get(used.machine, 0) * used.machine_hours
-        return machine + self.per_hour.get(used.accelerator, 0) * used.gpu_hours
+        """Return the cost. Types without a price are free. A machine that had fewer processors than its type
+        costs that part of the price."""
+        machine = machine_types().get(used.machine)
+        hours = used.cpu_hours / machine.vcpus if machine else used.machine_hours
+        price = self.per_hour.get
+        return price(used.machine, 0) * hours + price(used.accelerator, 0) * used.gpu_hours
 
 
-def uses(job: Job, until: Nanos) -> tuple[Use, ...]:
-    """Return what the job has held since it was placed; () if it holds nothing."""
-    if not job.placed:
+def uses(job: Job, until: Nanos, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
+    """Return what the newest attempt has used until a moment; () if none of its programs has started.
+    `nodes`: the known nodes by name."""
+    # Records of earlier versions lack `began`.
+    began = job.began or min((r.started for r in job.replicas if r.started), default=0)
+    if not began:
         return ()
-    nodes = {replica.id: replica.node for replica in job.replicas}
+    places = {replica.id: replica.node or "" for replica in job.replicas}
+    #: Processors, bytes of memory and accelerators of each node that the pools before have left.
+    left = {
+        node.name: (node.vcpus, node.memory_bytes, sum(count for _, count in node.accelerators))
+        for node in map(nodes.get, {*places.values()})
+        if node is not None
+    }
     held: list[Use] = []
     for pool in job.spec.pools:
         machine, accelerators = pool.machine, pool.machine.accelerators
         by_node: dict[str, list[ReplicaId]] = {}
         for replica in pool.replicas():
-            by_node.setdefault(nodes.get(replica) or "", []).append(replica)
-        held += (
-            Use(
-                job.name.project_id,
-                person_of(job.creator),
-                job.labels,
-                str(job.name),
-                node,
-                tuple(replicas),
-                job.placed,
-                max(until, job.placed),
-                machine.type,
-                accelerators.type if accelerators else "",
-                len(replicas),
-                machine.vcpus * len(replicas),
-                machine.memory_bytes * len(replicas),
-                accelerators.count * len(replicas) if accelerators else 0,
+            by_node.setdefault(places.get(replica, ""), []).append(replica)
+        for node, replicas in by_node.items():
+            count = len(replicas)
+            devices = accelerators.count * count if accelerators else 0
+            wanted = machine.vcpus * count, machine.memory_bytes * count, devices
+            there = left.get(node, wanted)
+            vcpus = min(wanted[0], there[0])
+            memory, gpus = min(wanted[1], there[1]), min(wanted[2], there[2])
+            left[node] = there[0] - vcpus, there[1] - memory, there[2] - gpus
+            held.append(
+                Use(
+                    job.name.project_id,
+                    person_of(job.creator),
+                    job.labels,
+                    str(job.name),
+                    node,
+                    tuple(replicas),
+                    began,
+                    max(until, began),
+                    machine.type,
+                    accelerators.type if accelerators else "",
+                    count,
+                    vcpus,
+                    memory,
+                    gpus,
+                )
             )
-            for node, replicas in by_node.items()
-        )
     return tuple(held)
 
 
-def released(before: Job, after: Job) -> tuple[Use, ...]:
-    """Return what the job gave back between two stored states."""
-    return uses(before, after.ended or after.freed) if before.placed != after.placed else ()
+def released(before: Job, after: Job, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
+    """Return what an attempt that ended between two stored states has used; () if none did."""
+    if not before.placed or before.placed == after.placed:
+        return ()
+    began, ended = (after.began, after.ended) if after.ended else (after.began_before, after.freed)
+    return uses(replace(before, began=began), ended, nodes)
 
 
 def budgeted(used: MachineTime, prices: Prices) -> dict[str, float]:

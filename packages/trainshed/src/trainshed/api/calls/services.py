@@ -25,7 +25,7 @@ from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.terminals import Terminals
 from trainshed.core.units import Bytes, Nanos
-from trainshed.core.usage import Prices
+from trainshed.core.usage import Prices, Use
 from trainshed.core.works import Work
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
@@ -122,6 +122,10 @@ class CapacityView(Protocol):
 
     def holding(self) -> tuple[Job, ...]:
         """Return the jobs that hold places now."""
+        ...
+
+    def uses(self, job: Job, until: Nanos) -> tuple[Use, ...]:
+        """Return what the newest attempt of a job has used until a moment."""
         ...
 
     def load(self) -> Load:

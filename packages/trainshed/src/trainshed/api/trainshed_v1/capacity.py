@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId
 from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
-from trainshed.core.usage import MachineTime, Prices, month_of, uses
+from trainshed.core.usage import MachineTime, Prices, month_of
 from trainshed.store import audit
 from trainshed.store.logs.usage import measured
 from trainshed.store.port import NodeDrain
@@ -236,7 +236,7 @@ def _key_of(project: str, region: str, metric: str, person: str) -> QuotaKey:
 
 
 async def usage(call: JsonCall) -> records.UsageReport:
-    """`GET /trainshed/v1/usage?project=P[&by=B][&since=T][&until=T]`: return what attempts of jobs held
+    """`GET /trainshed/v1/usage?project=P[&by=B][&since=T][&until=T]`: return what programs of jobs used
     between two moments, by default from the beginning of this month (UTC) until now; the most expensive
     first, then those with the most GPU-hours and CPU-hours.
 
@@ -284,8 +284,8 @@ async def _used(
     running: list[MachineTime] = []
     chosen = [job for job in holding if project in (None, job.name.project_id)]
     for number, job in enumerate(chosen):
-        held = uses(job, until)
-        if number < _MOST_MEASURED and job.placed < until:
+        held = capacity.uses(job, until)
+        if held and number < _MOST_MEASURED and held[0].began < until:
             usages = await call.services.logs.usage(job.uid, job.attempt)
             held = tuple(measured(use, usages) for use in held)
         running += (use.within(since, until) for use in held)

@@ -20,7 +20,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.requests import Faults
 from trainshed.core.runtime import CONTAINER
-from trainshed.core.usage import uses
 from trainshed.store.logs.reader import Launch
 from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
 from trainshed.wire.trainshed_v1 import replicas as records
@@ -51,7 +50,9 @@ async def usage_of(
     current = job.replicas if attempt == job.attempt else ()
     states = {entry.id: entry.state.value for entry in current}
     until = job.ended or call.services.now()
-    held = [use.within(0, until) for use in uses(replace(job, placed=job.started), until)]
+    if job.freed and not job.placed and not job.ended:
+        job, until = replace(job, began=job.began_before), job.freed
+    held = [use.within(0, until) for use in call.services.capacity.uses(job, until)]
     return records.Usage(
         cpu_hours=sum(use.cpu_hours for use in held),
         gpu_hours=sum(use.gpu_hours for use in held),

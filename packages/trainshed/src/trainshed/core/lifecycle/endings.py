@@ -145,7 +145,7 @@ def settle(transition: Transition) -> None:
         transition.change(error=job.outcome.error, ended=end)
         transition.record(timeline.over(job.outcome, transition.now))
     elif job.retry is not None:
-        transition.change(freed=end)
+        transition.change(freed=end, began_before=job.began, began=0)
         _next_attempt(transition, job.retry)
 
 

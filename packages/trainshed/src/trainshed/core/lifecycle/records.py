@@ -208,7 +208,10 @@ class Job(WorkRecord, frozen=True, kw_only=True):
     attempt: int = 0
     #: Since when that attempt holds its places on nodes (ns); 0 = it holds none.
     placed: Nanos = 0
-    #: When the last replica of the attempt before had ended (ns).
+    #: When the first program of that attempt started (ns), from which usage counts; 0 = none has.
+    began: Nanos = 0
+    #: The same of the attempt before, and when its last replica had ended.
+    began_before: Nanos = 0
     freed: Nanos = 0
     #: State of that attempt; WAITING while no attempt has places.
     phase: AttemptState = AttemptState.WAITING

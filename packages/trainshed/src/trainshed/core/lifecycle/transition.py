@@ -235,6 +235,8 @@ class Transition(WorkTransition[Job]):
     def change_replica(self, replica: ReplicaId, **changes: Any) -> Replica:
         """Set fields of a replica that no table governs, and return it."""
         changed = replace(self.replica(replica), **changes)
+        if changed.started:
+            self.change(began=min(self.job.began or changed.started, changed.started))
         self.change(replicas=tuple(changed if r.id == replica else r for r in self.job.replicas))
         return changed
 

@@ -71,7 +71,7 @@ class Usage(Record, frozen=True):
     state: str = ""
     attempt: int = 0
     replicas: tuple[ReplicaUsage, ...] = ()
-    #: What its machines amount to for the time that it has run, without what earlier attempts held.
+    #: Usage of the newest attempt, from the start of its first program.
     cpu_hours: float = 0.0
     gpu_hours: float = 0.0
     #: By the setting `prices`.
