@@ -11,6 +11,14 @@ from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, host_token
 WORKER_POOL, PS_POOL, EVALUATOR_POOL = 1, 2, 3
 
 
+MAX_STRING_BYTES = 120_000
+"""Limit of one argument or variable: Linux starts no program with one that is longer than 128 KiB."""
+BYTES_PER_ENDPOINT = 64
+"""Upper limit of a replica's address in CLUSTER_SPEC and TF_CONFIG."""
+_BYTES_OF_TASK = 500
+"""Upper limit of their other members."""
+
+
 class Endpoint(Struct, frozen=True):
     """Where the peers of a replica reach it: hostname or literal address, and the port it may bind."""
 
@@ -23,6 +31,13 @@ class Endpoint(Struct, frozen=True):
 
 Endpoints = Mapping[ReplicaId, Endpoint]
 """One endpoint for every replica of a job."""
+
+
+def fits_cluster_spec(job_json: str, replicas: int) -> bool:
+    """Whether CLUSTER_SPEC and TF_CONFIG have space for the job itself, beside the addresses of so many
+    replicas."""
+    size = len(job_json.encode()) + replicas * BYTES_PER_ENDPOINT + _BYTES_OF_TASK
+    return size <= MAX_STRING_BYTES
 
 
 def names_chief(spec: JobSpec) -> bool:

@@ -17,9 +17,11 @@ from trainshed.core import secrets
 from trainshed.core.catalog.machines import machine_types
 from trainshed.core.cluster import (
     EVALUATOR_POOL,
+    MAX_STRING_BYTES,
     PS_POOL,
     WORKER_POOL,
     Endpoints,
+    fits_cluster_spec,
     has_reducers,
     is_container_job,
     is_reducer,
@@ -89,7 +91,7 @@ def environment(
         # That of an `ml` trial's job, `census.3`, is known as that of its tuning job, `census`.
         "CLOUD_ML_JOB_ID": gang.name.job_id.partition(".")[0],
         "CLOUD_ML_REGION": gang.spec.region,
-        "CLOUD_ML_JOB": _dump(_cloud_ml_job(gang.spec, replica)),
+        "CLOUD_ML_JOB": _dump_within(_cloud_ml_job(gang.spec, replica)),
         "CLOUD_ML_JOB_SA": service_account(gang.name.project_id, gang.spec),
         **_cluster_variables(gang, replica),
         **_reduction_variables(gang, replica),
@@ -231,7 +233,8 @@ def _cluster(
     **more: str,
 ) -> str:
     """Return the JSON of a cluster whose pools have these names, without those that are outside of it, and of
-    a replica's task in it, with `more` facts. `task.trial`, the number as text, is for trials alone."""
+    a replica's task in it, with `more` facts. `task.trial`, the number as text, is for trials alone. A job
+    that is too long is left out (spec/program#cluster_spec)."""
     spec = gang.spec
     trial = {"trial": spec.trial} if spec.trial else {}
     cluster = {
@@ -240,8 +243,10 @@ def _cluster(
         if pool.position not in outside
     }
     task = {"type": names[replica.pool], "index": replica.index, **trial, **more}
-    job = json.loads(spec.job_json)
-    return _dump({"cluster": cluster, "environment": "cloud", "task": task, "job": job})
+    value = {"cluster": cluster, "environment": "cloud", "task": task}
+    if fits_cluster_spec(spec.job_json, len(spec.replicas())):
+        value["job"] = json.loads(spec.job_json)
+    return _dump(value)
 
 
 _NAMED_RESOURCES: Final = {
@@ -294,11 +299,11 @@ def _output_directories(spec: JobSpec) -> dict[str, str]:
     return variables
 
 
-def _cloud_ml_job(spec: JobSpec, replica: ReplicaId) -> object:
+def _cloud_ml_job(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
     """Return CLOUD_ML_JOB as it was observed: Vertex names the replica's package, `ml` gives its training
     input."""
     if spec.api is Api.ML:
-        return _snake_keys(json.loads(spec.job_json))
+        return cast("dict[str, Any]", _snake_keys(json.loads(spec.job_json)))
     program = spec.pool(replica.pool).program
     return {
         "python_module": program.module or "",
@@ -321,6 +326,17 @@ def service_account(project_id: str, spec: JobSpec) -> str:
     (facts/program#variables)."""
     agent = f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
     return spec.service_account or agent
+
+
+def _dump_within(members: Mapping[str, Any]) -> str:
+    """Return the members as JSON, without the longest ones if a variable cannot hold all."""
+    texts = {name: _dump(value) for name, value in members.items()}
+    left_out: list[str] = []
+    while True:
+        text = _dump({name: value for name, value in members.items() if name not in left_out})
+        if len(text.encode()) <= MAX_STRING_BYTES:
+            return text
+        left_out.append(max(texts.keys() - {*left_out}, key=lambda name: len(texts[name])))
 
 
 def _dump(value: object) -> str:

@@ -68,8 +68,10 @@ def parse_job(
     account = training.text("serviceAccount")
     training.check("serviceAccount", syntax.service_account_fault(account))
     job_json = msgspec.json.encode(training.values).decode()
-    size_fault = syntax.cluster_size_fault(job_json, sum(hw.count for hw in hardware))
-    training.check("scaleTier", size_fault)
+    replicas = sum(hw.count for hw in hardware)
+    counted = max(hardware, key=lambda hw: hw.count, default=None)
+    field = counted.role.count_field if counted else ""
+    training.check(field or "scaleTier", syntax.cluster_size_fault(replicas))
     tuning = _read_tuning(training, job_id, max_trials) if training.has("hyperparameters") else None
     faults.refuse()
     pools = tuple(
@@ -86,7 +88,11 @@ def parse_job(
         job_dir=job_dir or None,
         runtime_version=version,
         use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
-        warnings=(*_ignored(training, hardware), *pool_warnings(pools)),
+        warnings=(
+            *_ignored(training, hardware),
+            *pool_warnings(pools),
+            *syntax.cluster_size_warnings(job_json, replicas),
+        ),
     )
     if tuning is None:
         return JobDraft(spec, job_id, labels)

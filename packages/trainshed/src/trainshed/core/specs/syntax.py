@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from trainshed.core import secrets
+from trainshed.core.cluster import BYTES_PER_ENDPOINT, MAX_STRING_BYTES, fits_cluster_spec
 from trainshed.core.packages import COPY_LABEL
 from trainshed.core.requests import Section
 
@@ -23,9 +24,8 @@ MAX_TEXT = 100_000
 MAX_ENV = 100
 MAX_ARGS_CHARS = 100_000
 MAX_PACKAGES = 100
-MAX_STRING_BYTES = 120_000
-"""Limit of one argument or variable: Linux starts no program with one that is longer than 128 KiB."""
-_BYTES_PER_ENDPOINT = 64
+MAX_ENV_BYTES = 600_000
+"""Limit of all variables of a program: Linux starts none whose variables and arguments exceed 2 MiB."""
 MAX_OBJECT_BYTES = 1024
 MAX_DURATION = 100 * 366 * 24 * 3600 * 10**9
 """Nanoseconds; keeps every deadline within 63 bits."""
@@ -219,8 +219,16 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
                 "not begin with a digit.",
             )
         value = variable.text("value")
-        variable.check("value", string_fault(value) or secrets.text_fault(value))
+        fault = string_fault(value, beside=f"{name}=") or secrets.text_fault(value)
+        variable.check("value", fault)
         variables.append((name, value))
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in variables)
+    if size > MAX_ENV_BYTES:
+        section.fault(
+            "env",
+            f"The variables have {size} bytes in all; at most {MAX_ENV_BYTES} are allowed. Put long values "
+            "into a file of the bucket.",
+        )
     return tuple(variables)
 
 
@@ -268,24 +276,34 @@ def package_fault(uri: str) -> str:
     return bucket_path_fault(uri, needs_object=True)
 
 
-def cluster_size_fault(job_json: str, replicas: int) -> str:
-    """Return why CLUSTER_SPEC and TF_CONFIG, which hold the job and all its addresses, would be too long to
-    be set."""
-    size = len(job_json.encode()) + replicas * _BYTES_PER_ENDPOINT
-    if size <= MAX_STRING_BYTES:
+def cluster_size_fault(replicas: int) -> str:
+    """Return why CLUSTER_SPEC and TF_CONFIG cannot hold the addresses of so many replicas."""
+    most = MAX_STRING_BYTES // BYTES_PER_ENDPOINT
+    if fits_cluster_spec("", replicas):
         return ""
     return (
-        f"The job and the addresses of its replicas ({replicas}) take {size} bytes in the environment of "
-        f"every replica; at most {MAX_STRING_BYTES} fit. Use fewer replicas, or shorter arguments and "
-        "variables: what is long can be read from a bucket."
+        f"The job has {replicas} replicas, and the variables of a program cannot hold more than about {most} "
+        "addresses. Use fewer replicas."
     )
 
 
-def string_fault(text: str) -> str | None:
-    """Return what is wrong with one argument or one variable's value."""
+def cluster_size_warnings(job_json: str, replicas: int) -> tuple[str, ...]:
+    """Return the warning about a job that CLUSTER_SPEC, TF_CONFIG and CLOUD_ML_JOB cannot repeat."""
+    if fits_cluster_spec(job_json, replicas):
+        return ()
+    return (
+        "The job is too long for one variable of a program: CLUSTER_SPEC and TF_CONFIG do not contain its "
+        "specification (`job`), and CLOUD_ML_JOB may lack its longest fields. All arguments and variables "
+        "of the job are passed.",
+    )
+
+
+def string_fault(text: str, beside: str = "") -> str | None:
+    """Return what is wrong with one argument or one variable's value. `beside`: the text before it in the
+    same string."""
     if "\0" in text:
         return "It holds a zero byte; no program can be given one."
-    if len(text.encode()) > MAX_STRING_BYTES:
+    if len(f"{beside}{text}".encode()) > MAX_STRING_BYTES:
         return (
             f"It has more than {MAX_STRING_BYTES} bytes, and no program can be started with that. Put "
             "it into a file of the bucket."

@@ -84,8 +84,8 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
     _check_tensorboard(spec)
     output = _read_output_directory(spec)
     job_json = msgspec.json.encode(spec.values).decode()
-    size_fault = syntax.cluster_size_fault(job_json, sum(pool.replica_count for pool in pools))
-    spec.check("workerPoolSpecs", size_fault)
+    replicas = sum(pool.replica_count for pool in pools)
+    spec.check("workerPoolSpecs", syntax.cluster_size_fault(replicas))
     read = JobSpec(
         api=Api.VERTEX,
         region=region,
@@ -94,7 +94,11 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         job_json=job_json,
         service_account=spec.text("serviceAccount") or None,
         base_output_directory=output,
-        warnings=(*_ignored(spec), *worker_pool.pool_warnings(pools)),
+        warnings=(
+            *_ignored(spec),
+            *worker_pool.pool_warnings(pools),
+            *syntax.cluster_size_warnings(job_json, replicas),
+        ),
     )
     if pools and spec.is_set("tensorboard") and not read.log_directory:
         return with_warnings(
