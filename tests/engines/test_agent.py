@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -112,6 +113,39 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
     assert service.answers[2].failure == EngineUnavailable.__name__, service.answers
     assert "its agent ends" in service.answers[2].message
     assert [*map(type, service.told)] == [messages.Hello, messages.Current, messages.Ending]
+
+
+@pytest.mark.parametrize(("frozen", "grace"), [(0.0, True), (60.0, False)])
+async def test_programs_of_an_agent_that_was_frozen_beyond_its_lease_have_no_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: float, grace: bool
+) -> None:
+    """spec/invariants#one-incarnation: other programs may run in their place by then."""
+    service = _LateService()
+    offset = 0.0
+    monkeypatch.setattr(agent, "_now", lambda: time.monotonic() + offset)
+    graces: list[int] = []
+
+    class Engine(LocalEngine):
+        async def allocate(
+            self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+        ) -> tuple[Slot, ...]:
+            nonlocal offset
+            slots = await super().allocate(job_uid, attempt, requests)
+            offset = frozen
+            return slots
+
+        async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+            graces.append(grace)
+            await super().stop(job_uid, attempt, grace)
+
+    engine = Engine(tmp_path / "own")
+    await engine.start()
+    monkeypatch.setattr(engine, "start", AsyncMock())
+    ran = agent.Agent(document_of(tmp_path, "labs-1-1-0/a", 5.0), engine, cast("Any", service))
+    async with asyncio.timeout(60):
+        await ran.run()
+    assert ran.is_forsaken
+    assert [bool(seconds) for seconds in graces] == [grace]
 
 
 @pytest.mark.parametrize("trap", ["link", "open"])

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.e2e.processes import new_mark
 from tests.engines.conformance.lab import Lab, OnTerm, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Stage, hostname, staged
 from tests.engines.conformance.suite import FOREVER, Conformance, terminals_of
@@ -167,6 +168,24 @@ class TestRemote(Conformance):
         await stage.started(uid, second, incarnation=2)
         assert (await stage.exited(uid)).exit.stopped
         assert not stage.ends(uid, second, incarnation=2)
+
+    @staged
+    async def test_programs_end_when_a_lease_is_over_though_their_agent_is_frozen(
+        self, stage: Stage
+    ) -> None:
+        """spec/invariants#one-incarnation. The service counts on it without hearing from the agent."""
+        lab, mark = lab_of(stage), new_mark()
+        program = Program(prints=1, runs=None, on_term=OnTerm.IGNORE, child=mark)
+        uid = await stage.run(program)
+        await stage.printed(uid, 1)
+        [slot] = await stage.allocate(uid)
+        assert lab.leftovers(mark)
+        lab.freeze(slot.node, frozen=True)
+        try:
+            assert isinstance(await stage.end(uid), ReplicaLost)
+            assert not lab.leftovers(mark), "it runs on, and another one may be started"
+        finally:
+            lab.freeze(slot.node, frozen=False)
 
     @staged
     async def test_who_waits_for_a_place_keeps_nobody_from_being_started_again(

@@ -44,12 +44,14 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import Crew, begin, keep
 from trainshed.replica.protocol import NEVER_STARTED
+from trainshed.replica.supervisor.deadline import Deadline
+from trainshed.replica.system import kernel
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.cache import NodeCache
 from trainshed_cluster.remote.dialer import Dialer
 from trainshed_cluster.remote.greeting import CONTENT, NotAdmitted
-from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat
+from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat, last_grace
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
 from trainshed_cluster.remote.mirror import StreamSender
 from trainshed_cluster.remote.news import Known, Untold
@@ -98,10 +100,15 @@ Connection = Channel[News, Order]
 
 
 class Agent:
-    """One node's side of an attempt. `engine`: over the agent's own directory; not started."""
+    """One node's side of an attempt. `engine`: over the agent's own directory; not started. `deadline`:
+    watched by its programs; None = it is not."""
 
     def __init__(
-        self, document: AgentDocument, engine: LocalEngine, dialer: Dialer[News, Order]
+        self,
+        document: AgentDocument,
+        engine: LocalEngine,
+        dialer: Dialer[News, Order],
+        deadline: Deadline | None = None,
     ) -> None:
         self._document = document
         self._job_uid = document.job_uid
@@ -123,12 +130,15 @@ class Agent:
         self._is_resting = False
         #: Why nothing can be run here; None = programs can be run.
         self._failure: str | None = None
-        self._lease = Lease(document.lease, time.monotonic())
+        self._deadline = deadline
+        self._lease = Lease(document.lease, _now(), self._show_lease)
         self._leaving = asyncio.Event()
         #: Set when something was seen of a replica.
         self._seen = asyncio.Event()
         #: The programs are being ended, and none is started any more.
         self._is_over = False
+        #: The service has given it up, so that other programs may run in place of its own.
+        self._is_replaced = False
         #: It has ended because its lease was over: nobody else may give its hold back.
         self.is_forsaken = False
 
@@ -146,7 +156,7 @@ class Agent:
         leaving = begin(self._leaving.wait(), "waiting to be let go")
         try:
             while not self._leaving.is_set():
-                left = self._lease.until - time.monotonic()
+                left = self._lease.until - _now()
                 if left <= 0:
                     log.error("the service is silent, and the lease is over: programs are ended")
                     self.is_forsaken = True
@@ -156,7 +166,8 @@ class Agent:
             # A service that has dismissed the agent knows the reason.
             if not self._leaving.is_set():
                 self._untold.add(None, messages.Ending())
-            await self._end_programs()
+            grace = last_grace(self._lease.until, _now())
+            await self._end_programs(0.0 if self._is_replaced else grace)
         finally:
             for task in (*tasks, leaving):
                 task.cancel()
@@ -177,6 +188,10 @@ class Agent:
             await self._stop_programs(self._document.grace)
         self._leaving.set()
 
+    def _show_lease(self, until: float) -> None:
+        if self._deadline is not None:
+            self._deadline.set(until + LAST_GRACE)
+
     # --- connections ---
 
     async def _talk(self) -> None:
@@ -189,6 +204,7 @@ class Agent:
             except NotAdmitted:
                 # The replicas run elsewhere by now, or are over: they must not run here as well.
                 log.warning("the service knows this agent no more: programs are ended")
+                self._is_replaced = True
                 self._leaving.set()
                 return
             except OSError as error:
@@ -202,7 +218,7 @@ class Agent:
     async def _converse(self, connection: Connection) -> None:
         able = self._engine.capabilities() if self._failure is None else None
         hello = messages.Hello(version=messages.VERSION, capabilities=able, failure=self._failure)
-        last_said = time.monotonic()
+        last_said = _now()
         await connection.send(hello)
         welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
@@ -241,7 +257,7 @@ class Agent:
         """Renew the lease for as long as there is a connection."""
         with contextlib.suppress(ChannelClosed):
             while not self._lease.is_unheard:
-                number = self._lease.say(time.monotonic())
+                number = self._lease.say(_now())
                 connection.post(messages.Beat(number, clock=time.time_ns()))
                 await asyncio.sleep(beat(self._lease.seconds))
             connection.give_up()
@@ -416,17 +432,17 @@ class Agent:
         while self._known.live():
             self._seen.clear()
             await self._seen.wait()
-        if self._lease.until > time.monotonic() and not self._leaving.is_set():
+        if self._lease.until > _now() and not self._leaving.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS):
                     await self._untold.empty()
 
-    async def _end_programs(self) -> None:
+    async def _end_programs(self, grace: float) -> None:
         """End all programs, because the service counts them as dead."""
         uid, attempt = self._job_uid, self._attempt
         if (uid, attempt) not in await self._engine.allocations():
             return
-        await self._stop_programs(LAST_GRACE)
+        await self._stop_programs(grace)
         while True:
             try:
                 await self._engine.release(uid, attempt)
@@ -434,6 +450,11 @@ class Agent:
                 await asyncio.sleep(0.1)
             else:
                 return
+
+
+def _now() -> float:
+    """Return the moment by which leases are counted. It goes on while the machine is suspended."""
+    return time.clock_gettime(kernel.BOOT_CLOCK)
 
 
 def _news(event: ReplicaEvent) -> News:

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.options import Options
@@ -25,6 +27,7 @@ from trainshed.engines.port import ServiceAccess
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
+from trainshed.replica.supervisor.deadline import Deadline
 from trainshed.replica.system import cgroups, durable, trees
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent import Agent
@@ -123,6 +126,7 @@ def is_open(path: Path) -> bool:
 _TELLING = 20.0
 """Seconds within which the service is told why there will be no agent."""
 _CERTIFICATE, _TRUST, _SOCKETS = "interception.pem", "trust.pem", "sockets"
+_DEADLINE = "deadline"
 """In the agent's directory."""
 
 
@@ -219,8 +223,10 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
     address = await asyncio.to_thread(
         _own_address, document.address, (document.credential.host, document.credential.port)
     )
-    engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
-    agent = Agent(document, engine, dialer)
+    deadline = directory / _DEADLINE
+    options = replace(_options(document, access, address), deadline=deadline)
+    engine = LocalEngine(directory, options, zygote=zygote)
+    agent = Agent(document, engine, dialer, Deadline(str(deadline)))
     running = begin(agent.run(), "the agent")
     loop = asyncio.get_running_loop()
     parting: list[asyncio.Task[None]] = []

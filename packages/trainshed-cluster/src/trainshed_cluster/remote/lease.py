@@ -7,6 +7,7 @@ service from the moment at which it received a message, which is later. So the a
 service's, whatever became of the messages in between.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 SHORTEST_LEASE: Final = 5
@@ -30,6 +31,12 @@ def beat(lease: float) -> float:
     return min(lease / _BEATS, _LONGEST_BEAT)
 
 
+def last_grace(until: float, now: float) -> float:
+    """Return how many seconds the programs of a lease that ends at `until` still have. None are left for an
+    agent that was stopped or suspended beyond `LAST_GRACE`."""
+    return max(0.0, min(LAST_GRACE, until + LAST_GRACE - now))
+
+
 def longest_silence(lease: float) -> float:
     """Return the seconds from the last message of an agent until it and all its programs are certainly
     dead."""
@@ -38,12 +45,14 @@ def longest_silence(lease: float) -> float:
 
 class Lease:
     """An agent's lease. Moments are seconds of its monotonic clock. `seconds`: its length. `now`: its
-    beginning."""
+    beginning. `renewed`: called with `until` whenever that has changed, and at the beginning."""
 
-    def __init__(self, seconds: float, now: float) -> None:
+    def __init__(
+        self, seconds: float, now: float, renewed: Callable[[float], None] = lambda _: None
+    ) -> None:
         self.seconds = seconds
-        #: When it ends, unless it is renewed.
-        self.until = now + seconds
+        self._renewed = renewed
+        self._set(now + seconds)
         self._number = 0
         #: When each message that is not acknowledged yet was sent, by its number.
         self._said: dict[int, float] = {}
@@ -66,9 +75,14 @@ class Lease:
         if said_at is None:
             return
         self._said = {other: when for other, when in self._said.items() if other > number}
-        self.until = max(self.until, said_at + self.seconds)
+        self._set(max(self.until, said_at + self.seconds))
 
     def begin_anew(self, said_at: float) -> None:
         """Begin a new lease on a new connection, whose first message was sent at `said_at`."""
-        self.until = said_at + self.seconds
+        self._set(said_at + self.seconds)
         self._said.clear()
+
+    def _set(self, until: float) -> None:
+        #: When it ends, unless it is renewed.
+        self.until = until
+        self._renewed(until)

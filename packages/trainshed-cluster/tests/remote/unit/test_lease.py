@@ -7,7 +7,7 @@ from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed_cluster.remote.clocks import Reading, told_skew
-from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat, longest_silence
+from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat, last_grace, longest_silence
 
 
 def test_a_lease_runs_from_when_the_word_was_said_that_the_service_has_heard() -> None:
@@ -44,6 +44,15 @@ def test_a_word_of_an_earlier_connection_renews_nothing() -> None:
     lease.begin_anew(said_at=12)
     lease.acknowledge(word)
     assert lease.until == 102
+
+
+@pytest.mark.parametrize(
+    ("now", "grace"), [(90, LAST_GRACE), (91, LAST_GRACE - 1), (93, 0), (95, 0), (1000, 0)]
+)
+def test_grace_time_ends_before_the_service_counts_the_programs_as_dead(
+    now: float, grace: float
+) -> None:
+    assert last_grace(90, now) == grace
 
 
 @pytest.mark.parametrize("seconds", [5.0, 36.0, 90.0, 300.0])

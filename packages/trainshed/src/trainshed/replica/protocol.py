@@ -133,6 +133,8 @@ class Limits(NamedTuple):
     disk_limit: "int | None" = None
     #: Whether the replica is ended if its files take more.
     disk_enforced: "bool" = False
+    #: File of the moment after which the program must not run (`deadline`); None = there is none.
+    deadline: "str | None" = None
     #: Seconds without any progress after which the program is ended (`stall`); None = it is not watched.
     stall_after: "float | None" = None
     #: Control group directories under which the replica's own are made, by what these limit: memory, cpu,

@@ -101,6 +101,9 @@ class SharedPaths(Struct, frozen=True):
     usage_every: float = 10.0
     #: Ports of the service, which programs can bind on their own address alone, also while it is away.
     kept_ports: tuple[int, ...] = ()
+    #: File of the moment after which no program may run (`replica.supervisor.deadline`); None = there is
+    #: none.
+    deadline: Path | None = None
 
 
 class Where(Struct, frozen=True):
@@ -289,6 +292,7 @@ def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.
         pids_limit=host.process_limit(shared.rules.max_processes),
         disk_limit=plan.limits.disk,
         disk_enforced=shared.rules.enforce_disk,
+        deadline=_text(shared.deadline),
         stall_after=plan.limits.stall_after / 1e9 if plan.limits.stall_after else None,
         bases=host.bases,
         cgroup_name=f"trainshed-{host.identity}-{plan.job_uid}-{plan.attempt}-{plan.replica}",

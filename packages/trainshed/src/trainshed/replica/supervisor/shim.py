@@ -20,6 +20,7 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import disk, growing_files, masking, notes, segments, stall
 from trainshed.replica.supervisor import (
     clients,
+    deadline,
     journal,
     main_process,
     program,
@@ -137,6 +138,8 @@ class Shim:
         self._clients.serve(self._loop, self._obey, self._greet)
         self._claim.sync()
         self._has_begun = True
+        if plan.limits.deadline is not None:
+            deadline.DeadlineWatch(plan.limits.deadline, self._loop, self._end_late)
         self._children = kernel.child_signals()
         self._loop.add(self._children, self._note_children)
         self._loop.add(self._control.fileno(), self._hear_main)
@@ -310,6 +313,12 @@ class Shim:
         if self._status < 0:
             program.signal_group(self._main, signal.SIGKILL)
             processes.send(self._main, signal.SIGKILL)
+
+    def _end_late(self) -> None:
+        """Kill the program, because its deadline has passed: another one may run in its place."""
+        if self._status < 0:
+            self._stopped = True
+            self._kill()
 
     def _lose_warden(self) -> None:
         assert self._warden is not None

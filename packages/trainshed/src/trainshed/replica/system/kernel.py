@@ -306,6 +306,27 @@ def process_handle(process: int) -> int:
     return syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
 
 
+BOOT_CLOCK = 7
+"""CLOCK_BOOTTIME: the monotonic clock that also runs while the machine is suspended."""
+_TIMER_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+_ABSOLUTE = 1
+
+
+def boot_timer() -> int:
+    """Return the handle of a timer by `BOOT_CLOCK`, which becomes readable when it expires. Raises
+    OSError."""
+    handle = _libc.timerfd_create(ctypes.c_int(BOOT_CLOCK), ctypes.c_int(_TIMER_FLAGS))
+    _check(min(handle, 0), "timerfd_create")
+    return handle
+
+
+def set_boot_timer(handle: int, moment: int) -> None:
+    """Have the timer expire at a moment, in ns of `BOOT_CLOCK`. A moment in the past expires at once. Raises
+    OSError."""
+    value = struct.pack("llll", 0, 0, *divmod(max(moment, 1), 10**9))
+    _call("timerfd_settime", "timerfd_settime", ctypes.c_int(handle), _ABSOLUTE, value, None)
+
+
 def open_handles() -> "list[int]":
     """Return the file handles open in this process. The one that listed them, already closed, may be among
     them."""

@@ -1,0 +1,61 @@
+"""A moment after which programs must not run, which the agent of a node moves on for as long as it hears from
+its service (docs/adr/0061).
+
+The agent keeps the moment in a file, and every shim of the node watches it. So programs end in time even if
+their agent hangs, was stopped or has died, and also if the whole node was stopped or suspended.
+"""
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+
+from trainshed.replica.system import kernel, loop
+
+_MOMENT = struct.Struct("=q")
+"""In ns of `kernel.BOOT_CLOCK`."""
+
+
+class Deadline:
+    """The agent's side. Makes the file. Raises OSError."""
+
+    def __init__(self, path: str) -> None:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(handle, _MOMENT.size)
+            # A store to memory cannot block on a disk that hangs.
+            self._shown = mmap.mmap(handle, _MOMENT.size)
+        finally:
+            os.close(handle)
+
+    def set(self, seconds: float) -> None:
+        """Move the deadline to a moment of `kernel.BOOT_CLOCK`."""
+        _MOMENT.pack_into(self._shown, 0, int(seconds * 1e9))
+
+
+class DeadlineWatch:
+    """A shim's side. Calls `expire` once, when the deadline has passed. Raises OSError."""
+
+    def __init__(self, path: str, events: loop.Loop, expire: Callable[[], None]) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._timer = kernel.boot_timer()
+        self._loop = events
+        self._expire = expire
+        events.add(self._timer, self._check)
+        self._arm()
+
+    def _arm(self) -> None:
+        kernel.set_boot_timer(self._timer, self._moment())
+
+    def _moment(self) -> int:
+        moment: int = _MOMENT.unpack(os.pread(self._file, _MOMENT.size, 0))[0]
+        return moment
+
+    def _check(self) -> None:
+        """The deadline has passed unless it was moved meanwhile."""
+        if self._moment() > time.clock_gettime(kernel.BOOT_CLOCK) * 1e9:
+            self._arm()
+            return
+        self._loop.drop(self._timer)
+        self._expire()
