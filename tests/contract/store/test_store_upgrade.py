@@ -47,6 +47,23 @@ def test_an_upgraded_database_has_the_tables_of_a_new_one(tmp_path: Path, releas
     assert tables(old) == tables(new)
 
 
+def test_limits_and_jobs_of_addresses_with_capitals_are_found(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
+        connection.executescript(DUMPS["0.2.0"])
+        connection.execute("DELETE FROM quotas")
+        rows = [("p", "global", "jobs", "Ana@x.io", 1.0), ("p", "global", "jobs", "Bo@x.io", 2.0)]
+        rows.append(("p", "global", "jobs", "bo@x.io", 3.0))
+        connection.executemany("INSERT INTO quotas VALUES (?, ?, ?, ?, ?)", rows)
+        connection.execute("INSERT INTO work_labels VALUES (9, '@person', 'Ana@x.io')")
+        connection.commit()
+    open_database(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
+        limits = connection.execute("SELECT person, ceiling FROM quotas ORDER BY person").fetchall()
+        assert limits == [("ana@x.io", 1.0), ("bo@x.io", 3.0)]
+        people = connection.execute("SELECT value FROM work_labels WHERE uid = 9").fetchall()
+        assert people == [("ana@x.io",)]
+
+
 def tables(place: Path) -> list[tuple[str, list[str]]]:
     with closing(sqlite3.connect(place / DATABASE_FILE)) as connection:
         rows = connection.execute(

@@ -15,6 +15,7 @@ from trainshed.access.book import AccessBook, AccountKey
 from trainshed.access.job_tokens import ISSUER, JobClaims
 from trainshed.access.principals import Bearer
 from trainshed.core.errors import Unauthenticated
+from trainshed.core.names import normalize_email
 from trainshed.httpd.hosts import Hosts
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def asserted(assertion: str, book: AccessBook, now: int, hosts: Hosts) -> Bearer
 def check(bearer: Bearer, book: AccessBook) -> None:
     """Raise Unauthenticated if the book does not hold any more what a token was made by."""
     borrower = bearer.borrower
-    out = book.signed_out.get(borrower.lower() if borrower else bearer.email)
+    out = book.signed_out.get(normalize_email(borrower or bearer.email))
     wait = 1 if borrower else SKEW
     if (borrower or bearer.issuer) and out is not None and bearer.issued <= out.at / 1e9 + wait:
         raise Unauthenticated(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.access.policy import Grant, Policy
 from trainshed.core.errors import FailedPrecondition
+from trainshed.core.names import normalize_email, normalize_emails
 from trainshed.core.units import Nanos
 
 
@@ -32,6 +33,9 @@ class Token(Struct, frozen=True):
     issuer: str | None = None
     #: The groups of which the issuer said that the holder is a member.
     groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        normalize_emails(self, "email")
 
     @property
     def id(self) -> str:
@@ -143,7 +147,7 @@ class AccessBook(Struct, frozen=True):
             policy=Policy(
                 grant
                 for grant in self.policy.grants
-                if grant.member.partition(":")[2].lower() != email.lower()
+                if grant.member.partition(":")[2] != normalize_email(email)
             ),
             accounts={name: account for name, account in self.accounts.items() if name != email},
             keys={id_: key for id_, key in self.keys.items() if key.email != email},

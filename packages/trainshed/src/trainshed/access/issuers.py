@@ -16,6 +16,7 @@ from trainshed.access.account_tokens import LIFETIME, OWNER_EMAIL, SKEW, check_c
 from trainshed.access.policy import GROUP, member_fault
 from trainshed.access.principals import SERVICE_ACCOUNT, USER, Bearer, member_of
 from trainshed.core.errors import Unauthenticated
+from trainshed.core.names import normalize_email
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -239,7 +240,7 @@ def _claims(token: str, keys: "KeySet") -> Mapping[str, Any]:
 
 def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
     claimed = str(claims.get("email", ""))
-    email = claimed.lower()
+    email = normalize_email(claimed)
     if claims.get("email_verified") is not True:
         raise Unauthenticated(
             f"{issuer.name} does not say that it has verified the address {email!r}: verify it there, or "

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from trainshed.access.permissions import ROLES
 from trainshed.access.principals import SERVICE_ACCOUNT, USER, Rights, member_of
+from trainshed.core.names import normalize_email
 
 GROUP: Final = "group:"
 _EMAIL: Final = re.compile(r"[^\s@:/,\"'<>]{1,64}@[A-Za-z0-9.-]{1,255}")
@@ -26,6 +28,10 @@ class Grant(Struct, frozen=True, order=True):
     role: str
     member: str
 
+    def __post_init__(self) -> None:
+        if (member := normalize_member(self.member)) != self.member:
+            force_setattr(self, "member", member)
+
 
 class Policy:
     """All grants of a service. Immutable; rights are computed once for each member."""
@@ -33,7 +39,7 @@ class Policy:
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self.grants = frozenset(grants)
         self._by_project = _sets(self.grants, lambda grant: grant.project)
-        self._by_member = _sets(self.grants, lambda grant: _key(grant.member))
+        self._by_member = _sets(self.grants, lambda grant: grant.member)
         self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
 
     def with_project(self, project: str, grants: Iterable[Grant]) -> "Policy":
@@ -50,7 +56,7 @@ class Policy:
 
     def grants_of(self, email: str, groups: tuple[str, ...]) -> tuple[Grant, ...]:
         """The grants of somebody and of these groups."""
-        members = (_key(member_of(email)), *(GROUP + group for group in groups))
+        members = (member_of(email), *(GROUP + group for group in groups))
         return tuple(
             grant for member in members for grant in sorted(self._by_member.get(member, ()))
         )
@@ -68,9 +74,11 @@ class Policy:
         return frozenset(self._by_project) - {""}
 
 
-def _key(member: str) -> str:
-    """Addresses are the same in either case: issuers write theirs in small letters."""
-    return member if member.startswith(GROUP) else member.lower()
+def normalize_member(member: str) -> str:
+    """Return a member as it is stored and compared. Names of groups are case-sensitive."""
+    kind, _, email = member.partition(":")
+    is_address = f"{kind}:" in (USER, SERVICE_ACCOUNT)
+    return f"{kind}:{normalize_email(email)}" if is_address else member
 
 
 def _sets(grants: Iterable[Grant], of: Callable[[Grant], str]) -> dict[str, frozenset[Grant]]:
@@ -116,7 +124,7 @@ def member_fault(member: str) -> str | None:
         )
     if not (_EMAIL.fullmatch(email) and email.isprintable()):
         return f"{email!r} is not an e-mail address."
-    if member != member_of(email):
+    if normalize_member(member) != member_of(email):
         return f"{email!r} has the address of another kind of member: write {member_of(email)}."
     return None
 

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from trainshed.access.job_tokens import JobClaims
+from trainshed.core.names import normalize_email, normalize_emails
 
 USER: Final = "user:"
 SERVICE_ACCOUNT: Final = "serviceAccount:"
@@ -79,6 +80,9 @@ class Principal(Struct, frozen=True):
     #: The program of a job that it is; None = it is a person or a service account with a token of its own.
     program: JobClaims | None = None
 
+    def __post_init__(self) -> None:
+        normalize_emails(self, "email")
+
     def may(self, permission: str, project: str) -> bool:
         """Whether it has a permission in a project."""
         return permission in self.rights.within(project)
@@ -92,5 +96,6 @@ class Principal(Struct, frozen=True):
 
 
 def member_of(email: str) -> str:
-    """Return how a policy names somebody."""
+    """Return how a policy names a person or a service account."""
+    email = normalize_email(email)
     return (SERVICE_ACCOUNT if email.endswith(_ACCOUNTS) else USER) + email

@@ -39,6 +39,7 @@ from trainshed.core.errors import (
     Unavailable,
     Violation,
 )
+from trainshed.core.names import normalize_email
 from trainshed.core.requests import Faults
 from trainshed.httpd.hosts import name_of
 from trainshed.store.audit import concerns
@@ -273,10 +274,9 @@ async def _answered(handler: HandHandler, call: HandCall) -> dict[str, Any]:
     """
     project = call.names["project"]
     if project == _ALL_PROJECTS:
-        name, accounts = call.names.get("account", ""), call.services.access.book.accounts.values()
-        account = next(
-            (known for known in accounts if name in (known.email, _unique_id(known))), None
-        )
+        name = normalize_email(call.names.get("account", ""))
+        accounts = call.services.access.book.accounts.values()
+        account = next((known for known in accounts if name in _names(known)), None)
         project = account.project if account is not None else ""
     concerns(project, call.names.get("account", ""))
     try:
@@ -311,11 +311,15 @@ def _name(project: str, email: str) -> str:
     return f"projects/{project}/serviceAccounts/{email}"
 
 
+def _names(account: ServiceAccount) -> tuple[str, str]:
+    return normalize_email(account.email), _unique_id(account)
+
+
 def _account(call: HandCall) -> ServiceAccount:
     """Return the account that the path names, by its address or its unique id. Raises NotFound."""
-    name, project = call.names["account"], call.names["project"]
+    name, project = normalize_email(call.names["account"]), call.names["project"]
     for account in call.services.access.book.accounts.values():
-        if account.project == project and name in (account.email, _unique_id(account)):
+        if account.project == project and name in _names(account):
             return account
     where = f" in the project {project}" if project else ""
     create = f"`gcloud iam service-accounts create NAME --project={project or 'PROJECT'}` makes one"

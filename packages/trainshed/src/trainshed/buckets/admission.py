@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from msgspec import Struct, field
 
 from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
-from trainshed.access.policy import home_of
+from trainshed.access.policy import home_of, normalize_member
 from trainshed.access.principals import member_of
 from trainshed.buckets.callers import PERMISSIONS, Caller, Reach
 from trainshed.buckets.errors import Forbidden, Unauthenticated
@@ -73,7 +73,7 @@ def _open_to_program(project: str, email: str | None, permission: str, holding: 
         return True
     members = PUBLIC | {f"projectEditor:{project}", f"projectOwner:{project}"}
     if email is not None:
-        members |= {f"serviceAccount:{email}"}
+        members |= {normalize_member(f"serviceAccount:{email}")}
     return _granted(members, permission, holding)
 
 
@@ -264,9 +264,9 @@ def _granted(members: Set[str], permission: str, holding: Holding) -> bool:
 
 def _members(binding: Mapping[str, Any]) -> list[str]:
     members = binding.get("members")
-    return (
-        [str(member) for member in cast("list[Any]", members)] if isinstance(members, list) else []
-    )
+    if not isinstance(members, list):
+        return []
+    return [normalize_member(str(member)) for member in cast("list[Any]", members)]
 
 
 def is_public(binding: Mapping[str, Any]) -> bool:

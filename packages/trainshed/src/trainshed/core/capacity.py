@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from trainshed.core.names import Api
+from trainshed.core.names import Api, normalize_emails
 from trainshed.core.units import Nanos
 
 
@@ -227,6 +227,9 @@ class QuotaKey(Struct, frozen=True):
     #: It limits what this person uses in the project; `EACH` = everybody who has no limit of their own;
     #: "" = all together.
     person: str = ""
+
+    def __post_init__(self) -> None:
+        normalize_emails(self, "person")
 
 
 EACH = "each"

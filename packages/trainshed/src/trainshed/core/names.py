@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NewType
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from trainshed.core.errors import InvalidRequest, Violation
 
@@ -234,6 +235,18 @@ def _digest(text: str) -> str:
 def ids_by_number(ids: Iterable[str]) -> dict[str, str]:
     """Return the ids of projects by their numbers, as they stand in names; "" is ignored."""
     return {str(project_number(project_id)): project_id for project_id in ids if project_id}
+
+
+def normalize_email(email: str) -> str:
+    """Return an e-mail address as it is stored and compared: in lower case."""
+    return email.lower()
+
+
+def normalize_emails(record: Struct, *fields: str) -> None:
+    """Normalize the addresses in these fields of a frozen record. Only for its `__post_init__`."""
+    for name in fields:
+        if (email := getattr(record, name)) != (normal := normalize_email(email)):
+            force_setattr(record, name, normal)
 
 
 DEFAULT_BUCKET: Final = "trainshed"

@@ -17,7 +17,7 @@ from trainshed.core.capacity import Node, QuotaKey
 from trainshed.core.catalog.machines import machine_types
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GPU_HOURS
 from trainshed.core.lifecycle.records import Job, person_of
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import ReplicaId, normalize_emails
 from trainshed.core.units import Nanos
 
 HOUR: Final = 3600 * 10**9
@@ -45,6 +45,9 @@ class MachineTime(Struct, frozen=True):
     busy_cpu_hours: float = 0
     seen_gpu_hours: float = 0
     busy_gpu_hours: float = 0
+
+    def __post_init__(self) -> None:
+        normalize_emails(self, "person")
 
 
 class Use(Struct, frozen=True):

@@ -35,7 +35,7 @@ from trainshed.core.errors import (
     Violation,
 )
 from trainshed.core.lifecycle.records import ActingJob, Actor, person_of
-from trainshed.core.names import JobUid, ids_by_number
+from trainshed.core.names import JobUid, ids_by_number, normalize_email
 from trainshed.store.audit import AuditRecord, RecordedCall, recording, under_way
 from trainshed.store.sqlite.reader import Reader
 from trainshed.wire import json as wire_json
@@ -286,7 +286,8 @@ def refuse_more(principal: Principal, services: Services, texts: Sequence[tuple[
     Raises PermissionDenied, which names everything that the job would have and its creator lacks, and
     FailedPrecondition.
     """
-    accounts = {text for name, text in texts if name in _ACCOUNT} - {"", principal.email}
+    accounts = {normalize_email(text) for name, text in texts if name in _ACCOUNT}
+    accounts -= {"", principal.email}
     if principal.program is None:
         refuse_accounts(principal, accounts)
     else:

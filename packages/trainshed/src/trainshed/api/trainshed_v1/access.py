@@ -19,6 +19,7 @@ from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
+from trainshed.core.names import normalize_email
 from trainshed.core.requests import Faults
 from trainshed.core.secrets import name_fault, value_fault
 from trainshed.store.audit import AuditRow
@@ -62,9 +63,9 @@ async def who_am_i(call: JsonCall) -> records.Identity:
 async def list_tokens(call: JsonCall) -> records.TokenList:
     """`GET /trainshed/v1/tokens[?email=E]`: list the tokens that the caller may revoke, without
     themselves."""
-    email = call.parameter("email").lower()
+    email = normalize_email(call.parameter("email"))
     tokens = _revocable(call, call.services.access.book)
-    chosen = [token for token in tokens if email in ("", token.email.lower())]
+    chosen = [token for token in tokens if email in ("", token.email)]
     chosen.sort(key=lambda token: (token.created, token.digest))
     return records.TokenList(tokens=tuple([_token_view(call, token) for token in chosen]))
 
@@ -73,7 +74,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     """`POST /trainshed/v1/tokens`: make a token, and show it this once. With `role` its holder is given that
     role as well, in the same step."""
     new, faults = call.sent(records.NewToken)
-    email, days, note, role = new.email, new.days, new.note, new.role
+    email, days, note, role = normalize_email(new.email), new.days, new.note, new.role
     if fault := member_fault(member_of(email)):
         faults.add("email", fault)
     if email == OWNER_EMAIL:
@@ -150,14 +151,14 @@ async def revoke_token(call: JsonCall) -> Nothing:
     address. In force when this returns. Raises NotFound."""
     target = call.target
     # ID tokens are stored nowhere. What programs have are others than their account's.
-    is_own = call.principal.program is None and target.lower() == call.principal.email.lower()
+    is_own = call.principal.program is None and normalize_email(target) == call.principal.email
     may = is_own or _REVOKE in call.principal.rights.everywhere
     is_somebody = call.services.access.has_issuers and not member_fault(member_of(target))
-    unseen = {target.lower()} if may and is_somebody else set[str]()
+    unseen = {normalize_email(target)} if may and is_somebody else set[str]()
 
     def remove(book: AccessBook) -> AccessBook:
-        names = {target, target.lower()}
-        gone = [t for t in _revocable(call, book) if names & {t.id, t.email.lower()}]
+        names = {target, normalize_email(target)}
+        gone = [t for t in _revocable(call, book) if names & {t.id, t.email}]
         if not gone and not unseen:
             raise NotFound(
                 f"There is no token {target[:200]!r} that you may revoke: name an id or an e-mail address of "
@@ -167,7 +168,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
         detail["of"] = sorted({token.email for token in gone})
         left = book.without_tokens(token.digest for token in gone)
         # A command line that signs out ends nothing else.
-        out = {token.email.lower() for token in gone if token.note != _OWN_NOTE} | unseen
+        out = {token.email for token in gone if token.note != _OWN_NOTE} | unseen
         return left.with_signed_out(out, call.services.now())
 
     detail: dict[str, object] = {}
@@ -181,9 +182,7 @@ def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
     if _REVOKE in principal.rights.everywhere:
         return list(tokens)
     is_person = principal.program is None
-    return [
-        token for token in tokens if is_person and token.email.lower() == principal.email.lower()
-    ]
+    return [token for token in tokens if is_person and token.email == principal.email]
 
 
 async def policy(call: JsonCall) -> records.GrantList:
@@ -209,6 +208,7 @@ async def change(call: JsonCall) -> records.Grant:
     project = _project(call, wanted.project, faults)
     faults.refuse()
     grant = Grant(project, role, member)
+    member = grant.member
 
     def to(book: AccessBook) -> AccessBook:
         grants = book.policy.of_project(project)

@@ -31,7 +31,7 @@ from trainshed.api.trainshed_v1.measures import activity, glance, meets, trend
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import default_bucket
+from trainshed.core.names import default_bucket, normalize_email
 from trainshed.core.printed_measures import Bound, read_bound
 from trainshed.core.works import Work
 from trainshed.store.port import PERSON, Column, Created, Either, Equal, Every, JobQuery, Labelled
@@ -270,7 +270,7 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
     labels = [text.partition("=") for text in _few(call, "label")]
     display_name, search = call.parameter("displayName"), call.parameter("search")
     user, machine = call.parameter("user"), call.parameter("machine").lower()
-    user = call.principal.email if user == _ME else user
+    user = call.principal.email if user == _ME else normalize_email(user)
     since = call.moment("since", None)
     tests = [JobFilter(partial(_mentions, word=word)) for word in search.lower().split()]
     if states:

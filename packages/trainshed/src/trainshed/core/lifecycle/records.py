@@ -12,7 +12,7 @@ from trainshed.core.capacity import Delay
 from trainshed.core.failure.rules import Counters
 from trainshed.core.job import ExitRecord, JobError, JobSpec
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
-from trainshed.core.names import JobName, JobUid, ReplicaId
+from trainshed.core.names import JobName, JobUid, ReplicaId, normalize_emails
 from trainshed.core.units import Nanos
 
 
@@ -83,6 +83,9 @@ class ActingJob(Struct, frozen=True):
     #: The address of whoever made that first job.
     person: str = ""
 
+    def __post_init__(self) -> None:
+        normalize_emails(self, "person")
+
 
 class Actor(Struct, frozen=True):
     """Who made or cancelled something."""
@@ -91,6 +94,9 @@ class Actor(Struct, frozen=True):
     email: str
     #: The job whose program it was; None = it was a person.
     job: ActingJob | None = None
+
+    def __post_init__(self) -> None:
+        normalize_emails(self, "email")
 
     @property
     def person(self) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import closest
 from trainshed.core.job import DEFAULT_TIMEOUT, JobDraft, JobSpec, Scheduling, WorkerPool
-from trainshed.core.names import ML_ROLES, Api
+from trainshed.core.names import ML_ROLES, Api, normalize_email
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
@@ -84,7 +84,7 @@ def parse_job(
         pools=pools,
         scheduling=scheduling,
         job_json=job_json,
-        service_account=account or None,
+        service_account=normalize_email(account) or None,
         job_dir=job_dir or None,
         runtime_version=version,
         use_chief_in_tf_config=training.flag("useChiefInTfConfig"),

@@ -24,7 +24,7 @@ from trainshed.core.job import (
     Strategy,
     WorkerPool,
 )
-from trainshed.core.names import PLACE, Api, read_name
+from trainshed.core.names import PLACE, Api, normalize_email, read_name
 from trainshed.core.requests import Faults, Section, is_blank
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, worker_pool
@@ -92,7 +92,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         pools=pools,
         scheduling=scheduling,
         job_json=job_json,
-        service_account=spec.text("serviceAccount") or None,
+        service_account=normalize_email(spec.text("serviceAccount")) or None,
         base_output_directory=output,
         warnings=(
             *_ignored(spec),

@@ -1,0 +1,110 @@
+"""E-mail addresses are equal in upper and lower case, in all that the service stores and compares."""
+
+from typing import Any
+
+from tests.contract.api.house import LOCATION, House
+from tests.unit.specs_requests import custom_job
+from trainshed.access.book import AccessBook, Token, book_of, documents
+from trainshed.access.policy import Grant, Policy
+from trainshed.access.principals import Principal
+from trainshed.buckets.admission import Holding, allowed
+from trainshed.buckets.callers import Caller, Reach
+from trainshed.core.capacity import QuotaKey
+from trainshed.core.lifecycle.records import ActingJob, Actor
+from trainshed.core.names import Api, JobName, JobUid
+from trainshed.core.units import Nanos
+from trainshed.core.usage import MachineTime
+
+OURS = "/trainshed/v1"
+TYPED, ANA = "Ana.Smith@Corp.Example", "ana.smith@corp.example"
+JOB = JobName(Api.VERTEX, "p", "us-central1", "1")
+
+
+async def token_of(house: House, email: str = TYPED) -> dict[str, Any]:
+    body = {"email": email, "role": "roles/owner", "project": "p1"}
+    return await house.result("POST", f"{OURS}/tokens", body)
+
+
+async def test_a_limit_typed_with_capitals_holds_the_person(house: House) -> None:
+    token = (await token_of(house))["token"]
+    quota = {"project": "p1", "metric": "jobs", "user": TYPED.upper(), "limit": 1}
+    assert (await house.result("POST", f"{OURS}/quotas:set", quota))["user"] == ANA
+    await house.result("POST", f"{LOCATION}/customJobs", custom_job(), token=token)
+    ((key, limit),) = await house.store.reader.quotas()
+    assert (key.person, limit) == (ANA, 1)
+    for typed in (ANA, TYPED, "me"):
+        path = f"{OURS}/jobs?project=p1&user={typed}"
+        (listed,) = (await house.result("GET", path, token=token))["jobs"]
+        assert listed["user"] == key.person
+    cleared = quota | {"user": TYPED, "limit": "unlimited"}
+    await house.result("POST", f"{OURS}/quotas:set", cleared)
+    assert await house.store.reader.quotas() == ()
+
+
+async def test_tokens_and_roles_of_a_person_are_found_in_either_case(house: House) -> None:
+    made = await token_of(house)
+    assert made["email"] == ANA
+    listed = (await house.result("GET", f"{OURS}/tokens?email={TYPED}"))["tokens"]
+    assert [token["email"] for token in listed] == [ANA]
+    await token_of(house, ANA)
+    (grant,) = (await house.result("GET", f"{OURS}/access?project=p1"))["grants"]
+    assert grant["member"] == f"user:{ANA}", "one grant, whichever way it is typed"
+    change = {"project": "p1", "role": "roles/owner", "member": f"user:{TYPED}", "remove": True}
+    await house.result("POST", f"{OURS}/access:change", change)
+    assert (await house.result("GET", f"{OURS}/access?project=p1"))["grants"] == []
+    await house.result("DELETE", f"{OURS}/tokens/{TYPED.upper()}")
+    assert (await house.result("GET", f"{OURS}/tokens"))["tokens"] == []
+
+
+async def test_the_owner_and_service_accounts_have_one_address(house: House) -> None:
+    refused = await house.call("POST", f"{OURS}/tokens", {"email": "Owner@Trainshed.Local"})
+    assert refused.status == 400
+    path = "/v1/projects/p1/serviceAccounts"
+    made = await house.result("POST", path, {"accountId": "nightly"})
+    spelled = made["email"].replace("nightly", "Nightly")
+    token = (await token_of(house, spelled))["token"]
+    assert (await house.call("GET", f"{OURS}/whoami", token=token)).status == 200
+    await house.result("POST", f"{path}/{spelled}:disable")
+    assert (await house.call("GET", f"{OURS}/whoami", token=token)).status == 401
+    body = custom_job()
+    body["jobSpec"]["serviceAccount"] = spelled
+    refused = await house.call("POST", f"{LOCATION}/customJobs", body)
+    assert (refused.status, "is disabled" in str(refused.error)) == (400, True)
+
+
+def test_every_record_of_a_person_is_normalized() -> None:
+    assert QuotaKey("p", "global", "jobs", TYPED).person == ANA
+    assert Actor(TYPED).person == ANA
+    assert ActingJob(JobUid(1), JOB, JobUid(1), TYPED).person == ANA
+    assert MachineTime("p", TYPED, (), "", "", "").person == ANA
+    assert Principal(TYPED).email == ANA
+    assert Token("0" * 64, TYPED, Nanos(1)).email == ANA
+    assert Grant("p", "roles/viewer", f"user:{TYPED}").member == f"user:{ANA}"
+
+
+def test_an_access_book_of_an_earlier_version_is_normalized() -> None:
+    earlier = {
+        ("token", "d"): b'{"digest":"d","email":"Ana.Smith@Corp.Example","created":1}',
+        ("grant", "p/roles/viewer/user:Ana.Smith@Corp.Example"): (
+            b'{"project":"p","role":"roles/viewer","member":"user:Ana.Smith@Corp.Example"}'
+        ),
+    }
+    book = book_of(earlier)
+    assert book.policy.rights(TYPED).projects and book.tokens["d"].email == ANA
+    # The next change of the book replaces the keys that have capitals.
+    assert ("grant", f"p/roles/viewer/user:{ANA}") in documents(book)
+
+
+def test_names_of_groups_are_case_sensitive() -> None:
+    grants = (Grant("p", "roles/viewer", "group:ML-Team"),)
+    book = AccessBook(policy=Policy(grants))
+    assert book.policy.rights(ANA, ("ML-Team",)).projects
+    assert not book.policy.rights(ANA, ("ml-team",)).projects
+
+
+def test_a_bucket_s_policy_grants_to_an_address_in_either_case() -> None:
+    binding = {"role": "roles/storage.objectViewer", "members": [f"user:{TYPED}"]}
+    holding = Holding("b", "p", bindings=(binding,))
+    caller = Caller(ANA, reach={"p": Reach.NOTHING})
+    assert allowed(caller, "storage.objects.get", holding)
+    assert not allowed(Caller("bo@corp.example"), "storage.objects.get", holding)
