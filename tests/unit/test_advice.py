@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import RUNTIME, Life, job
-from trainshed.core.failure.advice import advice
-from trainshed.core.job import JobSpec, Program
+from trainshed.core.catalog.machines import machine_types
+from trainshed.core.failure.advice import advice, advice_on_end
+from trainshed.core.job import ExitRecord, JobSpec, Program
 from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER
 from trainshed.replica.protocol import PACKED_PROGRAM
@@ -164,6 +165,174 @@ def test_whoever_writes_below_gcs_is_text_make_the_directory() -> None:
     text = on("FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/run/model/m.pt'\n")
     assert "os.makedirs" in text and "gs://b/run/model/m.pt" in text
     assert not on("FileNotFoundError: [Errno 2] No such file or directory: '/data/m.pt'\n")
+
+
+ENOENT = "[Errno 2] No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("tail", "path"),
+    [
+        (f"FileNotFoundError: {ENOENT}: 'gs://b/data/x.csv'", "b/data/x.csv"),
+        # Paths that were made absolute, or normalized.
+        (f"FileNotFoundError: {ENOENT}: '/slots/7/files/gs:/b/x.png'", "b/x.png"),
+        ("NotADirectoryError: [Errno 20] Not a directory: b'gs://b/x' -> 'gs://b/y'", "b/x"),
+        ("OSError: [Errno 22] Unable to open file (name = 'gs://b/m.h5', errno = 2)", "b/m.h5"),
+        ("RuntimeError: Parent directory gs://b/model does not exist.", "b/model"),
+        ("FileNotFoundError: gs://b/x.txt not found.", "b/x.txt"),
+        ("ValueError: File not found: filepath=gs://b/m.keras. Please ensure", "b/m.keras "),
+        ("ls: cannot access 'gs://b/d': No such file or directory", "b/d"),
+        ("cat: gs://b/x: No such file or directory\n", "b/x "),
+        (f"python3: can't open file '/files/gs://b/t.py': {ENOENT}", "b/t.py"),
+    ],
+)
+def test_a_gs_path_is_no_file(tail: str, path: str) -> None:
+    assert f"/gcs/{path}" in on(tail)
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        ("KeyError: 'AIP_MODEL_DIR'", "set baseOutputDirectory"),
+        ("run.sh: line 3: AIP_CHECKPOINT_DIR: unbound variable", "set baseOutputDirectory"),
+        ("sh: 1: AIP_TENSORBOARD_LOG_DIR: parameter not set", "set baseOutputDirectory"),
+        ("KeyError: 'AIP_TRAINING_DATA_URI'", "inputDataConfig"),
+        ("ValueError: Error: environment variable LOCAL_RANK expected, but not set", "torchrun"),
+        ("KeyError: 'LOCAL_RANK'", "torchrun"),
+        ("KeyError: 'CLOUD_ML_TRIAL_ID'", "trials of a tuning job"),
+        ("KeyError: 'TF_CONFIG'", "more than one replica"),
+        ("KeyError: 'RANK'", "Other pools have no rank"),
+    ],
+)
+def test_variables_that_only_other_jobs_have(tail: str, words: str) -> None:
+    assert words in on(f"Traceback (most recent call last):\n  x\n{tail}\n")
+
+
+def test_an_ml_job_has_no_output_variables() -> None:
+    assert "--job-dir" in on("KeyError: 'AIP_MODEL_DIR'", PACKAGE, Api.ML)
+    assert "Read TF_CONFIG" in on("KeyError: 'CLUSTER_SPEC'", PACKAGE, Api.ML)
+
+
+NO_GL = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"
+
+
+def test_a_library_of_the_system_is_missing() -> None:
+    assert "opencv-python-headless" in on(f"  import cv2\n{NO_GL}\n")
+    assert "RUN apt-get" in on(NO_GL)
+    assert "image's Dockerfile" in on(NO_GL, OWN_IMAGE)
+    loader = "./tool: error while loading shared libraries: libtcl8.6.so: cannot open"
+    assert "libtcl8.6.so is a library of the system" in on(loader)
+    assert "libsndfile" in on("OSError: cannot load library 'libsndfile.so': not there")
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)\n"
+        "E: Unable to acquire the dpkg frontend lock, are you root?",
+        "E: List directory /var/lib/apt/lists/partial is missing. - Acquire (30: Read-only)",
+        "run.sh: line 1: apt-get: command not found",
+        "sh: 1: sudo: not found",
+        "Error: This command has to be run with superuser privileges (under the root user).",
+    ],
+)
+def test_packages_of_the_system_need_an_image(tail: str) -> None:
+    assert "RUN apt-get" in on(tail)
+    assert not on(tail, OWN_IMAGE)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "/usr/bin/python3: can't open file '/slot/files/train.py': [Errno 2] No such file or "
+        "directory",
+        "bash: ./prepare.sh: No such file or directory",
+        "run.sh: line 2: lib/prepare.sh: No such file or directory",
+    ],
+)
+def test_a_file_that_was_not_packed(tail: str) -> None:
+    assert "trainshed run DIRECTORY" in on(tail, RUN)
+    assert not on(tail, PACKAGE)
+
+
+def test_a_command_is_a_list() -> None:
+    tail = "python3 -m 'a b': command not found; looked in /bin"
+    assert '["python3", "-m", "a b"]' in on(tail)
+    assert not on("python3: command not found; looked in /bin")
+    assert "128 KiB" in on("python3: cannot be executed: Argument list too long")
+
+
+def test_two_processes_claim_one_rank() -> None:
+    tail = (
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+        "network address. port: 24343, code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    assert "--standalone" in on(tail)
+    two = replace(spec(COMMAND), pools=job(1, 1).spec.pools)
+    assert "--node_rank=$NODE_RANK" in (advice(tail, two, 0) or "")
+    assert not on("OSError: [Errno 98] Address already in use")
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "package", "words"),
+    [
+        (139, None, False, "Status 139 stands for a signal: SIGSEGV"),
+        (137, None, False, "Status 137 stands for a signal: SIGKILL"),
+        (None, 11, True, "Status 11 stands for a signal: SIGSEGV"),
+        (None, 11, False, "Status 139 stands for a signal: SIGSEGV"),
+        (None, 6, True, "Status 6 stands for a signal: SIGABRT"),
+        (135, None, True, "Status 135 stands for a signal: SIGBUS"),
+        (245, None, False, "Status 245 stands for a signal: SIGSEGV"),
+    ],
+)
+def test_statuses_of_signals_are_named(
+    code: int | None, number: int | None, package: bool, words: str
+) -> None:
+    record = ExitRecord(exit_code=code, signal=number, oom=False, started=1, ended=2)
+    status = code if code is not None else (number or 0) + 128 * (not package)
+    text = advice_on_end(record, status, spec(PACKAGE if package else COMMAND), 0) or ""
+    assert text.startswith(words)
+    assert ("PYTHONFAULTHANDLER=1" in text) is ("SIGKILL" not in text)
+    dumped = replace(record, tail="Fatal Python error: Segmentation fault\n")
+    assert "PYTHONFAULTHANDLER" not in (advice_on_end(dumped, status, spec(COMMAND), 0) or "")
+
+
+@pytest.mark.parametrize("status", [1, 2, 11, 9, 127, 143, 255])
+def test_other_statuses_are_no_signals(status: int) -> None:
+    record = ExitRecord(exit_code=status, signal=None, oom=False, started=1, ended=2)
+    assert advice_on_end(record, status, spec(COMMAND), 0) is None
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_out_of_memory_shows_the_limit_and_a_larger_machine(main: bool) -> None:
+    """Whether the main process was killed or one that it had started."""
+    record = ExitRecord(
+        exit_code=None if main else 1, signal=9 if main else None, oom=main, started=1, ended=2
+    )
+    record = replace(record, child_oom=0 if main else 1, tail=missing("wget"))
+    text = advice_on_end(record, 137, spec(COMMAND), 0) or ""
+    assert "A replica on n1-standard-4 may use 12.0 GiB" in text
+    assert "n1-highmem-4, " in text
+
+
+def test_the_largest_machine_has_no_larger_one() -> None:
+    largest = max(machine_types().values(), key=lambda kind: kind.memory_limit_bytes)
+    program = spec(COMMAND)
+    pool = program.pools[0]
+    machine = replace(
+        pool.machine, type=largest.name, memory_limit_bytes=largest.memory_limit_bytes
+    )
+    record = ExitRecord(exit_code=None, signal=9, oom=True, started=1, ended=2)
+    text = advice_on_end(record, 137, replace(program, pools=(replace(pool, machine=machine),)), 0)
+    assert text and "larger machine type" not in text
+
+
+def test_the_error_of_a_job_out_of_memory_ends_with_advice() -> None:
+    error = Life(job()).up().exits(code=None, signal=9, oom=True).up().job.error
+    assert error is not None
+    first, _, more = error.message.partition("\n")
+    assert first.endswith("ran out of memory and exited with a non-zero status of 137.")
+    assert "GiB" in more and error.advice == more
 
 
 def test_the_jobs_error_ends_with_it() -> None:

@@ -268,3 +268,5 @@ class JobError(Struct, frozen=True):
     tail: str = ""
     #: What was wrong, in a sentence, where the message does not begin with it.
     reason: str | None = None
+    #: What the user can do; None = nothing is known.
+    advice: str | None = None

@@ -10,7 +10,6 @@ from trainshed.api.aiplatform_v1.views import sibling_name
 from trainshed.api.calls.timestamps import text_micros, text_nanos
 from trainshed.core.capacity import Waiting
 from trainshed.core.curves import thinned
-from trainshed.core.failure.advice import advice
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica, person_of
@@ -188,9 +187,6 @@ def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
     if error is None:
         return None
     replica = ReplicaId.parse(error.replica) if error.replica else None
-    hint = (
-        advice(error.tail, work.spec, replica.pool) if replica and isinstance(work, Job) else None
-    )
     return records.Failure(
         rule=decided.rule if decided else "",
         cause=error.cause or "",
@@ -199,7 +195,7 @@ def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
         status=error.status,
         reason=error.reason or error.message.partition("\n")[0],
         tail=error.tail,
-        advice=hint or "",
+        advice=error.advice or "",
     )
 
 

@@ -9,13 +9,33 @@ from typing import Final, NamedTuple
 
 from trainshed.core.catalog import images
 from trainshed.core.catalog.tables import table
-from trainshed.core.job import JobSpec, Program
+from trainshed.core.failure.ending_advice import on_memory, on_signal
+from trainshed.core.failure.program_advice import (
+    on_address,
+    on_command,
+    on_file_beside,
+    on_gs_path,
+    on_installer,
+    on_library,
+    on_variable,
+)
+from trainshed.core.job import ExitRecord, JobSpec, Program
 from trainshed.core.runtime import CONTAINER
 
 
 def advice(tail: str, spec: JobSpec, pool: int) -> str | None:
     """Return advice on the error in the last lines of a program of that pool; None if there is none."""
     return next(filter(None, (adviser(tail, spec, pool) for adviser in _ADVISERS)), None)
+
+
+def advice_on_end(ended: ExitRecord, status: int, spec: JobSpec, pool: int) -> str | None:
+    """Return advice on the end of a program of that pool; None if there is none. `status`: as it is
+    published."""
+    if ended.oom or ended.child_oom:
+        return on_memory(spec, pool)
+    return advice(ended.tail, spec, pool) or on_signal(
+        ended.tail, status, is_signal=ended.signal is not None
+    )
 
 
 # A module is missing. What to do depends on how the job was submitted.
@@ -222,4 +242,16 @@ def _on_directory(tail: str, _spec: JobSpec, _pool: int) -> str | None:
     )
 
 
-_ADVISERS: Final = (_on_module, _on_path, _on_bucket, _on_directory)
+_ADVISERS: Final = (
+    _on_module,
+    _on_path,
+    _on_bucket,
+    _on_directory,
+    on_gs_path,
+    on_variable,
+    on_library,
+    on_file_beside,
+    on_command,
+    on_address,
+    on_installer,
+)

@@ -50,6 +50,7 @@ def public_message(code: int, message: Message, evidence: Evidence, own: str | N
         status=evidence.status,
         tail=evidence.exit.tail if evidence.exit else "",
         reason=_reason(evidence),
+        advice=evidence.advice,
     )
 
 
@@ -87,6 +88,8 @@ def _text(message: Message, evidence: Evidence) -> str:
         tail = _tail(evidence)
         body = tail if len(tail) <= _LONGEST_BODY else f"…{tail[-_LONGEST_BODY:]}"
         return _user_code(evidence, evidence.status or 0, body)
+    if message is Message.OUT_OF_MEMORY and evidence.advice:
+        return f"{_filled(_TEXTS[message], evidence)}\n{evidence.advice}"
     if message is Message.PACKAGE and evidence.is_package:
         # The public services install packages in the replica, whose status that is.
         return _user_code(evidence, 1, evidence.text)

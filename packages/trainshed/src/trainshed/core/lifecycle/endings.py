@@ -3,8 +3,10 @@
 
 from typing import Any, assert_never
 
+from msgspec.structs import replace
+
 from trainshed.core.cluster import is_reducer
-from trainshed.core.failure.advice import advice
+from trainshed.core.failure.advice import advice_on_end
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.rules import (
     Action,
@@ -43,7 +45,7 @@ def evidence(
     """Gather what the failure table judges by; `replica` None: the attempt as a whole."""
     spec = transition.job.spec
     pool = replica.id.pool if replica else 0
-    return Evidence(
+    known = Evidence(
         cause,
         transition.job.name,
         replica.id if replica else None,
@@ -52,8 +54,10 @@ def evidence(
         is_reducer=is_reducer(spec, pool),
         text=text,
         region=spec.region,
-        advice=advice(exit_record.tail, spec, pool) if exit_record else None,
     )
+    if exit_record is None:
+        return known
+    return replace(known, advice=advice_on_end(exit_record, known.status or 0, spec, pool))
 
 
 def judge_end(
