@@ -118,7 +118,9 @@ class Life:
             self.see(*demanded)
         return self
 
-    def exits(self, replica: ReplicaId = PRIMARY, code: int | None = 0, **how: bool | int | str) -> "Life":
+    def exits(
+        self, replica: ReplicaId = PRIMARY, code: int | None = 0, **how: bool | int | str
+    ) -> "Life":
         """`how`: as of `exited`; the end is seen a second after it was."""
         record = exited(code, **{"ended": self.now + SECOND, **how})  # pyright: ignore[reportArgumentType] # by name
         known = self.replica(replica)

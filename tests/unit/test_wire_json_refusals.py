@@ -40,6 +40,31 @@ def refused(body: Any) -> tuple[str, str]:
         ({"trainingInput": {"args": ["a", None]}}, f"{INPUT}.args[1]", "(TYPE_STRING), null"),
         ({"trainingInput": "x"}, INPUT, '(type.googleapis.com/google.cloud.ml.v1.TrainingInput), "x"'),
         ({"labels": {"a": 1}}, 'job.labels["a"]', '(TYPE_STRING), 1; write it in quotes: "1"'),
+        (
+            {"trainingInput": {"args": "--a 'b c'"}},
+            f"{INPUT}.args",
+            '(repeated TYPE_STRING), "--a \'b c\'"; write a list: ["--a", "b c"]',
+        ),
+        (
+            {"trainingInput": {"args": "it's"}},
+            f"{INPUT}.args",
+            '(repeated TYPE_STRING), "it\'s"; write a list: ["it\'s"]',
+        ),
+        (
+            {"trainingInput": {"args": 5}},
+            f"{INPUT}.args",
+            '(repeated TYPE_STRING), 5; write a list: ["5"]',
+        ),
+        (
+            {"trainingInput": {"masterConfig": {"containerCommand": "a && b"}}},
+            f"{INPUT}.master_config.container_command",
+            '(repeated TYPE_STRING), "a && b"; write a list: ["bash", "-c", "a && b"]',
+        ),
+        (
+            {"trainingInput": {"packageUris": "gs://b/a b.tar.gz"}},
+            f"{INPUT}.package_uris",
+            '(repeated TYPE_STRING), "gs://b/a b.tar.gz"; write a list: ["gs://b/a b.tar.gz"]',
+        ),
         ({"labels": []}, "job.labels", "(map of TYPE_STRING), []"),
         (
             {"trainingInput": {"useChiefInTfConfig": "true"}},
@@ -64,7 +89,19 @@ def test_a_value_that_does_not_fit_is_refused_in_the_public_words(
 @pytest.mark.parametrize(
     ("body", "field", "place", "text"),
     [
-        ({"parameter_server_type": "x"}, "parameter_server_type", "job", "Cannot find field."),
+        (
+            {"parameter_server_type": "x"},
+            "parameter_server_type",
+            "job",
+            "Cannot find field. It is a field of 'job.training_input'.",
+        ),
+        (
+            {"trainingInput": {"labels": {"a": "b"}}},
+            "labels",
+            INPUT,
+            "Cannot find field. It is a field of 'job', 1 level up.",
+        ),
+        ({"y": 1}, "y", "job", "Cannot find field."),
         ({"trainingInput": {"x": 1}}, "x", INPUT, "Cannot find field."),
         ({"jobId": ["a"]}, "jobId", "job", "Proto field is not repeating, cannot start list."),
         ({"jobId": {}}, "jobId", "job", "Proto field is not a message, cannot start object."),

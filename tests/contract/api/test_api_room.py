@@ -125,7 +125,7 @@ async def test_all_quotas_name_every_metric(house: House) -> None:
     [
         ({"metric": "cpus_n1"}, "metric", "Did you mean cpus_n1_e2"),
         ({"region": "us-central"}, "region", "Did you mean us-central1"),
-        ({"project": "-p"}, "project", "not a project id"),
+        ({"project": "-p"}, "project", "Did you mean p?"),
         ({"user": "everybody"}, "user", "not an e-mail address. Or 'each'"),
         ({"limit": -1}, "limit", "from 0 to 1e+12"),
         ({"limit": True}, "limit", "got `bool`"),

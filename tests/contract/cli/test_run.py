@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tests.contract.cli.conftest import Invoke
@@ -18,6 +19,7 @@ from trainshed.cli.client import Refused
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.run import sending
 from trainshed.cli.run.program import pack
+from trainshed.cli.run.request import image_uri
 from trainshed.cli.run.source_files import PackagingError
 
 CREATE = "/v1/projects/p/locations/us-central1/customJobs"
@@ -168,6 +170,49 @@ def test_what_is_run_of_a_package_is_found(tmp_path: Path) -> None:
         pack(package, "", ())
     assert pack(package, "trainer.learn", ()).entry == "trainer.learn"
     assert pack(package, "learn.py", ()).files == ("__init__.py", "data.py", "learn.py")
+
+
+def test_a_shell_script_is_packed_with_the_files_that_it_calls(tmp_path: Path) -> None:
+    """Directly or through others, with the modules that these import; no hidden or outside file."""
+    tree = tmp_path / "tree"
+    sources = {
+        "run.sh": "set -e\n. ./env.sh && python3 lib/train.py --in data.csv 'x' | tee log.txt\n"
+        "python3 -m tool.main\ncat .secret ../key link.txt run.sh /etc/hostname big.bin\n",
+        "env.sh": "python3 check.py\n",
+        "check.py": "import shared\n",
+        "shared.py": "",
+        "lib/train.py": "import model\n",
+        "lib/model.py": "",
+        "tool/__init__.py": "",
+        "tool/main.py": "",
+        "data.csv": "",
+        "unused.py": "",
+        ".secret": "",
+        "../key": "",
+    }
+    for name, text in sources.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    (tree / "link.txt").symlink_to(tmp_path / "key")
+    with (tree / "big.bin").open("wb") as data:
+        data.truncate(11 * 2**20)
+    called = {"run.sh", "env.sh", "check.py", "shared.py", "data.csv"}
+    called |= {"lib/train.py", "lib/model.py", "tool/__init__.py", "tool/main.py"}
+    assert set(pack(tree / "run.sh", "", ()).files) == called
+
+
+@pytest.mark.parametrize(
+    ("image", "text"),
+    [
+        ("sklearn-cpu.1-6:slim", "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:slim?"),
+        ("tf-cpu.2-11", "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11?"),
+    ],
+)
+def test_the_short_name_of_a_prebuilt_image_is_corrected(image: str, text: str) -> None:
+    with pytest.raises(click.UsageError) as refusal:
+        image_uri(image, gpus=False)
+    assert f"Did you mean --image {text}" in refusal.value.message
+    assert image_uri("python:3.11", gpus=False) == "python:3.11"
 
 
 def test_a_program_that_no_python_can_read_is_not_submitted(

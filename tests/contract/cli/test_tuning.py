@@ -123,3 +123,13 @@ def test_logs_are_of_the_trial_alone(service: FakeService, words: tuple[str, ...
     assert (result.exit_code, result.stdout) == (0, "workerpool0-0  one\n"), result.stderr
     refused = service.cli("jobs", "logs", "7", "--trial", "4").stderr
     assert "has begun no trial 4; begun are: 3." in refused
+
+
+@pytest.mark.parametrize(("trials", "text"), [((1, 3), "--trial 3"), ((), "started no trial yet")])
+def test_logs_of_a_tuning_job_name_a_trial(
+    service: FakeService, trials: tuple[int, ...], text: str
+) -> None:
+    service.on("GET", f"{JOBS}/7", search(*map(trial, trials)))
+    result = service.cli("jobs", "logs", "7")
+    assert result.exit_code == 1
+    assert "is a tuning job" in result.stderr and text in result.stderr

@@ -9,6 +9,7 @@ What a message means is known elsewhere: here are no rules beyond its types.
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
 from math import isfinite
@@ -170,6 +171,8 @@ class Walk:
         self._keep_output_only = keep_output_only
         self._printed = printed
         self._depth = 0
+        # The messages that are being read, from the body down, each with its place.
+        self._above: list[tuple[Plan, str]] = []
         # Values in a message that came in binary form.
         self._values = 0
 
@@ -179,6 +182,7 @@ class Walk:
             self._refuse(path, f"{_PAYLOAD}Message too deep. Max recursion depth reached.")
             return
         self._depth += 1
+        self._above.append((plan, path))
         if plan.is_special:
             self._special(plan, raw, message, path)
         elif isinstance(raw, dict):
@@ -187,6 +191,7 @@ class Walk:
             self._refuse("", f"{_PAYLOAD}Root element must be a message.")
         else:
             self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw)
+        self._above.pop()
         self._depth -= 1
 
     def received(self, plan: Plan, message: Message, path: str) -> None:
@@ -235,7 +240,7 @@ class Walk:
         for key, value in raw.items():
             field = plan.by_key.get(key)
             if field is None:
-                self._unknown(key, path, "Cannot find field.")
+                self._unknown(key, path, f"Cannot find field.{self._elsewhere(key, plan, path)}")
                 continue
             if field.output_only and not self._keep_output_only:
                 continue
@@ -254,6 +259,22 @@ class Walk:
                 if field.oneof is not None:
                     taken.add(f"{field.oneof}|")
                 self._field(field, value, message, key, prefix)
+
+    def _elsewhere(self, key: str, plan: Plan, path: str) -> str:
+        """Return in which message around or directly below this one the key is a field; "" if in none."""
+        for levels, (above, place) in enumerate(reversed(self._above[:-1]), 1):
+            if place and key in above.by_key:
+                return f" It is a field of '{place}', {levels} level{'s' * (levels > 1)} up."
+        below = (
+            field.name
+            for field in plan.by_number.values()
+            if field.value.message is not None
+            and field.shape is Shape.ONE
+            and not field.output_only
+            and key in field.value.plan.by_key
+        )
+        child = next(below, "")
+        return f" It is a field of '{path}.{child}'." if child and path else ""
 
     def _field(self, field: Field, raw: Any, message: Message, key: str, prefix: str) -> None:
         value = field.value
@@ -383,7 +404,7 @@ class Walk:
         if reason and not reason.startswith(";"):
             tail = f"Field '{path.rpartition('.')[2]}', {reason}"
         else:
-            tail += reason or _spelling(label, raw)
+            tail += reason or _spelling(label, raw, path)
         self._refuse(path, f"Invalid value at '{path}' ({label}), {tail}")
 
 
@@ -407,9 +428,25 @@ def _parts(shape: Shape, name: str, content: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}[{json.dumps(key)}]", part
 
 
-def _spelling(label: str, raw: Any) -> str:
+_COMMANDS: Final = ("command", "args", "container_command", "container_args")
+_SHELL: Final = re.compile(r"[|&;<>]|\$\(")
+
+
+def _items(text: str, field: str) -> list[str]:
+    """Return the list that the text of a repeated field probably stands for."""
+    if field not in _COMMANDS:
+        return [text]
+    if field.endswith("command") and _SHELL.search(text):
+        return ["bash", "-c", text]
+    try:
+        return shlex.split(text)
+    except ValueError:  # Quotes without an end.
+        return text.split()
+
+
+def _spelling(label: str, raw: Any, path: str) -> str:
     """Return how a value of another type should be written, to follow the public text; "" if that is not
-    known."""
+    known. `path`: the place of the value."""
     is_short = isinstance(raw, str | int | float) and len(str(raw)) <= _SHOWN
     match label, raw:
         case "TYPE_STRING", bool() | int() | float() if is_short:
@@ -417,6 +454,12 @@ def _spelling(label: str, raw: Any) -> str:
         case "TYPE_BOOL", "true" | "false" | "True" | "False":
             return f"; write it without quotes: {raw.lower()}"
         case "repeated TYPE_STRING", str() if is_short:
-            return f"; write a list: {json.dumps([raw])}"
+            return f"; write a list: {json.dumps(_items(raw, path.rpartition('.')[2]))}"
+        case "repeated TYPE_STRING", int() | float() if is_short and not isinstance(raw, bool):
+            return f"; write a list: {json.dumps([str(raw)])}"
+        case _, dict() if label.endswith(".EnvVar") and label.startswith("repeated ") and raw:
+            name, value = next(iter(cast("dict[str, Any]", raw).items()))
+            entry = json.dumps([{"name": name, "value": str(value)}])
+            return f"; write a list: {entry}" if len(entry) <= _SHOWN else ""
         case _:
             return ""

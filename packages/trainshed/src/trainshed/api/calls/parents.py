@@ -52,7 +52,9 @@ class LocationName(Struct, frozen=True):
 
 
 def _not_a_parent(field: str, name: str, expected: str) -> InvalidRequest:
-    return InvalidRequest((Violation(field, f"{name!r} is not a name of the form {expected}."),))
+    spaces = " A project ID has no spaces; use the ID, not the name." if " " in name else ""
+    text = f"{name!r} is not a name of the form {expected}.{spaces}"
+    return InvalidRequest((Violation(field, text),))
 
 
 def refuse_numbers(projects: Iterable[str]) -> None:

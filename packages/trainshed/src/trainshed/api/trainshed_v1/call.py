@@ -1,6 +1,7 @@
 """One call of a method of `/trainshed/v1`: it takes a path, a query and perhaps a JSON body, and answers
 records or lines of them."""
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -104,13 +105,21 @@ StreamHandler = Callable[[JsonCall], Awaitable[AsyncGenerator[bytes]]]
 """Raises what is wrong before the first line is requested; the lines are JSON, each with its line end."""
 
 
+def project_fault(project: str) -> str:
+    """Return what is wrong with a text that is no project ID, with an ID that is near to it."""
+    near = re.sub(r"[^a-z0-9]+", "-", project.lower()).strip("-")[:30]
+    example = f" Did you mean {near}?" if near and near != project else ""
+    form = "It has letters, digits, '-', '.', ':' and '_', and no spaces."
+    return f"{project!r} is not a project id. {form}{example}"
+
+
 def read_project(call: JsonCall, project: str, faults: Faults) -> str:
     """Return a project's id, for "" the service's own; faults are noted."""
     project = project or call.services.settings.project
     try:
         return ProjectName.parse(f"projects/{project}", field="project").project_id
     except InvalidRequest:
-        faults.add("project", f"{project!r} is not a project id.")
+        faults.add("project", project_fault(project))
         return ""
 
 

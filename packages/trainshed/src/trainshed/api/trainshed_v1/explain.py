@@ -13,7 +13,7 @@ from trainshed.api.calls.call import Call, actor_of, known_to, name_by_id, refus
 from trainshed.api.calls.checks import completed
 from trainshed.api.resources.jobs import of_kind
 from trainshed.api.resources.submission import check_labels, new_job
-from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.call import JsonCall, project_fault
 from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
 from trainshed.core.copies import collection_of
@@ -65,7 +65,7 @@ async def _read(
     job of, for a search or a pipeline. Raises what that raises."""
     matched = routes.match("POST", collection_of(api, body, project, location))
     if matched is None:
-        raise InvalidRequest((Violation("project", f"{project!r} is not a project id."),))
+        raise InvalidRequest((Violation("project", project_fault(project)),))
     route, variables = matched
     create_call = Call(call.principal, call.services, route.rpc.full_name)
     try:

@@ -159,6 +159,8 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
     which = {name: options[name] for name in ("replica", "tail", "since")}
     texts = LineTexts(view, timestamps=options["timestamps"])
     trial = options["trial"]
+    if view.program.tuning and not trial:
+        raise click.ClickException(_name_a_trial(view))
     writer = _job_of_trial(view, trial) if trial else view.program.uid
     log = Lines(client, writer, **which)
     again = f"trainshed jobs logs -f {view.job_id}"
@@ -178,6 +180,17 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
         view = JobView.parse(client.get(job_path(view.uid)))
     if view.error and form == "text":
         click.echo(view.error_text, err=True)
+
+
+def _name_a_trial(view: JobView) -> str:
+    """Return the error for the log of a tuning job, with the command for one of its trials."""
+    trials = (view.child or view).trials or ()
+    text = f"{view.job_id} is a tuning job, and its trials have the logs."
+    if not trials:
+        return f"{text} It has started no trial yet. Follow it: trainshed jobs watch {view.job_id}"
+    running = [trial.number for trial in trials if trial.job_state == "RUNNING"]
+    chosen = (running or [trial.number for trial in trials])[-1]
+    return f"{text} Choose one: trainshed jobs logs {view.job_id} --trial {chosen}"
 
 
 def _job_of_trial(view: JobView, number: int) -> str:

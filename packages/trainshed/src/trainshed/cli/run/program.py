@@ -42,6 +42,11 @@ _INSTEAD = {".ipynb": " Of a notebook make a file first: jupyter nbconvert --to 
 """What errors advise for files of other kinds, by their endings."""
 _LARGEST = 200 * 2**20
 """Maximum bytes of files that are packed; data belong into a bucket."""
+_LARGEST_CALLED = 10 * 2**20
+"""Maximum bytes of a file that is packed because a shell script contains its path."""
+_WORD = re.compile(r"[\w.][\w./-]*")
+_MODULE = re.compile(r"\s-m\s+([A-Za-z_]\w*)")
+"""The top-level name of a module that a shell script runs."""
 _SHOWN = 5
 """Maximum files that an error lists."""
 
@@ -161,8 +166,8 @@ def _checked(texts: Sequence[str]) -> list[str]:
 
 
 def _script(path: Path, needed: list[str]) -> Program:
-    """Pack a file with the modules beside it that it imports, directly or through others. If the file is in a
-    package, pack the whole package."""
+    """Pack a file with the modules beside it that it imports and, for a shell script, the files that it
+    names, directly or through others. If the file is in a package, pack the whole package."""
     root = path.parent
     while (root / "__init__.py").is_file():
         root = root.parent
@@ -172,33 +177,56 @@ def _script(path: Path, needed: list[str]) -> Program:
         files = {f"{package.name}/{name}": file for name, file in project_files(package)}
         module = ".".join(entry.with_suffix("").parts)
         return _program(files, _Start(module=module), path.stem, root, needed)
-    files = {path.name: path}
-    if path.suffix == ".py":
-        files |= _beside(path)
+    files = {path.name: path} | _beside(path)
     return _program(files, _Start(path.name), path.stem, root, needed)
 
 
 def _beside(script: Path) -> dict[str, Path]:
+    root = script.parent
     files: dict[str, Path] = {}
-    seen: set[str] = set()
-    waiting = [script]
+    seen = {(root, script.stem)} if script.suffix == ".py" else set[tuple[Path, str]]()
+    # Files, each with the directory in which its modules are found.
+    waiting = [(script, root)]
     while waiting:
-        file = waiting.pop()
-        for name in local_imports(read_file(file), str(file)):
-            if name in seen:
+        file, base = waiting.pop()
+        source = read_file(file)
+        names: Iterable[str] = ()
+        if file.suffix == ".py":
+            names = local_imports(source, str(file))
+        elif file.suffix == ".sh":
+            called = _called(source, root)
+            waiting += [(path, path.parent) for name, path in called.items() if name not in files]
+            files |= called
+            names, base = _MODULE.findall(source.decode(errors="replace")), root
+        for name in names:
+            if (base, name) in seen:
                 continue
-            seen.add(name)
-            module, package = script.parent / f"{name}.py", script.parent / name
+            seen.add((base, name))
+            module, package = base / f"{name}.py", base / name
             if (package / "__init__.py").is_file() or (
                 not module.is_file() and any(package.glob("*.py"))
             ):
-                members = {f"{name}/{inner}": path for inner, path in project_files(package)}
-            elif module.is_file() and module != script:
-                members = {module.name: module}
+                members = [path for _, path in project_files(package)]
+            elif module.is_file():
+                members = [module]
             else:
                 continue
-            files |= members
-            waiting += [path for path in members.values() if path.suffix == ".py"]
+            files |= {path.relative_to(root).as_posix(): path for path in members}
+            waiting += [(path, base) for path in members if path.suffix == ".py"]
+    return files
+
+
+def _called(source: bytes, directory: Path) -> dict[str, Path]:
+    """Return the files of a directory whose paths a shell script contains, by path."""
+    files: dict[str, Path] = {}
+    for word in sorted(set(_WORD.findall(source.decode(errors="replace")))):
+        name = PurePosixPath(word).as_posix()
+        parts = PurePosixPath(name).parts
+        path = directory / name
+        if name.startswith("/") or any(part.startswith(".") for part in parts):
+            continue
+        if path.is_file() and path.resolve() == path and path.stat().st_size <= _LARGEST_CALLED:
+            files[name] = path
     return files
 
 

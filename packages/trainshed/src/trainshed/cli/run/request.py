@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from trainshed.cli.text.moments import seconds_of
-from trainshed.core.catalog.images import named_image, short_names
+from trainshed.core.catalog.images import named_image, parse_prebuilt, short_names
 from trainshed.core.catalog.machines import (
     RETIRED,
     accelerator_types,
@@ -28,6 +28,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
 
+_PREBUILT = "us-docker.pkg.dev/vertex-ai/training/"
+"""The repository of the prebuilt images."""
+
+
 def image_uri(image: str, *, gpus: bool) -> str:
     """Return the image URI that --image means. Raises click.UsageError for a framework or a version that does
     not exist."""
@@ -37,6 +41,10 @@ def image_uri(image: str, *, gpus: bool) -> str:
         raise click.UsageError(f"--image {image}: {fault}.") from None
     if uri:
         return uri
+    if "/" not in image and (listed := _PREBUILT + image) and parse_prebuilt(listed):
+        raise click.UsageError(
+            f"--image: {image!r} has no registry. Did you mean --image {listed}?"
+        )
     if "/" not in image and ":" not in image:
         near = closest(image, short_names())
         raise click.UsageError(

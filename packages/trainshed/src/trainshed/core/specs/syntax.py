@@ -24,6 +24,8 @@ MAX_TEXT = 100_000
 MAX_ENV = 100
 MAX_ARGS_CHARS = 100_000
 MAX_PACKAGES = 100
+MIN_LETTERS = 2
+"""A list of so many single characters is taken for a text."""
 MAX_ENV_BYTES = 600_000
 """Limit of all variables of a program: Linux starts none whose variables and arguments exceed 2 MiB."""
 MAX_OBJECT_BYTES = 1024
@@ -243,9 +245,27 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
             "long values into a file of the bucket.",
         )
         return ()
+    section.check(name, _letters_fault(section.texts(name), is_command=name in _COMMANDS))
     return section.checked_texts(
         name,
         lambda text: string_fault(text) or (secrets.argument_fault(text) if expanded else None),
+    )
+
+
+_COMMANDS = ("command", "containerCommand")
+
+
+def _letters_fault(words: tuple[str, ...], *, is_command: bool) -> str:
+    """Return what is wrong with a list of single characters: Python makes one of a text where it expects a
+    list."""
+    text = "".join(words)
+    is_text = is_command or text.startswith("--")
+    if not is_text or len(words) < MIN_LETTERS or len(text) != len(words):
+        return ""
+    example = ", ".join(repr(word) for word in text.split()[:5])
+    return (
+        f"Each of the {len(words)} items is one character. Was the text {text[:60]!r} passed where a list is "
+        f"expected? Pass a list with one word per item: [{example}]."
     )
 
 
