@@ -495,3 +495,26 @@ def test_who_guesses_at_the_port_waits_and_nobody_else_does(service: Service) ->
 @as_root_only
 def test_closed_files_as_an_ordinary_user() -> None:
     run_as_nobody("tests/unit/test_buckets_objects.py", "-k", "closed", timeout=120)
+
+
+def test_programs_that_wait_for_a_notice_hear_of_it_and_delay_nobody(service: Service) -> None:
+    """Hundreds of connections that wait take no thread, and a client that leaves frees its connection."""
+    path = "/computeMetadata/v1/instance/preempted"
+    headers = {"Metadata-Flavor": "Google"}
+    watchers = [Relay(service, program("p")) for _ in range(300)]
+    for watcher in watchers:
+        watcher.request("GET", f"{path}?wait_for_change=true", headers=headers)
+    for watcher in watchers[100:]:
+        watcher.close()
+    assert ask(service, program("p"), "GET", path, headers=headers) == (200, b"FALSE")
+    notice = {**json.loads(program("p")), "notice": "preempted"}
+    shim = Relay(service, json.dumps(notice).encode() + b"\n")
+    shim.connect()
+    answers = [watcher.getresponse() for watcher in watchers[:100]]
+    assert {answer.read() for answer in answers} == {b"TRUE"}
+    assert ask(service, program("p"), "GET", path, headers=headers) == (200, b"TRUE")
+    assert ask(service, program("q"), "GET", path, headers=headers) == (200, b"FALSE")
+    last = Relay(service, program("p"))
+    last.request("GET", f"{path}?wait_for_change=true", headers=headers)
+    shim.close()
+    assert last.getresponse().read() == b"FALSE"

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from tests.engines.conformance.stage import plan_in
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import EngineUnavailable, Slot, SlotRequest
@@ -90,8 +91,10 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
     service = _LateService()
 
     class Engine(LocalEngine):
-        async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
-            await super().stop(job_uid, attempt, grace)
+        async def stop(
+            self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
+        ) -> None:
+            await super().stop(job_uid, attempt, grace, notice)
             if when == "stopped":
                 service.late.set()
                 await service.answered.wait()
@@ -134,9 +137,11 @@ async def test_programs_of_an_agent_that_was_frozen_beyond_its_lease_have_no_gra
             offset = frozen
             return slots
 
-        async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+        async def stop(
+            self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
+        ) -> None:
             graces.append(grace)
-            await super().stop(job_uid, attempt, grace)
+            await super().stop(job_uid, attempt, grace, notice)
 
     engine = Engine(tmp_path / "own")
     await engine.start()

@@ -13,6 +13,7 @@ from trainshed.core.capacity import Node
 from trainshed.core.datasets.plans import Split, SplitPlan
 from trainshed.core.job import ExitRecord
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.packages import JobPackage
@@ -103,7 +104,9 @@ class ScriptedEngine:
             self.alive[key] = plan.incarnation
             self._report(key[0], ReplicaStarted(*key[1:], plan.incarnation, 1))
 
-    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+    async def stop(
+        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
+    ) -> None:
         self._fail("stop")
         await asyncio.sleep(0.01)  # as long as a write to disk: others get their turn
         self.stopped.add((job_uid, attempt))
@@ -117,7 +120,14 @@ class ScriptedEngine:
                 self._report(job_uid, ReplicaLost(*key[1:], 1, "never started"))
 
     async def stop_replica(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        grace: int,
+        *,
+        notice: StopNotice | None = None,
     ) -> None:
         raise AssertionError("nobody is stopped alone here")
 

@@ -161,7 +161,7 @@ async def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
 async def test_what_is_left_on_a_silent_node_holds_up_nothing_on_others() -> None:
     given_back = asyncio.Event()
 
-    async def stop(uid: JobUid, attempt: int, grace: int) -> None:
+    async def stop(uid: JobUid, attempt: int, grace: int, notice: object = None) -> None:
         if uid == 1:
             raise EngineUnavailable("the agent on node n1 is not connected just now")
 

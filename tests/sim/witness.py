@@ -9,7 +9,7 @@ from tests.sim.engine.engine import SimEngine
 from tests.sim.engine.world import World
 from tests.sim.invariants import Books
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Job, StopNotice
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineEvent, Fault
@@ -106,19 +106,28 @@ class WatchedEngine(SimEngine):
             self._look_at_gang(uid, attempt, [p.replica for p in plans if p.job_uid == uid])
         await super().launch(plans)
 
-    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+    async def stop(
+        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
+    ) -> None:
         wanted = (job_uid, attempt) in self._demands.ends
         if not wanted and attempt > self._demands.past.get(job_uid, 0):
             self._wrong(job_uid, f"attempt {attempt} is stopped, and nothing stored demands it")
-        await super().stop(job_uid, attempt, grace)
+        await super().stop(job_uid, attempt, grace, notice)
 
     async def stop_replica(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        grace: int,
+        *,
+        notice: StopNotice | None = None,
     ) -> None:
         key = (job_uid, attempt, replica, incarnation)
         if key not in self._demands.stops and (job_uid, attempt) not in self._demands.ends:
             self._wrong(job_uid, f"{key} is stopped, and nothing stored demands it")
-        await super().stop_replica(job_uid, attempt, replica, incarnation, grace)
+        await super().stop_replica(job_uid, attempt, replica, incarnation, grace, notice=notice)
 
     async def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault

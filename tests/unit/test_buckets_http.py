@@ -23,6 +23,7 @@ from trainshed.buckets.callers import Caller, Reach, encode_caller
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.metadata import Metadata
+from trainshed.buckets.notices import Notices
 from trainshed.buckets.rest import multipart
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.rest.calls import VerbatimName
@@ -73,7 +74,7 @@ class Lenient(Authenticator):
 def ask(store: ObjectStore, tmp_path: Path) -> Ask:
     lenient = Lenient()
     tokens = JobTokens.open(tmp_path / "jobs.key", time.time_ns)
-    metadata = Metadata(tokens, lenient.check)
+    metadata = Metadata(tokens, lenient.check, Notices())
     app = BucketsApp(store, lenient, hosts=Hosts(("h",)), metadata=metadata)
 
     def call(

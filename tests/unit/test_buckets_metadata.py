@@ -1,16 +1,18 @@
 """What a program's client libraries learn from the metadata endpoint of its replica
 (spec/program#credentials, spec/clients#metadata)."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from trainshed.access.job_tokens import JobClaims, JobTokens
-from trainshed.buckets.callers import read_preamble
+from trainshed.buckets.callers import Caller, Machine, read_preamble
 from trainshed.buckets.metadata import Metadata
+from trainshed.buckets.notices import Notices
 from trainshed.core.names import project_number
-from trainshed.httpd.messages import Response
+from trainshed.httpd.messages import Disconnected, Message, Request, Response
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 FLAVOR = {"metadata-flavor": "Google"}
@@ -19,17 +21,56 @@ ACCOUNT = f"{V1}/instance/service-accounts/default"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
+NUMBER = project_number("p1")
 TOKENS = JobTokens(bytes(32), lambda: 1_760_000_000 * 10**9)
 CLAIMS = JobClaims(1234567890123, 2, "workerpool1-3", "p1", EMAIL)
 
 
+MACHINE = Machine(None, "n1-standard-4", address="10.128.0.7")
+
+
 @pytest.fixture
-def metadata() -> Metadata:
-    return Metadata(TOKENS, lambda _: None)
+def notices() -> Notices:
+    return Notices()
 
 
-def asked(metadata: Metadata, path: str, query: str = "", **more: Any) -> Response:
-    answer = metadata.answer(path, query, more.pop("headers", FLAVOR), CLAIMS, region=None, **more)
+@pytest.fixture
+def metadata(notices: Notices) -> Metadata:
+    return Metadata(TOKENS, lambda _: None, notices)
+
+
+class Client:
+    """A client whose connection is open until `leave` is called."""
+
+    def __init__(self, path: str, query: str = "", method: str = "GET", **headers: str) -> None:
+        pairs = [(name.encode(), text.encode()) for name, text in headers.items()]
+        self._gone = asyncio.Event()
+        self._messages: list[Message] = [{"type": "http.request"}]
+        scope = {"method": method, "path": path, "query_string": query.encode(), "headers": pairs}
+        self.request = Request(scope, self._receive)
+
+    def leave(self) -> None:
+        self._gone.set()
+
+    async def _receive(self) -> Message:
+        if self._messages:
+            return self._messages.pop()
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+
+async def answer_to(
+    metadata: Metadata, client: Client, machine: Machine = MACHINE
+) -> Response | None:
+    caller = Caller(EMAIL, program=CLAIMS, machine=machine)
+    return await metadata.answer(client.request, client.request.path, caller)
+
+
+def asked(
+    metadata: Metadata, path: str, query: str = "", *, machine: Machine = MACHINE, **more: Any
+) -> Response:
+    client = Client(path, query, more.pop("method", "GET"), **more.pop("headers", FLAVOR))
+    answer = asyncio.run(answer_to(metadata, client, machine))
     assert answer is not None and dict(answer.headers)[b"metadata-flavor"] == b"Google"
     assert dict(answer.headers)[b"content-length"] == b"%d" % len(answer.body)
     return answer
@@ -67,6 +108,23 @@ def told(metadata: Metadata, path: str, query: str = "") -> Any:
         (f"{ACCOUNT}/aliases", "default\n"),
         (f"{ACCOUNT}/scopes", f"{SCOPE}\n"),
         (f"{V1}/instance/service-accounts/{EMAIL}/email", EMAIL),
+        (f"{V1}/instance/preempted", "FALSE"),
+        (f"{V1}/instance/maintenance-event", "NONE"),
+        (f"{V1}/instance/attributes/", ""),
+        (f"{V1}/instance/guest-attributes/", ""),
+        (f"{V1}/instance/disks/", "0/\n"),
+        (f"{V1}/instance/disks/0/mode", "READ_WRITE"),
+        (f"{V1}/instance/licenses/", ""),
+        (f"{V1}/instance/machine-type", f"projects/{NUMBER}/machineTypes/n1-standard-4"),
+        (f"{V1}/instance/network-interfaces/", "0/\n"),
+        (f"{V1}/instance/network-interfaces/0/ip", "10.128.0.7"),
+        (f"{V1}/instance/network-interfaces/0/mac", "42:01:0a:80:00:07"),
+        (f"{V1}/instance/network-interfaces/0/dns-servers", "169.254.169.254\n"),
+        (f"{V1}/instance/network-interfaces/0/access-configs/0/external-ip", ""),
+        (f"{V1}/instance/network-interfaces/0/forwarded-ips/", ""),
+        (f"{V1}/instance/scheduling/", "automatic-restart\non-host-maintenance\npreemptible\n"),
+        (f"{V1}/instance/scheduling/preemptible", "FALSE"),
+        (f"{V1}/instance/virtual-clock/drift-token", "0"),
     ],
 )
 def test_values_and_directories(metadata: Metadata, path: str, expected: str) -> None:
@@ -76,15 +134,15 @@ def test_values_and_directories(metadata: Metadata, path: str, expected: str) ->
 def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
     """Clients take the region from the zone."""
     job = {"project": "p1", "job_uid": "7", "replica": "workerpool1-3", "service_account": EMAIL}
-    region = read_preamble(json.dumps(job | {"region": "europe-west4"}).encode()).caller.region
+    caller = read_preamble(json.dumps(job | {"region": "europe-west4"}).encode()).caller
     number = project_number("p1")
     for name, expected in (
         ("zone", f"projects/{number}/zones/europe-west4-b"),
         ("region", f"projects/{number}/regions/europe-west4"),
     ):
         path = f"{V1}/instance/{name}"
-        answer = metadata.answer(path, "", FLAVOR, CLAIMS, region=region)
-        assert answer is not None and (answer.status, answer.body.decode()) == (200, expected)
+        answer = asked(metadata, path, machine=caller.machine)
+        assert (answer.status, answer.body.decode()) == (200, expected)
         # Said by nobody.
         assert asked(metadata, path).status == 404
 
@@ -129,3 +187,119 @@ def test_nothing_is_said_without_the_header(metadata: Metadata, headers: dict[st
 def test_a_request_that_was_forwarded_is_refused(metadata: Metadata) -> None:
     headers = FLAVOR | {"x-forwarded-for": "10.0.0.1"}
     assert asked(metadata, f"{ACCOUNT}/token", headers=headers).status == 403
+
+
+def test_values_of_several_parts_are_json(metadata: Metadata) -> None:
+    assert told(metadata, f"{V1}/instance/tags") == []
+    assert told(metadata, f"{V1}/instance/upcoming-maintenance") == {}
+    assert told(metadata, f"{V1}/instance/disks/", "alt=json") == ["0/"]
+    assert told(metadata, f"{V1}/instance/preempted", "alt=json") == "FALSE"
+    (interface,) = told(metadata, f"{V1}/instance/network-interfaces/", "recursive=true")
+    assert (interface["ip"], interface["forwardedIps"]) == ("10.128.0.7", [])
+    assert text(metadata, f"{V1}/project/", "recursive=true&alt=text") == (
+        f"numeric-project-id {NUMBER}\nproject-id p1\n"
+    )
+
+
+def test_a_spot_job_has_preemptible_machines(metadata: Metadata) -> None:
+    shown = asked(
+        metadata, f"{V1}/instance/scheduling/", "recursive=true", machine=Machine(is_spot=True)
+    )
+    assert json.loads(shown.body) == {
+        "automaticRestart": "FALSE",
+        "onHostMaintenance": "TERMINATE",
+        "preemptible": "TRUE",
+    }
+
+
+def tag_of(answer: Response) -> str:
+    return dict(answer.headers)[b"etag"].decode()
+
+
+async def begin(
+    metadata: Metadata, path: str, query: str = ""
+) -> tuple[Client, asyncio.Task[Response | None]]:
+    """A hanging GET that has begun to wait."""
+    client = Client(f"{V1}/instance/{path}", f"wait_for_change=true{query}", **FLAVOR)
+    task = asyncio.ensure_future(answer_to(metadata, client))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return client, task
+
+
+@pytest.mark.parametrize("notice", ["preempted", "maintenance"])
+def test_a_hanging_get_returns_when_a_notice_comes(
+    metadata: Metadata, notices: Notices, notice: str
+) -> None:
+    """`../shared/inputs/preempted_watch.sh`: recipes wait for this beside their training."""
+
+    async def watch() -> None:
+        waiting = [
+            (await begin(metadata, path, query))[1]
+            for path, query in (
+                *[("preempted", "")] * 1000,
+                ("preempted", "&timeout_sec=3600"),
+                ("", "&recursive=true"),
+            )
+        ]
+        _, event = await begin(metadata, "maintenance-event", "&timeout_sec=1")
+        notices.add(CLAIMS, notice)
+        *texts, whole = [answer for answer in await asyncio.gather(*waiting) if answer]
+        assert {answer.body for answer in texts} == {b"TRUE"}
+        shown = json.loads(whole.body)
+        assert shown["preempted"] == "TRUE"
+        kind = "TERMINATE_ON_HOST_MAINTENANCE" if notice == "maintenance" else "NONE"
+        assert shown["maintenanceEvent"] == kind
+        assert ((await event) or Response()).body.decode() == kind
+        assert not notices._watching  # pyright: ignore[reportPrivateUsage]
+        # A client that was slow to begin has missed the change.
+        _, late = await begin(metadata, "preempted")
+        assert ((await late) or Response()).body == b"TRUE"
+        # The next incarnation of the replica.
+        notices.remove(CLAIMS, notice)
+        assert not notices.of(CLAIMS)
+
+    asyncio.run(watch())
+
+
+def test_another_replica_gets_no_notice(metadata: Metadata, notices: Notices) -> None:
+    async def watch() -> None:
+        _, task = await begin(metadata, "preempted", "&timeout_sec=1")
+        notices.add(JobClaims(1234567890123, 2, "workerpool1-4", "p1", EMAIL), "preempted")
+        assert ((await task) or Response()).body == b"FALSE"
+
+    asyncio.run(watch())
+
+
+def test_a_hanging_get_with_the_tag_of_another_value_returns_at_once(metadata: Metadata) -> None:
+    path = f"{V1}/instance/preempted"
+    tag = tag_of(asked(metadata, path))
+    assert asked(metadata, path, "wait_for_change=true&last_etag=NONE").body == b"FALSE"
+    answer = asked(metadata, path, f"wait_for_change=true&timeout_sec=1&last_etag={tag}")
+    assert (answer.status, tag_of(answer)) == (200, tag)
+
+
+def test_a_client_that_leaves_is_freed(metadata: Metadata, notices: Notices) -> None:
+    async def watch() -> None:
+        client, task = await begin(metadata, "preempted")
+        client.leave()
+        with pytest.raises(Disconnected):
+            await task
+        assert not notices._watching  # pyright: ignore[reportPrivateUsage]
+
+    asyncio.run(watch())
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("instance/preempted", "timeout_sec=soon", 400),
+        ("instance/preempted", "timeout_sec=-1", 400),
+        ("instance/service-accounts/default/token", "", 400),
+        ("instance/no-such-key", "", 404),
+    ],
+)
+def test_a_hanging_get_that_cannot_be_served_is_refused(
+    metadata: Metadata, path: str, query: str, status: int
+) -> None:
+    assert asked(metadata, f"{V1}/{path}", f"wait_for_change=true&{query}").status == status

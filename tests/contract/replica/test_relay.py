@@ -1,5 +1,6 @@
 """A replica's own endpoint: it says whose a connection is (spec/program#storage)."""
 
+import json
 import select
 import socket
 
@@ -52,3 +53,21 @@ def test_connections_beyond_so_many_are_closed(
         network = protocol.Network(storage_socket=behind.path)
         relay.Relay(network, [listener])._accept(listener.fileno())  # pyright: ignore[reportPrivateUsage]
         assert select.select([connection], [], [], PATIENCE)[0], "it was taken"
+
+
+def test_a_notice_is_reported_for_as_long_as_the_program_runs(place: Place, behind: Behind) -> None:
+    """By a connection of its own, and again when the bucket process is replaced by another one."""
+    network = {"storage_socket": behind.path, "storage_port": 23456, "address": ADDRESS}
+    program = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint(1)\nsignal.pause()"
+    line = place.python(program, **network, identity=IDENTITY.decode())
+    place.up(line)
+    line.order(o="stop", grace=10**15, notice="preempted")
+    for _ in range(2):
+        preamble, connection = behind.accept()
+        assert json.loads(preamble) == {**json.loads(IDENTITY), "notice": "preempted"}
+        connection.close()
+    _, connection = behind.accept()
+    with connection:
+        line.order(o="stop", grace=0)
+        assert connection.recv(1) == b""
+    assert line.record()["stopped"]

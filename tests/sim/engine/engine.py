@@ -8,6 +8,7 @@ from tests.sim.engine.streams import JournalStreams
 from tests.sim.engine.world import World
 from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Capabilities, EngineEvent, Fault, Slot, SlotRequest
 
@@ -47,12 +48,21 @@ class SimEngine:
         await self._pass()
         self._world.launch(plans)
 
-    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+    async def stop(
+        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
+    ) -> None:
         await self._pass()
         self._world.stop(job_uid, attempt, grace)
 
     async def stop_replica(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        grace: int,
+        *,
+        notice: StopNotice | None = None,
     ) -> None:
         await self._pass()
         self._world.stop_replica(job_uid, attempt, replica, incarnation, grace)

@@ -18,6 +18,7 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,
@@ -185,7 +186,7 @@ class Agent:
         if not self._is_resting:
             log.warning("asked to end: programs have %g s", self._document.grace)
             self._untold.add(None, messages.Ending())
-            await self._stop_programs(self._document.grace)
+            await self._stop_programs(self._document.grace, StopNotice.PREEMPTED)
         self._leaving.set()
 
     def _show_lease(self, until: float) -> None:
@@ -322,10 +323,12 @@ class Agent:
                 await asyncio.to_thread(_require_software, plans, self._document.node)
                 await asyncio.to_thread(self._begin_logs, plans, order.lines)
                 await self._engine.launch_shown(list(zip(plans, order.masked, strict=True)))
-            case messages.Stop(grace=grace):
-                await engine.stop(uid, attempt, grace)
+            case messages.Stop(grace=grace, notice=notice):
+                await engine.stop(uid, attempt, grace, notice)
             case messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace):
-                await engine.stop_replica(uid, attempt, replica, incarnation, grace)
+                await engine.stop_replica(
+                    uid, attempt, replica, incarnation, grace, notice=order.notice
+                )
             case messages.Inject(replica=replica, incarnation=incarnation, fault=fault):
                 await engine.inject(uid, attempt, replica, incarnation, fault)
             case messages.WriteLog(replica=replica, lines=lines):
@@ -426,9 +429,10 @@ class Agent:
             for replica in self._known.replicas():
                 self._untold.add(replica, None)
 
-    async def _stop_programs(self, grace: float) -> None:
+    async def _stop_programs(self, grace: float, notice: StopNotice | None = None) -> None:
         """Stop all programs; wait until they have ended, and the service knows it if it is there."""
-        await self._engine.stop(self._job_uid, self._attempt, round(grace * 10**9))
+        uid, attempt = self._job_uid, self._attempt
+        await self._engine.stop(uid, attempt, round(grace * 10**9), notice)
         while self._known.live():
             self._seen.clear()
             await self._seen.wait()

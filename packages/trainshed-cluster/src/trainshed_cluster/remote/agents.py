@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from trainshed.core.failure.evidence import Cause
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaExited
 from trainshed.core.units import Nanos
 from trainshed.engines.port import (
@@ -153,10 +154,11 @@ class Agents:
         if agent is None or gang is None:
             return False
         return any(
-            line == protocol.preamble(seat.identity, is_secure)
+            line == protocol.preamble(seat.identity, is_secure, notice)
             for seat in gang.seats_of(agent)
             if seat.identity
             for is_secure in (False, True)
+            for notice in (None, *StopNotice)
         )
 
     async def serve(self, connection: Connection) -> None:

@@ -18,6 +18,7 @@ from trainshed.core import held
 from trainshed.core.capacity import Node
 from trainshed.core.held import HELD, Leftover
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import Image
@@ -154,7 +155,9 @@ class RemoteEngine(NoTerminals):
         for gang, own in by_gang.values():
             await self._launch(gang, own)
 
-    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+    async def stop(
+        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
+    ) -> None:
         gang = self._attempts.gangs.get((job_uid, attempt))
         if gang is None:
             return
@@ -170,7 +173,8 @@ class RemoteEngine(NoTerminals):
             await self._attempts.write(gang, record)
         agents = [agent for agent in gang.agents.values() if not agent.is_gone]
         outcomes = await asyncio.gather(
-            *(agent.call(messages.Stop(grace=grace)) for agent in agents), return_exceptions=True
+            *(agent.call(messages.Stop(grace=grace, notice=notice)) for agent in agents),
+            return_exceptions=True,
         )
         for seat in gang.record.seats:
             if seat.lost and seat.lost == seat.launched:
@@ -187,7 +191,14 @@ class RemoteEngine(NoTerminals):
                 raise outcome
 
     async def stop_replica(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        grace: int,
+        *,
+        notice: StopNotice | None = None,
     ) -> None:
         gang, seat = self._attempts.seat(job_uid, attempt, replica)
         if incarnation > seat.launched:
@@ -197,7 +208,9 @@ class RemoteEngine(NoTerminals):
         if agent is not None and not agent.is_gone and seat.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
-                    messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace)
+                    messages.StopReplica(
+                        replica=replica, incarnation=incarnation, grace=grace, notice=notice
+                    )
                 )
                 return
             seat = gang.record.seat(replica) or seat

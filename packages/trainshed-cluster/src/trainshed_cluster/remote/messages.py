@@ -12,6 +12,7 @@ from typing import IO, Final
 import msgspec
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.lifecycle.replica_events import (
     ReplicaExited,
     ReplicaLost,
@@ -122,6 +123,7 @@ class Stop(Call, frozen=True, tag=True):
     """Stop all replicas on the node."""
 
     grace: int
+    notice: StopNotice | None = None
 
 
 class StopReplica(Call, frozen=True, tag=True):
@@ -130,6 +132,7 @@ class StopReplica(Call, frozen=True, tag=True):
     replica: ReplicaId
     incarnation: int
     grace: int
+    notice: StopNotice | None = None
 
 
 class Inject(Call, frozen=True, tag=True):

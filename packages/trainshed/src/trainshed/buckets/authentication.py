@@ -34,6 +34,7 @@ from trainshed.buckets.callers import (
     read_preamble,
 )
 from trainshed.buckets.errors import Unauthenticated, Unavailable
+from trainshed.buckets.notices import Notices
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
 from trainshed.eventloop.stream_line import StreamLine
@@ -62,14 +63,18 @@ class Listener(StrEnum):
     PORT = "port"
 
 
-def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type[GuardedProtocol]:
+def protocol(
+    kinds: Mapping[object, Listener], groups: ConnectionGroups, notices: Notices
+) -> type[GuardedProtocol]:
     """Returns the server's protocol. `kinds`: the listener by a listening socket's own address; any other is
-    the port. `groups`: the counters of connections."""
+    the port. `groups`: the counters of connections. `notices`: stores the notices that shims report."""
 
     class Marking(guarded(groups)):
         """HTTP on a connection whose listener is known; on a relay's connection, after its preamble."""
 
         _waiting: bytearray | None = None
+        #: Whose notice the connection reports, and which.
+        _notice: tuple[JobClaims, str] | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
             super().connection_made(transport)
@@ -78,7 +83,14 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
             if listener is Listener.REPLICA:
                 self._waiting = bytearray()
 
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._notice is not None:
+                notices.remove(*self._notice)
+            super().connection_lost(exc)
+
         def data_received(self, data: bytes) -> None:
+            if self._notice is not None:
+                return
             if self._waiting is None:
                 super().data_received(data)
                 return
@@ -98,6 +110,11 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
                 self.send_400_response(text.encode("ascii", "backslashreplace").decode())
                 return
             self._waiting = None
+            if preamble.notice and preamble.caller.program is not None:
+                self._notice = preamble.caller.program, preamble.notice
+                self._counted.active(self)
+                notices.add(*self._notice)
+                return
             self.scheme = preamble.scheme
             self.app_state = {**self.app_state, CALLER: preamble.caller}
             if rest:

@@ -63,6 +63,17 @@ def reach_of(permissions: frozenset[str]) -> Reach:
     )
 
 
+class Machine(Struct, frozen=True):
+    """The machine that a program's metadata describe; None = not known."""
+
+    region: str | None = None
+    #: The public machine type.
+    type: str | None = None
+    is_spot: bool = False
+    #: The replica's IP address.
+    address: str | None = None
+
+
 class Caller(Struct, frozen=True):
     """Who makes a request."""
 
@@ -72,8 +83,8 @@ class Caller(Struct, frozen=True):
     reach: Mapping[str, Reach] = {}
     #: The program that calls, known by its replica's endpoint or by its token; None = it is none of a job.
     program: JobClaims | None = None
-    #: Where the program's job runs; None = that is not known.
-    region: str | None = None
+    #: The machine of a program that calls through its replica's endpoint.
+    machine: Machine = Machine()
 
     @property
     def project(self) -> str | None:
@@ -120,6 +131,12 @@ class Preamble(msgspec.Struct, frozen=True):
     #: A step before the job's first attempt has none.
     attempt: int = 0
     region: str | None = None
+    machine_type: str | None = None
+    is_spot: bool = False
+    address: str | None = None
+    #: The replica is about to be stopped for this reason, as long as the connection is open; it carries no
+    #: requests. None = it is an ordinary connection.
+    notice: str | None = None
     #: The protocol that the program uses towards the relay, for the addresses in our responses.
     scheme: Literal["http", "https"] = "http"
 
@@ -127,7 +144,8 @@ class Preamble(msgspec.Struct, frozen=True):
     def caller(self) -> Caller:
         email = self.service_account
         program = JobClaims(self.job_uid, self.attempt, self.replica, self.project, email)
-        return Caller(email, program=program, region=self.region)
+        machine = Machine(self.region, self.machine_type, self.is_spot, self.address)
+        return Caller(email, program=program, machine=machine)
 
 
 def read_preamble(line: bytes) -> Preamble:

@@ -5,17 +5,22 @@ It answers what Google's client libraries ask the metadata server of Google's ma
 be another.
 """
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
 from msgspec import Struct
 
 from trainshed.access.job_tokens import JobClaims, JobTokens
+from trainshed.buckets.callers import Caller
+from trainshed.buckets.notices import Notices
 from trainshed.core.names import JobUid, host_token, project_number
-from trainshed.httpd.messages import Response, sized
+from trainshed.eventloop.background import first_of
+from trainshed.httpd.messages import Disconnected, Request, Response, sized
 
 _TOP: Final = "computeMetadata"
 _ZONE: Final = "b"
@@ -32,53 +37,105 @@ class _Made(Struct, frozen=True):
     answer: Callable[[Query], Response]
 
 
+class _Json(Struct, frozen=True):
+    """A value that is JSON in each form."""
+
+    value: Any
+
+
+_BOOT_DISK: Final = {
+    "device-name": "persistent-disk-0",
+    "index": 0,
+    "interface": "SCSI",
+    "mode": "READ_WRITE",
+    "type": "PERSISTENT-SSD",
+}
+_MAINTENANCE: Final = "TERMINATE_ON_HOST_MAINTENANCE"
+_UPCOMING: Final = {
+    "can_reschedule": "false",
+    "maintenance_status": "ONGOING",
+    "type": "UNSCHEDULED",
+}
+_MAX_WAIT: Final = 30 * 24 * 3600
+"""Seconds of the longest timeout that a client can set."""
+_ETAG: Final = b"etag"
+
+
 class Metadata:
     """Answers requests of programs, and hands out their tokens."""
 
-    def __init__(self, tokens: JobTokens, check: Callable[[JobClaims], None]) -> None:
+    def __init__(
+        self, tokens: JobTokens, check: Callable[[JobClaims], None], notices: Notices
+    ) -> None:
         """`check`: raises why a program gets no token, if it gets none."""
         self._tokens = tokens
         self._check = check
+        self._notices = notices
 
-    def answer(
-        self,
-        path: str,
-        query: str,
-        headers: Mapping[str, str],
-        program: JobClaims,
-        *,
-        region: str | None,
-        method: str = "GET",
-    ) -> Response | None:
-        """Returns the answer to a request; None if its path is not one of a metadata server. `query`: as it
-        was sent; `headers`: by lower-case name; `region`: where the job runs, if that is known."""
+    async def answer(self, request: Request, path: str, caller: Caller) -> Response | None:
+        """Returns the answer to a request of a program; None if its path is not one of a metadata server.
+        Raises Disconnected."""
         names = [name for name in path.split("/") if name]
         if names and names[0] != _TOP:
             return None
-        if method not in ("GET", "HEAD"):
-            return _refused(405, f"{method} is not served here: metadata can only be read.")
+        if request.method not in ("GET", "HEAD"):
+            return _refused(405, f"{request.method} is not served here: metadata can only be read.")
         if not names:
-            # Clients ask this, perhaps without the header, to find out whether they are on one of Google's
+            # Clients send this, perhaps without the header, to find out whether they are on one of Google's
             # machines.
             return _said(f"{_TOP}/\n")
-        if headers.get("metadata-flavor") != "Google":
+        if request.headers.get("metadata-flavor") != "Google":
             return _refused(403, "Missing Metadata-Flavor:Google header.")
-        if "x-forwarded-for" in headers:
+        if "x-forwarded-for" in request.headers:
             # The header marks a proxied request: somebody may have been tricked into asking on another's
             # behalf.
             return _refused(403, "A request that was forwarded is not answered.")
-        values = parse_qs(query, keep_blank_values=True)
-        if _is_true(values, "wait_for_change"):
-            return _refused(400, "wait_for_change is not served: nothing changes here.")
-        node: Any = {_TOP: {"v1": self._tree(program, region)}}
-        for name in names:
-            if not isinstance(node, dict) or name not in node:
-                return _refused(404, f"{path} is not among the metadata of a replica.")
-            node = cast("dict[str, Any]", node)[name]
-        return node.answer(values) if isinstance(node, _Made) else _shown(node, values)
+        values = parse_qs(request.raw_query, keep_blank_values=True)
 
-    def _tree(self, program: JobClaims, region: str | None) -> dict[str, Any]:
-        name = _machine(program)
+        def current() -> Response:
+            node = _find({_TOP: {"v1": self._tree(caller)}}, names)
+            if node is None:
+                return _refused(404, f"{path} is not among the metadata of a replica.")
+            return node.answer(values) if isinstance(node, _Made) else _shown(node, values)
+
+        if not _is_true(values, "wait_for_change"):
+            return current()
+        return await self._changed(current, values, request, caller)
+
+    async def _changed(
+        self, current: Callable[[], Response], values: Query, request: Request, caller: Caller
+    ) -> Response:
+        """Returns the answer as soon as it differs from the client's, or after the client's timeout."""
+        seconds = values.get("timeout_sec", ["0"])[-1]
+        if not (seconds.isascii() and seconds.isdecimal()):
+            return _refused(400, f"timeout_sec={seconds[:50]} is not a number of seconds.")
+        before = current()
+        tag = values.get("last_etag", [""])[-1]
+        if before.status != 200 or (tag and tag != _etag(before)) or caller.program is None:
+            return before
+        if not tag and self._notices.of(caller.program):
+            # The client began to wait just after the change, and nothing else will change.
+            return before
+        if _etag(before) is None:
+            return _refused(400, "wait_for_change is not served for tokens. Leave it out.")
+        with self._notices.watch(caller.program) as event:
+
+            async def change() -> None:
+                while _etag(current()) == _etag(before):
+                    await event.wait()
+                    event.clear()
+
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(int(seconds[:9]), _MAX_WAIT) or None):
+                    changing, _ = await first_of(change(), request.left())
+                    if changing.cancelled():
+                        raise Disconnected
+        return current()
+
+    def _tree(self, caller: Caller) -> dict[str, Any]:
+        program, machine = caller.program, caller.machine
+        assert program is not None
+        name, project = _machine(program), f"projects/{project_number(program.project)}"
         account = {
             "aliases": ["default"],
             "email": program.email,
@@ -87,14 +144,40 @@ class Metadata:
             "token": _Made(lambda _: self._access_token(program)),
         }
         digest = hashlib.sha256(f"{program.job_uid}/{program.replica}".encode()).digest()
+        notices = self._notices.of(program)
+        is_maintained = "maintenance" in notices
         return {
             "instance": {
                 "attributes": {},
+                "cpu-platform": "Unknown CPU Platform",
+                "description": "",
+                "disks": [_BOOT_DISK],
+                "gce-workload-certificates": {},
+                "guest-attributes": {},
                 "hostname": f"{name}.c.{program.project}.internal",
                 "id": (int.from_bytes(digest[:8], "big") >> 1),
+                "image": f"{project}/global/images/trainshed",
+                "legacy-endpoint-access": {"0.1": 0, "v1beta1": 0},
+                "licenses": [],
+                "machine-type": f"{project}/machineTypes/{machine.type or 'custom'}",
+                "maintenance-event": _MAINTENANCE if is_maintained else "NONE",
                 "name": name,
-                **(_place(program.project, region) if region else {}),
+                "network-interfaces": _interfaces(project, machine.address),
+                "partner-attributes": {},
+                "preempted": _flag(bool(notices)),
+                **({"region": f"{project}/regions/{machine.region}"} if machine.region else {}),
+                "remaining-cpu-time": -1,
+                "scheduling": {
+                    "automatic-restart": _flag(not machine.is_spot),
+                    "on-host-maintenance": "TERMINATE",
+                    "preemptible": _flag(machine.is_spot),
+                },
                 "service-accounts": {program.email: account, "default": account},
+                "tags": _Json([]),
+                "upcoming-maintenance": _Json(_UPCOMING if is_maintained else {}),
+                "virtual-clock": {"drift-token": "0"},
+                # Clients take the region from the zone.
+                **({"zone": f"{project}/zones/{machine.region}-{_ZONE}"} if machine.region else {}),
             },
             "project": {
                 "attributes": {},
@@ -124,34 +207,105 @@ def _machine(program: JobClaims) -> str:
     return f"cmle-training-{pool}-{host_token(JobUid(program.job_uid))}-{index}"
 
 
-def _place(project_id: str, region: str) -> dict[str, str]:
-    """Returns where the job runs. Clients take the region from the zone."""
-    project = f"projects/{project_number(project_id)}"
-    return {"region": f"{project}/regions/{region}", "zone": f"{project}/zones/{region}-{_ZONE}"}
+def _interfaces(project: str, address: str | None) -> list[Any]:
+    """Returns the network interface with a replica's address."""
+    if address is None or address.count(".") != 3:
+        return []
+    parts = address.split(".")
+    return [
+        {
+            "access-configs": [{"external-ip": "", "type": "ONE_TO_ONE_NAT"}],
+            "dns-servers": ["169.254.169.254"],
+            "forwarded-ips": [],
+            "gateway": ".".join([*parts[:3], "1"]),
+            "ip": address,
+            "ip-aliases": [],
+            "mac": ":".join(["42", "01", *(f"{int(part):02x}" for part in parts)]),
+            "mtu": 1460,
+            "network": f"{project}/networks/default",
+            "subnetmask": "255.255.240.0",
+            "target-instance-ips": [],
+        }
+    ]
+
+
+def _flag(value: bool) -> str:
+    return "TRUE" if value else "FALSE"
+
+
+def _find(tree: Any, names: Sequence[str]) -> Any:
+    """Returns the node at a path; None if it does not exist."""
+    for name in names:
+        tree = _members(tree).get(name)
+    return tree
+
+
+def _members(node: Any) -> dict[str, Any]:
+    """Returns the entries of a directory by name, and those of a list by index."""
+    if isinstance(node, list):
+        return {str(index): part for index, part in enumerate(cast("list[Any]", node))}
+    return cast("dict[str, Any]", node) if isinstance(node, dict) else {}
+
+
+def _is_directory(node: Any) -> bool:
+    """Whether a node has entries of its own. A list of texts is a value of several lines."""
+    return isinstance(node, dict) or any(isinstance(part, dict) for part in _members(node).values())
 
 
 def _shown(node: Any, values: Query) -> Response:
-    """Returns a directory or a value, as text or as JSON, as requested; all below a directory as JSON."""
+    """Returns a directory or a value, as text or as JSON, as requested; all below a directory as JSON.
+    Directories are JSON below `recursive=true`, unless the client sends `alt=text`."""
+    kind = values.get("alt", [""])[-1]
+    if isinstance(node, _Json):
+        return _tagged(json.dumps(node.value), "application/json")
     if _is_true(values, "recursive"):
-        return _said_json(_whole(node))
-    if values.get("alt", [""])[-1] == "json":
-        return _said_json(_listed(node) if isinstance(node, dict) else node)
+        if kind == "text":
+            return _tagged("".join(f"{line}\n" for line in _lines(node, "")), "application/text")
+        return _tagged(json.dumps(_whole(node)), "application/json")
+    if kind == "json":
+        return _tagged(
+            json.dumps(_listed(node) if _is_directory(node) else node), "application/json"
+        )
     lines = _listed(node)
-    return _said("".join(f"{line}\n" for line in lines) if isinstance(node, dict) else lines[0])
+    text = "".join(f"{line}\n" for line in lines) if _is_directory(node) else lines[0]
+    return _tagged(text, "application/text")
 
 
 def _listed(node: Any) -> list[str]:
     """Returns the entries of a directory, or a value."""
+    if _is_directory(node):
+        return [
+            f"{name}/" if isinstance(part, dict | list) and _is_listed_as_directory(part) else name
+            for name, part in _members(node).items()
+        ]
     if isinstance(node, list):
         return ["".join(f"{entry}\n" for entry in cast("list[str]", node))]
-    if not isinstance(node, dict):
-        return [str(node)]
-    members = cast("dict[str, Any]", node)
-    return [f"{name}/" if isinstance(part, dict) else name for name, part in members.items()]
+    return [str(node)]
+
+
+def _is_listed_as_directory(part: Any) -> bool:
+    return part == [] or _is_directory(part)
+
+
+def _lines(node: Any, path: str) -> Iterator[str]:
+    """Yields `PATH VALUE` of each value below a node."""
+    if isinstance(node, _Json):
+        yield f"{path} {json.dumps(node.value)}"
+    elif _is_directory(node):
+        for name, part in _members(node).items():
+            yield from _lines(part, f"{path}/{name}" if path else name)
+    elif isinstance(node, list):
+        yield from (f"{path} {part}" for part in cast("list[str]", node))
+    elif not isinstance(node, _Made):
+        yield f"{path} {node}"
 
 
 def _whole(node: Any) -> Any:
     """Returns everything below a node, with the public names of JSON: `serviceAccounts`."""
+    if isinstance(node, _Json):
+        return node.value
+    if isinstance(node, list):
+        return [_whole(part) for part in cast("list[Any]", node)]
     if not isinstance(node, dict):
         return node
     members = cast("dict[str, Any]", node)
@@ -169,6 +323,19 @@ def _camel(name: str) -> str:
 
 def _is_true(values: Query, name: str) -> bool:
     return values.get(name, [""])[-1].lower() == "true"
+
+
+def _tagged(text: str, kind: str) -> Response:
+    """Returns a value with its entity tag, by which clients wait for another one."""
+    response = _said(text, kind)
+    digest = hashlib.sha256(response.body).hexdigest()
+    response.headers.append((_ETAG, digest[:16].encode()))
+    return response
+
+
+def _etag(response: Response) -> str | None:
+    """Returns the entity tag of an answer; None for tokens, which have none."""
+    return next((value.decode() for name, value in response.headers if name == _ETAG), None)
 
 
 def _said_json(value: Any) -> Response:

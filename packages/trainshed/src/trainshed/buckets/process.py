@@ -19,6 +19,7 @@ from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.metadata import Metadata
+from trainshed.buckets.notices import Notices
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import joined
@@ -50,11 +51,12 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     liveness = Liveness(Path(setup.service)) if setup.service else None
     known = TokenFile(tokens, jobs, time.time_ns, setup.hosts, liveness)
     authenticator = Authenticator(known.read, known.authenticate)
-    metadata = Metadata(jobs, authenticator.check)
+    notices = Notices()
+    metadata = Metadata(jobs, authenticator.check, notices)
     app = BucketsApp(store, authenticator, hosts=setup.hosts, metadata=metadata)
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(connections.of_this_process())
-    config = server_config(app, protocol(kinds, groups), grace=_GRACE_S)
+    config = server_config(app, protocol(kinds, groups, notices), grace=_GRACE_S)
     sockets = listeners.sockets()
     tls: list[TlsListener] = []
     if "secure" in sockets and setup.certificate is not None and setup.key is not None:

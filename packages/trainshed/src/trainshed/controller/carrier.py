@@ -37,7 +37,7 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Job, StopNotice
 from trainshed.core.lifecycle.replica_events import NEVER_STARTED, ReplicaLost
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import JobUid
@@ -272,7 +272,10 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
             await beginning
         case StopReplica(attempt, replica, incarnation):
             if await _has_slots(engine, uid, attempt):
-                await engine.stop_replica(uid, attempt, replica, incarnation, ports.grace)
+                notice = StopNotice.MAINTENANCE
+                await engine.stop_replica(
+                    uid, attempt, replica, incarnation, ports.grace, notice=notice
+                )
             else:
                 ports.report(uid, ReplicaLost(attempt, replica, incarnation, NEVER_STARTED))
         case StopReplicas():
@@ -317,7 +320,9 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
         for other in job.replicas:
             ports.report(uid, ReplicaLost(attempt, other.id, other.incarnation, NEVER_STARTED))
         return
-    await ports.engine.stop(uid, attempt, ports.grace)
+    decision = job.outcome or job.retry
+    notice = decision.notice if decision is not None else None
+    await ports.engine.stop(uid, attempt, ports.grace, notice)
     for replica, incarnation in instruction.waiting:
         await ports.engine.stop_replica(uid, attempt, replica, incarnation, ports.grace)
 

@@ -10,7 +10,7 @@ from trainshed.core.capacity import MachineWanted
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.cluster import PS_POOL, Endpoint, hostname, reducers, takes_part_in_reduction
 from trainshed.core.environment import Gang, arguments, environment, service_account
-from trainshed.core.job import JobSpec
+from trainshed.core.job import JobSpec, Strategy
 from trainshed.core.launch import (
     REDUCTION_PACKAGES,
     STALL_LABEL,
@@ -141,6 +141,8 @@ def launch_plans(
                     # Not what the program is told, which its own `env` may override.
                     service_account=service_account(job.name.project_id, job.spec),
                     region=job.spec.region,
+                    machine_type=pool.machine.type,
+                    is_spot=job.spec.scheduling.strategy is Strategy.SPOT,
                 ),
                 buckets=buckets,
                 # The primary of a trial's replicas reports its metrics (facts/tuning#metrics).

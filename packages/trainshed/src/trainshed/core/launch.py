@@ -60,12 +60,15 @@ class Limits(Struct, frozen=True):
 
 
 class Account(Struct, frozen=True):
-    """The identity with which the replica's own endpoint acts for it: towards buckets, and when it hands out
-    credentials."""
+    """The identity with which the replica's own endpoint acts for it towards buckets, and the machine that
+    its metadata describe."""
 
     project: str = ""
     service_account: str = ""
     region: str = ""
+    #: The public machine type.
+    machine_type: str = ""
+    is_spot: bool = False
 
 
 class ReductionPart(Struct, frozen=True):

@@ -15,6 +15,7 @@ from msgspec import Struct
 from trainshed.core.capacity import Delay, MachineWanted, Node
 from trainshed.core.errors import Unavailable
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.lifecycle.replica_events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import Image
@@ -358,15 +359,25 @@ class Engine(Protocol):
         starts none of the programs; EngineUnavailable."""
         ...
 
-    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+    async def stop(
+        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
+    ) -> None:
         """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Of every replica
         named in `allocate` the end of its latest incarnation is then reported, again if it has ended already.
         One that was never launched never will be: its incarnation 1 is reported lost with cause "never
-        started". Does nothing if the attempt has no slots. Returns at once."""
+        started". Does nothing if the attempt has no slots. `notice`: what the programs' metadata server
+        reports from now on. Returns at once."""
         ...
 
     async def stop_replica(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        grace: int,
+        *,
+        notice: StopNotice | None = None,
     ) -> None:
         """Send SIGTERM to one incarnation, and SIGKILL after `grace` ns; its end is reported, again if it has
         ended already. One that never started never will, and is reported lost with cause "never started".

@@ -20,12 +20,12 @@ ones), and `note` (n, from 1 on; at, name, severity, text), then `exited` (the r
 by_service); or, as the only message, `refused` (cause, `REFUSED_*`). Beside these `pong` (n) and `written`
 (n).
 
-Service to shim: `stop` (grace, ns); `ping` (n), which the same connection hears `pong` of as long as the
-replica is not over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over; `write`
-(lines), which become the program's in its log, and of which the same connection hears `written` (n), or
-`refused` (cause) while its disk is full; `shell` (tty, rows, cols, term, command, label), after which the
-connection is that shell's alone (`shells` module); `port` (port: a number, or the name of a Unix socket in
-the program's directory) likewise.
+Service to shim: `stop` (grace, ns; notice, see `preamble`, if the platform stops the program); `ping` (n),
+which the same connection hears `pong` of as long as the replica is not over; `fault` (kind, a `FAULT_*`),
+which does nothing once the program is over; `write` (lines), which become the program's in its log, and of
+which the same connection hears `written` (n), or `refused` (cause) while its disk is full; `shell` (tty,
+rows, cols, term, command, label), after which the connection is that shell's alone (`shells` module); `port`
+(port: a number, or the name of a Unix socket in the program's directory) likewise.
 """
 
 import json
@@ -172,11 +172,15 @@ class Network(NamedTuple):
     is_primary: "bool" = False
 
 
-def preamble(identity: "str", is_secure: "bool") -> "bytes":
+def preamble(identity: "str", is_secure: "bool", notice: "str | None" = None) -> "bytes":
     """Return the line with which a connection to `Network.storage_socket` begins. `is_secure`: its client has
-    connected over TLS, and must get https:// URLs."""
-    if is_secure:
-        identity = json.dumps({**json.loads(identity), "scheme": "https"})
+    connected over TLS, and must get https:// URLs. `notice`: the connection carries no requests; as long as
+    it is open, the replica's metadata report this notice ("preempted", "maintenance")."""
+    more = {"scheme": "https"} if is_secure else {}
+    if notice:
+        more["notice"] = notice
+    if more:
+        identity = json.dumps({**json.loads(identity), **more})
     return identity.encode("utf-8") + b"\n"
 
 

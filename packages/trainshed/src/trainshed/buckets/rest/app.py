@@ -132,15 +132,12 @@ class BucketsApp:
             case Listener.PORT:
                 return await self._authenticator.caller(headers.get("authorization"), call.key)
 
-    def _told(self, call: Call) -> Response | None:
-        """Returns the answer to a program that asks for metadata; None if it asks for something else."""
-        program, request = call.caller.program, call.request
-        if call.listener is not Listener.REPLICA or program is None:
+    async def _read_metadata(self, call: Call) -> Response | None:
+        """Returns the answer to a program's request for metadata; None for any other request. Raises
+        Disconnected."""
+        if call.listener is not Listener.REPLICA or call.caller.program is None:
             return None
-        region, method = call.caller.region, request.method
-        return self._metadata.answer(
-            call.path, request.raw_query, request.headers, program, region=region, method=method
-        )
+        return await self._metadata.answer(call.request, call.path, call.caller)
 
     async def _exchanged(self, call: Call) -> Response:
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
@@ -164,7 +161,7 @@ class BucketsApp:
         if not call.is_part:
             call.caller = await self._caller(call)
             HOLD.get()(call.caller.project or call.caller.email or "")
-        if (metadata := self._told(call)) is not None:
+        if (metadata := await self._read_metadata(call)) is not None:
             return metadata
         self._admit(call)
         check_request(call.request.headers, call.query)

@@ -19,7 +19,7 @@ from trainshed.core.failure.rules import (
 )
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle import timeline
-from trainshed.core.lifecycle.records import Outcome, Replica, Retry
+from trainshed.core.lifecycle.records import Outcome, Replica, Retry, StopNotice
 from trainshed.core.lifecycle.states import (
     AttemptState,
     AttemptTrigger,
@@ -32,6 +32,8 @@ from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.units import Nanos
 
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
+_PREEMPTIONS = (Cause.PREEMPTED, Cause.CLUSTER_PREEMPTED, Cause.BUDGET)
+"""Causes by which a job loses the capacity that its programs still use."""
 
 
 def evidence(
@@ -85,7 +87,7 @@ def judge_end(
             assert replica is not None
             _restart(transition, replica, verdict)
         case Effect.JOB_RETRIES:
-            _retry(transition, verdict)
+            _retry(transition, evidence, verdict)
         case Effect.JOB_SUCCEEDS | Effect.JOB_FAILS | Effect.JOB_CANCELLED:
             _decide_by(transition, evidence, verdict)
         case _:
@@ -200,7 +202,14 @@ def _decide_by(transition: Transition, evidence: Evidence, verdict: Verdict) -> 
         decide(transition, Outcome(JobState.SUCCEEDED, verdict.rule.name, at=transition.now))
     else:
         state = JobState.FAILED if verdict.effect is Effect.JOB_FAILS else JobState.CANCELLED
-        decide(transition, Outcome(state, verdict.rule.name, verdict.error, transition.now))
+        outcome = Outcome(
+            state, verdict.rule.name, verdict.error, transition.now, _notice(evidence)
+        )
+        decide(transition, outcome)
+
+
+def _notice(evidence: Evidence) -> StopNotice | None:
+    return StopNotice.PREEMPTED if evidence.cause in _PREEMPTIONS else None
 
 
 def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None:
@@ -239,7 +248,7 @@ def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> No
     )
 
 
-def _retry(transition: Transition, verdict: Verdict) -> None:
+def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None:
     """Give this attempt up for the next one, which begins when nothing of this one lives."""
     rule = verdict.rule
     growth = min(transition.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
@@ -247,7 +256,13 @@ def _retry(transition: Transition, verdict: Verdict) -> None:
     grows = growth > transition.job.memory_factor
     keeps_room = not rule.gives_room and not verdict.back_off and not grows
     transition.change(
-        retry=Retry(rule.name, transition.now, keeps_room, transition.now + verdict.back_off),
+        retry=Retry(
+            rule.name,
+            transition.now,
+            keeps_room,
+            transition.now + verdict.back_off,
+            _notice(evidence),
+        ),
         retries=counted(transition.job.retries, rule.name),
         memory_factor=max(transition.job.memory_factor, growth),
     )

@@ -141,6 +141,16 @@ class Replica(Struct, frozen=True):
     began: str | None = None
 
 
+class StopNotice(enum.StrEnum):
+    """Why the platform stops a program, as its metadata server reports it. A program that a user or a time
+    limit stops gets no notice."""
+
+    #: The capacity goes to another job.
+    PREEMPTED = "preempted"
+    #: The replica has to leave its node.
+    MAINTENANCE = "maintenance"
+
+
 class Outcome(Struct, frozen=True):
     """How the job will end, decided before its last replicas are down."""
 
@@ -150,6 +160,8 @@ class Outcome(Struct, frozen=True):
     error: JobError | None = None
     #: When it was decided (ns); of a cancel: when it was accepted.
     at: Nanos = 0
+    #: The notice that running programs get; None = none.
+    notice: StopNotice | None = None
 
 
 class Retry(Struct, frozen=True):
@@ -163,6 +175,8 @@ class Retry(Struct, frozen=True):
     keeps_room: bool = True
     #: The job is not admitted before this moment (ns).
     not_before: Nanos = 0
+    #: The notice that running programs get; None = none.
+    notice: StopNotice | None = None
 
 
 class Parent(Struct, frozen=True):

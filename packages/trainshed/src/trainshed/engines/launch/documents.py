@@ -318,6 +318,9 @@ def identity(plan: LaunchPlan) -> str:
             "project": plan.account.project,
             "service_account": plan.account.service_account,
             "region": plan.account.region,
+            "machine_type": plan.account.machine_type,
+            "is_spot": plan.account.is_spot,
+            "address": plan.address,
         }
     )
 

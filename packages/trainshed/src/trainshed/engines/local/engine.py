@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
@@ -194,13 +195,15 @@ class LocalEngine:
         # Only failures need this, so that no start waits for it.
         await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
-    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+    async def stop(
+        self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
+    ) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())
         # Running programs are stopped without waiting for this write: one of them may be what fills the disk.
         marking = joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))
         for slot_handle in gang:
             if slot_handle.incarnation:
-                slot_handle.stop(grace)
+                slot_handle.stop(grace, notice)
         with written_down(f"the stop of job {job_uid}"):
             await marking
         # What has not begun is only stopped once it is written down that it must not begin.
@@ -210,7 +213,14 @@ class LocalEngine:
                 slot_handle.lose(protocol.NEVER_STARTED)
 
     async def stop_replica(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        grace: int,
+        *,
+        notice: StopNotice | None = None,
     ) -> None:
         slot_handle = self._gangs.slot_handle(job_uid, attempt, replica)
         if incarnation > slot_handle.incarnation or slot_handle.may_begin:
@@ -220,7 +230,7 @@ class LocalEngine:
         if incarnation < slot_handle.incarnation:
             self._report_older(slot_handle, incarnation)
         elif incarnation == slot_handle.incarnation:
-            slot_handle.stop(grace)
+            slot_handle.stop(grace, notice)
         else:
             slot_handle.report(incarnation, journal.lost_record(protocol.NEVER_STARTED))
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from trainshed.core.job import ExitRecord
+from trainshed.core.lifecycle.records import StopNotice
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,
@@ -154,6 +155,7 @@ class SlotHandle:
         #: How it ended; None = that is not known, or nothing was launched yet.
         self._record: protocol.Message | None = None
         self._grace: int | None = None
+        self._notice: StopNotice | None = None
         self._heard_of = False
         self._silent = 0
 
@@ -198,6 +200,7 @@ class SlotHandle:
         self._started = 0
         self._record = None
         self._grace = None
+        self._notice = None
         self._heard_of = True  # Its first lease begins now.
         self._silent = 0
 
@@ -208,7 +211,7 @@ class SlotHandle:
         connection.setblocking(False)
         asyncio.get_running_loop().add_reader(connection.fileno(), self._read, connection)
         if self._grace is not None:
-            self._order({"o": "stop", "grace": self._grace})
+            self._order_stop()
 
     def ask(self) -> int:
         """Ask the shim for a sign of life; return how many questions it has not answered since its last
@@ -230,13 +233,19 @@ class SlotHandle:
             self._connection.close()
             self._connection = None
 
-    def stop(self, grace: int) -> None:
-        """Send SIGTERM, and SIGKILL after `grace` ns; report the end again if it has ended."""
+    def stop(self, grace: int, notice: StopNotice | None = None) -> None:
+        """Send SIGTERM, and SIGKILL after `grace` ns; report the end again if it has ended. `notice`: what
+        the program's metadata server reports from now on."""
         self._grace = grace
+        self._notice = notice or self._notice
         if self._record is not None:
             self.report(self.incarnation, self._record)
         else:
-            self._order({"o": "stop", "grace": grace})
+            self._order_stop()
+
+    def _order_stop(self) -> None:
+        notice = {"notice": self._notice.value} if self._notice else {}
+        self._order({"o": "stop", "grace": self._grace, **notice})
 
     def inject(self, fault: Fault) -> bool:
         """Have the shim inject a fault; do nothing if the incarnation has ended. Returns False if it lives

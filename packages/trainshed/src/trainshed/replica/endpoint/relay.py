@@ -69,6 +69,9 @@ class Endpoint:
         ]
         #: What the relay process runs.
         self._relay = Relay(network, self._listeners, peers, proxy)
+        self._network = network
+        #: The connection that reports a notice; None = there is none now.
+        self._notice: "socket.socket | None" = None
         self._loop = events
         #: The relay's process id; None = there is none now.
         self.process: "int | None" = None
@@ -99,8 +102,33 @@ class Endpoint:
             self.process = None
             self._listen()
 
+    def report(self, notice: str) -> None:
+        """Report a notice to the bucket process, which serves the replica's metadata, until `stop`."""
+        if not self._listeners or self._notice is not None:
+            return
+        line = protocol.preamble(self._network.identity, is_secure=False, notice=notice)
+        path = self._network.storage_socket
+        made = unix_sockets.connected(path, line, is_blocking=False) if path else None
+        if made is None:
+            self._loop.after(_NO_ROOM_PAUSE, lambda: self.report(notice))
+            return
+        self._notice = made
+        # The bucket process sends nothing: the connection becomes readable when that process ends.
+        self._loop.add(made.fileno(), lambda: self._report_again(notice))
+
+    def _report_again(self, notice: str) -> None:
+        self._end_report()
+        self._loop.after(_NO_ROOM_PAUSE, lambda: self.report(notice))
+
+    def _end_report(self) -> None:
+        if self._notice is not None:
+            self._loop.drop(self._notice.fileno())
+            self._notice.close()
+            self._notice = None
+
     def stop(self) -> None:
-        """End the relay, if there is one, and free the port for the next incarnation."""
+        """End the relay and the report, if there are any, and free the port for the next incarnation."""
+        self._end_report()
         self._ignore()
         for listener in self._listeners:
             listener.close()

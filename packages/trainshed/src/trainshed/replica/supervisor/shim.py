@@ -377,6 +377,8 @@ class Shim:
             if self._status < 0:
                 self._has_grace = self._has_grace or not self._stopped
                 self._stopped = True
+                if order.get("notice"):
+                    self._sidecars.report(order["notice"])
                 if self._started:
                     program.signal_group(self._main, signal.SIGTERM)
             self._loop.after(order["grace"] / 1e9, self._kill)

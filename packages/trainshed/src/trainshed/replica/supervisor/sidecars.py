@@ -179,6 +179,11 @@ class Sidecars:
         if self._storage is not None:
             self._storage.reaped(child)
 
+    def report(self, notice: str) -> None:
+        """Show the program a notice in its metadata (`protocol.preamble`)."""
+        if self._storage is not None:
+            self._storage.report(notice)
+
     def end_relay(self) -> None:
         """Take no more connections, because the program has ended."""
         if self._storage is not None:

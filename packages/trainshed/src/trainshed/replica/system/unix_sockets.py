@@ -98,13 +98,15 @@ class Receiver:
 _KERNEL_LIMIT = 100
 
 
-def connected(path: str, preamble: bytes = b"") -> "socket.socket | None":
+def connected(path: str, preamble: bytes = b"", is_blocking: bool = True) -> "socket.socket | None":
     """Return a new connection to the socket at `path`, on which the short `preamble` has been sent; None if
-    that fails now (nobody listens there, or no handle is left)."""
+    that fails now (nobody listens there, or no handle is left). A connection that is not `is_blocking` also
+    fails if the listener has to accept other connections first."""
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError:
         return None
+    connection.setblocking(is_blocking)
     try:
         connect(connection, path)
         # So little fits into the socket's buffer: it waits for no reader.

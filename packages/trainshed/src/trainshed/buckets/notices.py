@@ -1,0 +1,50 @@
+"""Keeps the notices that replicas report: the platform is about to stop their programs.
+
+A notice lasts as long as the connection on which the replica's shim reports it (`replica.protocol.preamble`).
+"""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from trainshed.access.job_tokens import JobClaims
+
+
+class Notices:
+    """The notices of all replicas. It belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._open: dict[JobClaims, list[str]] = {}
+        self._watching: dict[JobClaims, set[asyncio.Event]] = {}
+
+    def of(self, program: JobClaims) -> list[str]:
+        """Return the notices of a replica: "preempted", "maintenance"."""
+        return self._open.get(program, [])
+
+    def add(self, program: JobClaims, notice: str) -> None:
+        self._open.setdefault(program, []).append(notice)
+        self._wake(program)
+
+    def remove(self, program: JobClaims, notice: str) -> None:
+        notices = self._open[program]
+        notices.remove(notice)
+        if not notices:
+            del self._open[program]
+        self._wake(program)
+
+    @contextmanager
+    def watch(self, program: JobClaims) -> Generator[asyncio.Event]:
+        """Yield an event that is set whenever the replica's notices change."""
+        event = asyncio.Event()
+        events = self._watching.setdefault(program, set())
+        events.add(event)
+        try:
+            yield event
+        finally:
+            events.remove(event)
+            if not events:
+                self._watching.pop(program, None)
+
+    def _wake(self, program: JobClaims) -> None:
+        for event in self._watching.get(program, ()):
+            event.set()
