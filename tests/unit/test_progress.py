@@ -122,3 +122,38 @@ def test_what_comes_before_the_work_is_not_the_work() -> None:
 def test_a_program_that_says_it_is_through_is_through() -> None:
     estimate = estimate_of((1, "step 1/2"), (2, "step 2/2"), now=9)
     assert (estimate.done, estimate.remaining) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "after", "remaining", "idle"),
+    [
+        (["epoch 1/10 loss: 1"], 5.0, True, ""),
+        # Its epochs take longer than the start did: how long is not known.
+        (["epoch 1/10 loss: 1"], 30.0, False, ""),
+        (["epoch 1/10 loss: 1"], 400.0, False, "no progress for 6 min"),
+        (["epoch 1/10"], 8000.0, False, "no progress for 2 h"),
+        (["epoch 1"], 400.0, False, "no progress for 6 min"),
+        (["epoch 9/10 loss: 1", "epoch 10/10 loss: 1"], 30.0, True, ""),
+        (["epoch 9/10 loss: 1", "epoch 10/10 loss: 1"], 400.0, False, "no progress for 6 min"),
+    ],
+)
+def test_a_program_that_hangs_shows_for_how_long(
+    lines: list[str], after: float, remaining: bool, idle: str
+) -> None:
+    tracker = Tracker(began=0.0)
+    for second, line in enumerate(lines, 1):
+        tracker.feed(second, line)
+    estimate = tracker.estimate(len(lines) + after)
+    assert estimate is not None
+    assert (estimate.remaining is not None, estimate.text.partition(", ")[2]) == (remaining, idle)
+
+
+def test_long_epochs_are_no_hang() -> None:
+    tracker = Tracker(began=0.0)
+    for epoch in range(1, 4):
+        tracker.feed(epoch * 1800.0, f"epoch {epoch}/10 loss: 1")
+    estimate = tracker.estimate(3 * 1800 + 1700)
+    assert estimate is not None and estimate.text == "epoch 3 of 10"
+    assert estimate.remaining is not None
+    late = tracker.estimate(3 * 1800 + 3 * 1800)
+    assert late is not None and late.text == "epoch 3 of 10, no progress for 90 min"

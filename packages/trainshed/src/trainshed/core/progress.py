@@ -169,12 +169,17 @@ _NEARLY: Final = 0.97
 """A counter that has come so far counts as complete when it starts over."""
 
 
+_MIN_IDLE: Final = 60.0
+"""Seconds without a count that are never shown."""
+_INTERVALS: Final = 3
+
+
 class Estimate(Struct, frozen=True):
     """How far a program is."""
 
     #: From 0 to 1; None = not known.
     done: float | None
-    #: In words, such as "epoch 3 of 10".
+    #: In words, such as "epoch 3 of 10", with the time since the last count if that is unusually long.
     text: str
     #: Seconds that it will still run; None = too little is known.
     remaining: float | None = None
@@ -216,7 +221,7 @@ class Tracker:
 
     Its memory is bounded, whatever it is given: 32 counters."""
 
-    __slots__ = ("_began", "_counters", "_first", "_totals")
+    __slots__ = ("_began", "_counters", "_first", "_growths", "_totals")
 
     def __init__(
         self, began: float | None = None, totals: Mapping[str, float] | None = None
@@ -226,10 +231,13 @@ class Tracker:
         self._first: tuple[float, float] | None = None
         self._totals = dict(totals or {})
         self._counters: dict[tuple[str, float], _Counter] = {}
+        #: How often counters grew since the start of the program.
+        self._growths = 0
 
     def restarted(self) -> None:
         """Note that the program was started anew: what it had done before is not measured by its time."""
         self._began = self._first = None
+        self._growths = 0
 
     def feed(self, at: float, text: str) -> None:
         """Take a line that was printed at `at`, in seconds."""
@@ -253,6 +261,7 @@ class Tracker:
             return
         counter.is_repeated |= counter.is_through and count.done < counter.count.done
         counter.count, counter.at = count, at
+        self._growths += 1
         counter.has_grown |= not counter.is_through
         counter.ends += end
 
@@ -261,23 +270,32 @@ class Tracker:
         has counted anything."""
         if not self._counters:
             return None
+        last = max(counter.at for counter in self._counters.values())
+        silence = now - last
+        idle = _idle_text(silence) if silence >= self._patience(last) else ""
         governor, share = self._governor(), self._share()
         if governor is None or share is None:
             # A share of one bar of many would be read as a share of the whole.
-            return Estimate(None, self._shown().count.text)
-        text = governor.count.text
+            return Estimate(None, self._shown().count.text + idle)
+        text = governor.count.text + idle
         if share >= 1:
-            return Estimate(1.0, text, 0.0)
+            return Estimate(1.0, text, None if idle else 0.0)
         began, before = self._first or (now, 1.0)
         if share <= before and self._began is not None:
             # It took no longer than the program so far.
             began, before = self._began, 0.0
-        last = max(counter.at for counter in self._counters.values())
         if share <= before or last <= began:
             return Estimate(share, text)
         rest = (last - began) / (share - before) * (1 - share)
         # Less what was presumably done since its last line.
-        return Estimate(share, text, max(rest - max(now - last, 0.0), 0.0))
+        left = rest - max(silence, 0.0)
+        is_over = left <= 0 and share < _NEARLY
+        return Estimate(share, text, None if idle or is_over else max(left, 0.0))
+
+    def _patience(self, last: float) -> float:
+        """Return after how many seconds without a count the time is shown: a few usual intervals."""
+        began = self._began if self._began is not None else self._first[0] if self._first else last
+        return max(_MIN_IDLE, _INTERVALS * (last - began) / max(self._growths, 1))
 
     def _shown(self) -> _Counter:
         """Return the counter that is shown where none governs."""
@@ -328,6 +346,11 @@ class Tracker:
 
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def _idle_text(seconds: float) -> str:
+    size, unit = next((unit for unit in _UNITS if seconds >= 2 * unit[0]), _UNITS[-1])
+    return f", no progress for {int(seconds / size)} {unit}"
 
 
 def remaining_text(remaining: float | None) -> str:
