@@ -159,7 +159,7 @@ class ProcessCluster:
         `stepless`: nothing can be started there, though it can be held; `taken`: a hold (`HOLD@NODE`) has it
         no more; `evicting`: what is held there is about to be taken away; `stillborn`: agents that are
         started there end before they have their document; `short-lived`: after that, and before they call;
-        `old`: whatever is held from now on may soon end."""
+        `old`: whatever is held from now on may soon end; `suspended`: what runs there stands still."""
         path = self._directory / f"{node}.{mark}"
         (path.touch if is_set else path.unlink)()
 
@@ -188,8 +188,14 @@ class ProcessCluster:
             )
         delays = dict(self._delays)
         old = frozenset(agents if any(self._has(node, "old") for node in self._nodes) else ())
+        suspended = {
+            name: f"{node} is suspended"
+            for name, places in agents.items()
+            for node in places
+            if self._has(node, "suspended")
+        }
         before = self._report
-        self._report = ClusterReport(nodes, agents, looked, delays, old=old)
+        self._report = ClusterReport(nodes, agents, looked, delays, old=old, suspended=suspended)
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 

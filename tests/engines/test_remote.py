@@ -188,6 +188,26 @@ class TestRemote(Conformance):
             lab.freeze(slot.node, frozen=False)
 
     @staged
+    async def test_a_suspension_until_a_lease_is_over_is_named_and_not_the_nodes_fault(
+        self, stage: Stage
+    ) -> None:
+        """spec/failures#losses-on-a-cluster, as by `scontrol suspend`."""
+        lab, uid = lab_of(stage), await stage.run(FOREVER)
+        [slot] = await stage.allocate(uid)
+        await stage.started(uid)
+        lab.cluster.mark(slot.node, "suspended", True)
+        lab.freeze(slot.node, frozen=True)
+        try:
+            end = await stage.end(uid)
+        finally:
+            lab.freeze(slot.node, frozen=False)
+        assert isinstance(end, ReplicaLost)
+        assert end.loss is Cause.CLUSTER_PREEMPTED
+        heard = f"{slot.node} is suspended, and node {slot.node} has not been heard of for {LEASE:g} s"
+        assert end.cause == heard
+        assert not any(isinstance(event, NodeChanged) for event in stage.events)
+
+    @staged
     async def test_who_waits_for_a_place_keeps_nobody_from_being_started_again(
         self, stage: Stage
     ) -> None:

@@ -319,6 +319,30 @@ async def test_an_agent_outlives_all_that_started_it(
     await looked(cluster, lambda report: not report.agents)
 
 
+async def test_a_suspended_hold_is_reported_until_it_is_resumed(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    hold = await held_with_agent(cluster)
+    assert not cluster.report().suspended
+    slurm_lab.slurm("scontrol", "suspend", hold.cluster_id)
+    why = "its allocation is suspended in Slurm (SUSPENDED)"
+    async with asyncio.timeout(60):
+        async for _ in every_moment():
+            if cluster.report().suspended:
+                break
+    assert cluster.report().suspended == {hold.name: why}
+    assert cluster.report().agents == {hold.name: frozenset({"node1"})}, "it has not ended"
+    slurm_lab.slurm("scontrol", "resume", hold.cluster_id)
+    async with asyncio.timeout(60):
+        async for _ in every_moment():
+            if not cluster.report().suspended:
+                break
+    # It can be given back as it stands.
+    slurm_lab.slurm("scontrol", "suspend", hold.cluster_id)
+    await cluster.give_back(hold.name)
+    slurm_lab.await_idle()
+
+
 async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:

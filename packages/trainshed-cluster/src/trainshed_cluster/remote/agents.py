@@ -368,7 +368,8 @@ class Agents:
                     agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard from any of several nodes, the fault is probably on this side.
-                    if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
+                    is_alone = end.loss is Cause.AGENT_LOST and (heard or nodes == {agent.node})
+                    if is_alone and self._is_cut_off(agent, now):
                         why = (
                             f"nothing was heard from there for {agent.lease:g} s, though the "
                             "cluster says that it is up; look at the network between it and this service"
@@ -397,6 +398,11 @@ class Agents:
         if is_given_up and (is_over or self.options.down_is_lost):
             why = f" ({node.cause})" if node and node.cause else ""
             return HoldEnd(Cause.NODE_FAILED, f"node {agent.node} is gone{why}")
+        if is_over and (suspended := self._suspended(agent, report)):
+            return HoldEnd(
+                Cause.CLUSTER_PREEMPTED,
+                f"{suspended}, and node {agent.node} has not been heard of for {agent.lease:g} s",
+            )
         if is_over:
             return HoldEnd(
                 Cause.AGENT_LOST,
@@ -407,6 +413,13 @@ class Agents:
             # The node may be cut off and the programs live, whatever the cluster says of their holds.
             return None
         return await self._left(agent, report, silent)
+
+    def _suspended(self, agent: AgentHandle, report: ClusterReport) -> str | None:
+        """Return why the processes of an agent's hold stand still; None = the cluster lets them run."""
+        gang = self._gang(agent)
+        if gang is None:
+            return None
+        return report.suspended.get(hold_name(self.options.identity, gang.record, agent.part))
 
     async def _left(
         self, agent: AgentHandle, report: ClusterReport, silent: float

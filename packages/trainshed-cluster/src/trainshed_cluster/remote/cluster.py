@@ -130,6 +130,8 @@ class ClusterReport(Struct, frozen=True):
     #: Further names of this service in the cluster, of which nothing runs: requests that wait, and what has
     #: ended and was not given back.
     idle: frozenset[HoldName] = frozenset()
+    #: Holds whose processes the cluster has stopped, each with its reason, a sentence without its full stop.
+    suspended: Mapping[HoldName, str] = field(default_factory=dict[HoldName, str])
     #: Holds that the cluster may end before another attempt with the same needs would be over.
     old: frozenset[HoldName] = frozenset()
 

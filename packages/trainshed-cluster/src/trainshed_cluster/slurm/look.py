@@ -189,6 +189,13 @@ def compile_look(
             looked=looked,
             delays=MappingProxyType(_delays(first, pending, now)),
             idle=frozenset(first.keys() - held.keys()),
+            suspended=MappingProxyType(
+                {
+                    name: f"its allocation is suspended in Slurm ({job.state})"
+                    for name, job in held.items()
+                    if job.is_stopped
+                }
+            ),
             old=frozenset(
                 name for name, job in held.items() if now - (job.starts or 0) > OLD_SECONDS
             ),

@@ -10,6 +10,7 @@ _MAX_HOSTS = 65_536
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 
 _HELD = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"})
+_STOPPED = frozenset({"SUSPENDED", "STOPPED"})
 _NEVER = frozenset(
     {
         "AccountNotAllowed",
@@ -66,6 +67,11 @@ class Job(Struct, frozen=True):
     def held(self) -> bool:
         """Whether it has its nodes."""
         return self.state in _HELD
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its processes stand still."""
+        return self.state in _STOPPED
 
     @property
     def pending(self) -> bool:

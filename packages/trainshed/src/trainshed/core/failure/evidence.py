@@ -34,7 +34,7 @@ class Cause(enum.StrEnum):
     ALLOCATION_REVOKED = "allocation_revoked"
     #: Its allocation came to its time limit.
     ALLOCATION_EXPIRED = "allocation_expired"
-    #: The cluster gave its allocation to another job.
+    #: The cluster gave its allocation to another job, or suspended it for too long.
     CLUSTER_PREEMPTED = "cluster_preempted"
     #: Its node evicted its Pod.
     POD_EVICTED = "pod_evicted"
