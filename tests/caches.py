@@ -102,9 +102,13 @@ def _built(
     return Prefix(Path(prepared.template).parent, choice.python_version)
 
 
-def remove_cache(root: Path) -> None:
-    """Once the threads that wait for the disk behind a build are done: they write into it."""
+def wait_for_builds() -> None:
+    """Join the threads that finish an environment after its build: they write into the cache."""
     for thread in threading.enumerate():
         if thread.name == SETTLING:
             thread.join()
+
+
+def remove_cache(root: Path) -> None:
+    wait_for_builds()
     remove_tree(root)

@@ -6,13 +6,14 @@ import subprocess
 from pathlib import Path
 
 from tests.e2e.processes import marked, new_mark, wait_until_gone
-from tests.e2e.running import ROOT, command, environment, trainshed
+from tests.e2e.running import ROOT, SKLEARN, command, environment, trainshed
 
 
 def test_the_demo_trains_a_model_and_says_where_it_lies(tmp_path: Path) -> None:
     mark = new_mark()
     done = subprocess.run(
-        command(*_words(), "--data", str(tmp_path)),
+        # The small environment, which other tests have built, in place of the default one.
+        command(*_words(), "--data", str(tmp_path), "--image", SKLEARN),
         cwd=ROOT,
         env=environment(tmp_path) | {"MARK": mark},
         stdout=subprocess.PIPE,

@@ -18,10 +18,9 @@ _HIGHEST_PATCH = 99
 _RUNTIMES = [
     (sheet, release, (3, minor))
     for sheet in FAMILIES
-    # Of the small ones nobody expects more than their name says.
-    if sheet.space is not None
     for release in sheet.releases
-    if not release.is_slim
+    # Small environments hold what their name states, and no more.
+    if release.space is not None and not release.is_slim
     for minor in range(release.pythons[0][1], release.pythons[1][1] + 1)
 ]
 

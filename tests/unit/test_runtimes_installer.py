@@ -206,6 +206,40 @@ def _but_signs_of_life(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith("Still ")]
 
 
+def test_narration_leaves_out_single_packages_and_doubles_the_time_between_signs_of_life() -> None:
+    lines: list[str] = []
+    narration = Narration(lines.append)
+    for line in (
+        "Resolved 140 packages in 538ms",
+        "Downloading pillow (6.8MiB)",
+        "Downloading six (900.5KiB)",
+        "Downloading torch (180.4MiB)",
+        "  Building wget==3.2",
+        " Downloaded pillow",
+        "      Built wget==3.2",
+        "Prepared 115 packages in 7.23s",
+        "Installed 140 packages in 240ms",
+        *(f" + package{number}==1.0" for number in range(140)),
+    ):
+        narration.hear(line)
+    narration.end()
+    assert lines == [
+        "Resolved 140 packages in 538ms",
+        "Downloading torch (180.4MiB)",
+        "Installed 140 packages in 240ms",
+    ]
+    lines.clear()
+    for _ in range(20):
+        narration.silence()
+    assert [line.rpartition(": ")[2] for line in lines] == [
+        "5 s.",
+        "10 s.",
+        "20 s.",
+        "40 s.",
+        "80 s.",
+    ]
+
+
 def test_of_a_flood_only_so_much_is_told() -> None:
     lines: list[str] = []
     narration = Narration(lines.append)

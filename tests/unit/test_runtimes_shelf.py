@@ -9,7 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.caches import wait_for_builds
 from trainshed.replica.system import durable
+from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.trees import remove_tree
 
@@ -154,3 +156,33 @@ def test_two_services_build_once(tmp_path: Path) -> None:
         thread.join(60)
     assert len(built) == 1
     assert Shelf(tmp_path).has("key")
+
+
+def test_a_directory_is_used_while_its_last_step_runs_and_the_next_service_completes_it(
+    tmp_path: Path,
+) -> None:
+    """Programs start as soon as an environment is usable: its compilation takes most of the build time."""
+    shelf, calls = Shelf(tmp_path), list[str]()
+    has_started, may_end = threading.Event(), threading.Event()
+
+    def interrupted(path: Path) -> None:
+        calls.append("interrupted")
+        has_started.set()
+        may_end.wait(60)
+        raise BuildFailed("The service is being stopped.")
+
+    def complete(path: Path) -> None:
+        calls.append("complete")
+        assert (path / "inner" / "file").read_text() == "content"
+
+    final = shelf.put("key", _fill, finish=interrupted)
+    assert shelf.has("key")
+    assert has_started.wait(60)
+    Shelf(tmp_path).finish_all(complete)
+    assert calls == ["interrupted"], "one process at a time finishes a directory"
+    may_end.set()
+    wait_for_builds()
+    for _ in range(2):
+        Shelf(tmp_path).finish_all(complete)
+    assert calls == ["interrupted", "complete"]
+    remove_tree(final)

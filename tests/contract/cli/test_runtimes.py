@@ -70,7 +70,10 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     environments = cache / "environments"
     environments.mkdir(parents=True)
 
-    def building(_: Environments, base: Base, progress: Progress) -> None:
+    def building(
+        _: Environments, base: Base, progress: Progress, *, in_background: bool = True
+    ) -> None:
+        assert not in_background, "the operator waits for the whole environment"
         progress(f"Building the runtime {base.key}.")
         copy_environment(kept, environments, environments)
 

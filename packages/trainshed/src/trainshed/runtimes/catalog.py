@@ -17,6 +17,7 @@ from trainshed.core.catalog.images import (
     is_reduction_server,
     is_reference,
     listed_images,
+    named_image,
     nearest_prebuilt,
     parse_prebuilt,
 )
@@ -269,6 +270,16 @@ class LocalCatalog:
             return self._container(image_uri)
         return self._prebuilt(image, image_uri, image.device == "gpu" and self._has_gpu())
 
+    def default(self) -> RuntimeChoice | RuntimeRefusal:
+        """Return the runtime of jobs that name neither an image nor a runtime version: that of the newest
+        prebuilt image of the default family, so that both share one environment."""
+        sheet = FAMILIES[0]
+        image = parse_prebuilt(named_image(sheet.family) or "")
+        assert image is not None, "the default family has prebuilt images"
+        python = parse_minor(image.python) or (3, 0)
+        candidate = nearest(sheet, self._pythons, image.version, python, for_gpu=False)
+        return _choice(sheet, candidate) if candidate else RuntimeRefusal(_no_interpreter(sheet))
+
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
@@ -276,7 +287,7 @@ class LocalCatalog:
         the operator maps `runtimeVersion:2.6` to, for example; else the nearest runtime with its several
         frameworks."""
         if not runtime_version:
-            choice = self.named(FAMILIES[0].family)
+            choice = self.default()
             if isinstance(choice, RuntimeRefusal):
                 return choice
             note = f"No runtime version was asked for: the service's default is used, {_title(choice)}."

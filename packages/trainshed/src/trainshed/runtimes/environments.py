@@ -23,7 +23,7 @@ from trainshed.runtimes.prefix import (
 )
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.torch_extensions import take_out_unusable
-from trainshed.runtimes.trees import let_read, size_of
+from trainshed.runtimes.trees import let_read, let_write, size_of
 
 _LOAD = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 _LAYOUT = "4"
@@ -33,7 +33,7 @@ _DISTUTILS_HOOK = "distutils-precedence.pth"
 _CONTENT = "content.txt"
 """File with a line `name==version` for each distribution of an environment."""
 _SIZE = "size.txt"
-"""File with the bytes that it takes on the disk, which nothing changes any more."""
+"""File with the bytes that it takes on the disk."""
 
 
 class Base(Struct, frozen=True):
@@ -112,16 +112,22 @@ class Environments:
         """Whether the environment is built and its interpreter still has its standard library. Fast."""
         return self._shelf.has(base.key) and (base.prefix.library / "os.py").exists()
 
-    def build(self, base: Base, progress: Callable[[str], None]) -> None:
-        """Build the environment unless it exists. Blocks for seconds to minutes. Raises BuildFailed, and
-        leaves nothing in that case."""
+    def build(
+        self, base: Base, progress: Callable[[str], None], *, in_background: bool = True
+    ) -> None:
+        """Build the environment unless it exists. Blocks for seconds to minutes. `in_background`: return when
+        programs can run in it, and compile most of its modules later. Raises BuildFailed, and leaves nothing
+        in that case."""
         sheet, release, interpreter = base.sheet, base.release, base.interpreter
         final, key = base.prefix, base.key
 
         def fill(draft: Path) -> None:
             started = self._now()
-            space = "" if sheet.space is None or release.is_slim else f", which takes {sheet.space}"
-            progress(f"Building the runtime {key}{space}.")
+            title = f"{sheet.title} {release.version}".strip()
+            size = f" ({release.space})" if release.space else ""
+            progress(
+                f"Building the environment {title} on Python {final.python}{size}, once for all jobs."
+            )
             prefix = make_prefix(draft, interpreter)
             self._install(prefix, sheet, release, progress)
             take_out_unusable(prefix.site)
@@ -138,16 +144,25 @@ class Environments:
             write_template(prefix, final)
             let_read(prefix.template)
             (draft / _CONTENT).write_text("".join(f"{line}\n" for line in _distributions(prefix)))
-            self._installer.compile(prefix.executable, prefix.site, progress)
-            progress("Proving that the runtime's modules load.")
-            command = [str(prefix.executable), "-I", "-c", _LOAD, *sheet.imports]
-            self._installer.run(command, prefix.root, progress, "proving the runtime")
+            progress("Importing the main modules once, to check and to compile them.")
+            modules = dict.fromkeys((*sheet.imports, *sheet.preloads))
+            command = [str(prefix.executable), "-I", "-c", _LOAD, *modules]
+            self._installer.run(command, prefix.root, progress, "importing the modules")
+            if not in_background:
+                self._installer.compile(prefix.executable, prefix.site, progress)
             (draft / _SIZE).write_text(str(size_of(draft)))
-            progress(f"The runtime {key} is built in {(self._now() - started) / 1e9:.1f} s.")
+            progress(f"The environment {title} is built in {(self._now() - started) / 1e9:.1f} s.")
 
         try:
             closing = self._installer.closing
-            self._shelf.put(key, fill, writable="template", progress=progress, stop=closing)
+            self._shelf.put(
+                key,
+                fill,
+                finish=self._compile,
+                writable="template",
+                progress=progress,
+                stop=closing,
+            )
         except InstallFailed as failure:
             raise BuildFailed(
                 f"The runtime {key} could not be built. The installer's last "
@@ -158,6 +173,22 @@ class Environments:
                 f"The runtime {key} could not be written: {failure}. Check the disk and the"
                 " permissions of the cache directory, or choose another one with $TRAINSHED_CACHE."
             ) from failure
+
+    def compile_all(self) -> None:
+        """Compile the environments whose compilation the end of a service interrupted. Blocks."""
+        self._shelf.finish_all(self._compile)
+
+    def _compile(self, root: Path) -> None:
+        """Compile all modules of a built environment to bytecode, at the lowest priority: programs already
+        run in it. Raises BuildFailed, OSError."""
+        for library in root.glob("lib/python3*"):
+            prefix = Prefix(root, library.name.removeprefix("python"))
+            with let_write(prefix.site):
+                self._installer.compile(prefix.executable, prefix.site, in_background=True)
+        size = root / _SIZE
+        size.chmod(0o644)
+        size.write_text(str(size_of(root)))
+        size.chmod(0o444)
 
     def _install(
         self, prefix: Prefix, sheet: Sheet, release: Release, progress: Callable[[str], None]

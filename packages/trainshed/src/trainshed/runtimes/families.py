@@ -94,6 +94,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
     first: tuple[str, ...] = ()
     #: Whether this is a build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
     for_gpu: bool = False
+    #: Size of the download and of the environment, for people; None = little.
+    space: str | None = None
 
     @property
     def base(self) -> str:
@@ -139,8 +141,6 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     command: Path | None = None
     #: Changes that programs written for older versions stumble over.
     changes: tuple[Change, ...] = ()
-    #: What an environment takes on the disk, in words, if it is not slim; None = little.
-    space: str | None = None
 
     def release(self, version: str) -> Release | None:
         return next((release for release in self.releases if release.version == version), None)

@@ -324,11 +324,16 @@ class Installer:
         directory: Path,
         progress: Callable[[str], None] = unheard,
         apart: Confinement | None = None,
+        *,
+        in_background: bool = False,
     ) -> None:
         """Compile the modules below `directory`, except test suites (half of the work, never imported).
-        Blocks. Modules that cannot be compiled are ignored."""
+        Blocks. Modules that cannot be compiled are ignored. `in_background`: leave the processors to all
+        other processes. Raises BuildFailed if the service stops, InstallFailed if a confined run was
+        ended."""
         progress("Compiling the packages to bytecode.")
-        command = [str(python), "-I", "-c", _COMPILE, "-qq", "-j", "0", "-x", _NOT_COMPILED]
+        program = f"import os; os.nice(19); {_COMPILE}" if in_background else _COMPILE
+        command = [str(python), "-I", "-c", program, "-qq", "-j", "0", "-x", _NOT_COMPILED]
         command.append(str(directory))
         try:
             self._execute(command, directory, progress, "compiling", quiet=True, apart=apart)

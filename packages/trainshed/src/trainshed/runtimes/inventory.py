@@ -14,9 +14,6 @@ from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import BuildFailed, Progress
 
-LIKELY = (FAMILIES[0].family, "python")
-"""Families of jobs that name no runtime, and of most custom programs."""
-
 
 class InventoryEntry(Struct, frozen=True):
     """A release of a family on a Python, and whether it is built."""
@@ -58,20 +55,25 @@ class Inventory:
         ]
 
     def build(
-        self, family: str, progress: Progress, version: str | None = None, python: str | None = None
+        self,
+        family: str | None,
+        progress: Progress,
+        version: str | None = None,
+        python: str | None = None,
     ) -> InventoryEntry:
-        """Build a release, the newest one if no `version` is named, unless it is built. Blocks. Raises
-        BuildFailed."""
-        choice = self._catalog.named(family, version, python)
+        """Build a release unless it is built. Without a `version` it is the newest one, and without a
+        `family` the environment of jobs that name no image. Blocks. Raises BuildFailed."""
+        catalog = self._catalog
+        choice = catalog.named(family, version, python) if family else catalog.default()
         if isinstance(choice, RuntimeRefusal):
             raise BuildFailed(choice.reason)
         if python not in (None, choice.python_version):
             raise BuildFailed(
-                f"{family} {choice.version} cannot be built on Python {python} here; the nearest on which it "
-                f"can is {choice.python_version}."
+                f"{choice.family} {choice.version} cannot be built on Python {python} here. The nearest "
+                f"Python that fits is {choice.python_version}."
             )
         base = self._environments.resolve(choice, self._interpreters)
-        self._environments.build(base, progress)
+        self._environments.build(base, progress, in_background=False)
         return self._offer(base)
 
     def _of(self, sheet: Sheet, release: Release) -> list[InventoryEntry]:

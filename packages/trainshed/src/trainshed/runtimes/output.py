@@ -53,6 +53,12 @@ NOISE = ("Using CPython ", "Using Python ")
 _MOST_LINES = 10_000
 """Lines shown of one installer: a setup script may print anything, and each line goes into the job's log."""
 _CHANGES = (" + ", " - ", " ~ ")
+_MAX_CHANGES = 20
+"""Longest list of changed packages that is shown; longer ones are whole environments, which have a list."""
+_DETAIL = re.compile(
+    r" *(Building|Built|Downloaded|Prepared) |Downloading .*\(([\d.]+KiB|\d(\.\d)?MiB|[1-4]\d(\.\d)?MiB)\)"
+)
+"""Lines of uv that are not shown: single packages, and downloads of less than 50 MiB."""
 
 
 class Narration:
@@ -69,11 +75,13 @@ class Narration:
         self._changed: list[str] = []
         self._last = ""
         self._silent = 0.0
+        #: Seconds of silence at which it is reported next.
+        self._patience = BEAT
         self._heard = 0
 
     def hear(self, line: str) -> None:
-        self._silent = 0.0
-        if not line.strip() or self._quiet:
+        self._silent, self._patience = 0.0, BEAT
+        if not line.strip() or self._quiet or _DETAIL.match(line):
             return
         self._heard += 1
         if self._heard > _MOST_LINES:
@@ -89,12 +97,16 @@ class Narration:
         self._tell(line.removeprefix(" "))
 
     def silence(self) -> None:
-        """Report that the installer printed nothing for another `BEAT`."""
+        """Count another `BEAT` in which the installer printed nothing. Report it after 5, 10, 20, 40, …
+        seconds."""
         self._silent += BEAT
+        if self._silent < self._patience:
+            return
+        self._patience *= 2
         still = f"Still working since {self._last!r}" if self._last else f"Still {self._doing}"
         self._tell(f"{still}: {self._silent:.0f} s.")
 
     def end(self) -> None:
-        if self._changed:
+        if 0 < len(self._changed) <= _MAX_CHANGES:
             self._tell(", ".join(self._changed))
-            self._changed = []
+        self._changed = []

@@ -103,9 +103,10 @@ class LocalRuntimes:
         )
 
     def search(self) -> None:
-        """Look for interpreters and image tools in the background, so that no request has to wait for
-        that."""
+        """Start background work: find interpreters and image tools, so that no request waits for them, and
+        finish compiling environments."""
         heed(self._workers.submit(self._interpreters.search), "looking for interpreters")
+        heed(self._workers.submit(self._environments.compile_all), "compiling environments")
         if self._images is not None:
             self._images.search()
 

@@ -3,7 +3,8 @@
 A directory appears under its key by one rename, after it was built elsewhere under a lock file that other
 services on the same cache respect. It is trusted if it is known to be on disk, or was built since this boot.
 So a job need not wait for the disk, and a power cut cannot leave a directory that looks finished but has
-empty files.
+empty files. The last step of a build, `finish`, runs after the directory is in use and before it is marked as
+being on disk. If the process ends during that step, the next service completes it (`finish_all`).
 
 Each has a file `.built`, which holds the boot and the path that it was built for: environments have their own
 paths in them, so one that was moved or copied elsewhere counts as missing, and is built again. The file's
@@ -12,6 +13,7 @@ keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends w
 nothing that a program runs from is removed, whether a service runs or not.
 """
 
+import logging
 import os
 import secrets
 import threading
@@ -29,12 +31,14 @@ from trainshed.runtimes.port import BuildFailed, Progress, unheard
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import freeze, protect, remove_tree
 
+log = logging.getLogger(__name__)
+
 _BUILT = program.BUILT
 _DRAFTS, _MARKS, _LOCKS = ".drafts", ".marks", ".locks"
 _CREATE = os.O_RDWR | os.O_CREAT
 
 SETTLING = "shelf-settling"
-"""Name of the threads that wait for the disk after a build."""
+"""Name of the threads that finish a directory and wait for the disk after a build."""
 
 _PAUSE = 0.1
 """Seconds between two looks whether another process has built what is waited for."""
@@ -93,6 +97,7 @@ class Shelf:
         key: str,
         build: Callable[[Path], None],
         *,
+        finish: Callable[[Path], None] | None = None,
         writable: str | None = None,
         progress: Progress = unheard,
         stop: Stop | None = None,
@@ -100,8 +105,10 @@ class Shelf:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
         `build` fills the directory `draft`, which does not exist yet; its exceptions are passed on, and leave
-        nothing. `writable`: name of a sub-directory whose permissions stay as they are. `progress`: hears if
-        another process builds the same key, and is waited for. `stop`: ends that wait with BuildFailed.
+        nothing. `finish(path)` completes the directory in a thread after this method has returned; the
+        directory must be usable without it. `writable`: name of a sub-directory whose permissions stay as
+        they are. `progress`: hears if another process builds the same key, and is waited for. `stop`: ends
+        that wait with BuildFailed.
         """
         final = self.path(key)
         # First without the lock: a cache that several users share may be read-only to this one.
@@ -114,6 +121,8 @@ class Shelf:
             draft = self._draft(key)
             try:
                 build(draft)
+                if finish is not None and not self._boot:
+                    finish(draft)
                 (draft / _BUILT).write_text(f"{self._boot}\n{final}")
                 protect(draft, writable)
                 if not self._boot:
@@ -127,8 +136,17 @@ class Shelf:
             if not self._boot:
                 self._mark(key).touch()
         if self._boot:
-            threading.Thread(target=self._settle, args=(key,), name=SETTLING, daemon=True).start()
+            settling = threading.Thread(
+                target=self._settle, args=(key, finish), name=SETTLING, daemon=True
+            )
+            settling.start()
         return final
+
+    def finish_all(self, finish: Callable[[Path], None]) -> None:
+        """Complete the directories that a stopped process left unfinished. Blocks."""
+        for entry in self.content():
+            if entry.whole:
+                self._settle(entry.key, finish)
 
     def content(self) -> Iterator[ShelfEntry]:
         """Yield all entries, including half-built ones."""
@@ -176,6 +194,9 @@ class Shelf:
     def _mark(self, key: str) -> Path:
         return self._root / _MARKS / key
 
+    def _lock(self, key: str) -> Path:
+        return self._root / _LOCKS / key
+
     def _sweep(self, key: str) -> None:
         """Remove what a killed builder or a power cut left of a key; the lock ensures that no builder is
         alive."""
@@ -195,19 +216,36 @@ class Shelf:
             final.rename(doubtful)
             remove_tree(doubtful)
 
-    def _settle(self, key: str) -> None:
-        """Make a directory durable. If the process ends before that, nothing is lost now: the directory is
-        good until the next boot."""
-        # The cache may be removed meanwhile; there is nothing left to finish then.
-        with suppress(FileNotFoundError):
-            durable.sync_file_system(str(self._root))
-            self._mark(key).touch()
+    def _settle(self, key: str, finish: Callable[[Path], None] | None) -> None:
+        """Finish a directory, then make it durable. If the process ends before that, nothing is lost now: the
+        directory is good until the next boot."""
+        # The cache may be removed in the meantime, or belong to another user.
+        with suppress(FileNotFoundError, PermissionError):
+            if finish is not None:
+                self._finish(key, finish)
+            else:
+                self._mark_durable(key)
+
+    def _finish(self, key: str, finish: Callable[[Path], None]) -> None:
+        with _open(self._lock(key), _CREATE) as lock:
+            # Another process that holds the lock finishes, rebuilds or removes the directory.
+            if not durable.try_lock(lock) or self._mark(key).exists() or not self.has(key):
+                return
+            try:
+                finish(self.path(key))
+            except BuildFailed as failure:
+                log.info("the directory %s is not finished yet: %s", key, failure)
+                return
+            self._mark_durable(key)
+
+    def _mark_durable(self, key: str) -> None:
+        durable.sync_file_system(str(self._root))
+        self._mark(key).touch()
 
     @contextmanager
     def _locked(self, key: str, progress: Progress, stop: Stop) -> Generator[None]:
-        locks = self._root / _LOCKS
-        locks.mkdir(parents=True, exist_ok=True)
-        with _open(locks / key, _CREATE) as descriptor:
+        self._lock(key).parent.mkdir(parents=True, exist_ok=True)
+        with _open(self._lock(key), _CREATE) as descriptor:
             if not durable.try_lock(descriptor):
                 progress("Another process builds the same; waiting for it.")
                 # A thread that blocks in the kernel could not be stopped, nor the service then.

@@ -4,7 +4,8 @@ then."""
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainshed.replica.system import trees
@@ -64,6 +65,20 @@ def let_read(root: Path) -> None:
     """Let everybody read what its owner may read, `root` and everything below it."""
     root.chmod(stat.S_IMODE(_readable(root.stat().st_mode)))
     _change(root, _readable)
+
+
+@contextmanager
+def let_write(root: Path) -> Generator[None]:
+    """Let the owner add files to the directories of a protected tree, for the time of the context. Raises
+    OSError if they belong to another user."""
+    directories = [Path(directory) for directory, _, _ in os.walk(root)]
+    for directory in directories:
+        directory.chmod(stat.S_IMODE(directory.stat().st_mode) | stat.S_IWUSR)
+    try:
+        yield
+    finally:
+        protect(root, None)
+        freeze(root)
 
 
 def _change(root: Path, wanted: Callable[[int], int], left: str | None = None) -> None:

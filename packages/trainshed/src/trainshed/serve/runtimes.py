@@ -74,18 +74,19 @@ def list_(family: str, form: str, cache: Path | None, config: Path | None) -> No
 def build(
     *, families: tuple[str, ...], python: str | None, cache: Path | None, config: Path | None
 ) -> None:
-    """Build the newest version of each FAMILY, or VERSION, unless it is built; without a name, those of jobs
-    that name none."""
-    from trainshed.runtimes.inventory import LIKELY
+    """Build the newest version of each FAMILY, or VERSION, unless it is built. Without a FAMILY, build the
+    environment of jobs that name no image."""
 
     def say(line: str) -> None:
         # The output of the build, which may come from setup scripts of users.
         click.echo(coloured(line))
 
     inventory = _inventory(load(config, {"cache": cache}))
-    for wanted in families or LIKELY:
+    for wanted in families or ("",):
         family, _, version = wanted.partition("=")
-        offer = _told(partial(inventory.build, family, say, version or None, python or None))
+        offer = _told(
+            partial(inventory.build, family or None, say, version or None, python or None)
+        )
         name = f"{offer.family} {offer.version}".strip()
         click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
 
