@@ -21,7 +21,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import deadlines, give_up
 from trainshed.core.lifecycle.records import Drill, DrillKind
-from trainshed.core.lifecycle.replica_events import NEVER_STARTED, ReplicaExited
+from trainshed.core.lifecycle.replica_events import NEVER_STARTED, ReplicaExited, ReplicaLost
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import ReplicaId
@@ -148,6 +148,39 @@ def test_a_replica_that_the_cluster_has_stopped_is_lost_in_its_way(
     assert is_retried or (primary.node, primary.avoid) == (None, "a"), "it was put out there"
     [verdict] = [entry for entry in life.told if entry.kind == "verdict"]
     assert "(its Pod is in the way)" in verdict.message
+
+
+@pytest.mark.parametrize("whole_job", [False, True])
+def test_repeated_ends_at_a_time_limit_are_explained_once(whole_job: bool) -> None:
+    """spec/failures#losses-on-a-cluster: a program without checkpoints would start over 20 times."""
+    life = Life(job(1, 1, scheduling=Scheduling(restart_job_on_worker_restart=whole_job))).up()
+
+    def expire() -> None:
+        life.now += 600 * SECOND
+        for replica in (PRIMARY, WORKER):
+            known = life.replica(replica)
+            if not known.state.is_over:
+                cause = "Slurm's time limit for its allocation is over (TIMEOUT)"
+                attempt, loss = life.job.attempt, Cause.ALLOCATION_EXPIRED
+                life.see(ReplicaLost(attempt, replica, known.incarnation, cause, loss=loss))
+        if life.job.state is not JobState.FAILED:
+            life.up()
+
+    def warnings() -> list[str]:
+        return [entry.message for entry in life.told if entry.kind == "warning"]
+
+    expire()
+    assert not warnings(), "it may have saved its state"
+    expire()
+    [warning] = warnings()
+    assert "has ended workerpool0-0 2 times, after 602 s the last time" in warning
+    assert "Save checkpoints to gs://" in warning
+    while life.job.state is not JobState.FAILED:
+        expire()
+    assert len(warnings()) == 1
+    code, message = failed(life)
+    assert code == 3
+    assert "(TIMEOUT).\nA program that does not resume from a checkpoint" in message
 
 
 def test_a_replica_that_leaves_before_it_began_loses_nothing() -> None:

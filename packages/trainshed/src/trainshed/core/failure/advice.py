@@ -22,6 +22,13 @@ from trainshed.core.failure.program_advice import (
 from trainshed.core.job import ExitRecord, JobSpec, Program
 from trainshed.core.runtime import CONTAINER
 
+ON_TIME_LIMITS: Final = (
+    "A program that does not resume from a checkpoint starts over each time and never finishes. Save "
+    "checkpoints to gs:// and load the latest one at the start, or ask the cluster's administrator for a "
+    "longer time limit."
+)
+"""What a user can do about time limits of a cluster that end a replica again and again."""
+
 
 def advice(tail: str, spec: JobSpec, pool: int) -> str | None:
     """Return advice on the error in the last lines of a program of that pool; None if there is none."""

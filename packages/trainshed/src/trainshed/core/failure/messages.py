@@ -88,7 +88,7 @@ def _text(message: Message, evidence: Evidence) -> str:
         tail = _tail(evidence)
         body = tail if len(tail) <= _LONGEST_BODY else f"…{tail[-_LONGEST_BODY:]}"
         return _user_code(evidence, evidence.status or 0, body)
-    if message is Message.OUT_OF_MEMORY and evidence.advice:
+    if message in (Message.OUT_OF_MEMORY, Message.LOST) and evidence.advice:
         return f"{_filled(_TEXTS[message], evidence)}\n{evidence.advice}"
     if message is Message.PACKAGE and evidence.is_package:
         # The public services install packages in the replica, whose status that is.

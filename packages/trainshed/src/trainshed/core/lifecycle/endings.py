@@ -6,13 +6,14 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from trainshed.core.cluster import is_reducer
-from trainshed.core.failure.advice import advice_on_end
+from trainshed.core.failure.advice import ON_TIME_LIMITS, advice_on_end
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.rules import (
     Action,
     Effect,
     Spent,
     Verdict,
+    count,
     counted,
     judge,
     retry_budget,
@@ -31,6 +32,8 @@ from trainshed.core.lifecycle.states import (
 from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.units import Nanos
 
+_EXPIRED_OFTEN = 2
+"""Ends by a time limit after which a program may have made no progress."""
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
 _PREEMPTIONS = (Cause.PREEMPTED, Cause.CLUSTER_PREEMPTED, Cause.BUDGET)
 """Causes by which a job loses the capacity that its programs still use."""
@@ -56,8 +59,9 @@ def evidence(
         is_reducer=is_reducer(spec, pool),
         text=text,
         region=spec.region,
+        advice=ON_TIME_LIMITS if cause is Cause.ALLOCATION_EXPIRED else None,
     )
-    if exit_record is None:
+    if exit_record is None or known.advice:
         return known
     return replace(known, advice=advice_on_end(exit_record, known.status or 0, spec, pool))
 
@@ -80,6 +84,8 @@ def judge_end(
         settle(transition)
         return
     transition.record(timeline.verdict(transition.job, evidence, verdict, transition.now, drill))
+    if evidence.cause is Cause.ALLOCATION_EXPIRED and verdict.count == _EXPIRED_OFTEN:
+        _warn_of_time_limit(transition, evidence, verdict)
     match verdict.effect:
         case Effect.REPLICA_DONE:
             mark_running_if_all_up(transition)
@@ -93,6 +99,15 @@ def judge_end(
         case _:
             assert_never(verdict.effect)
     settle(transition)
+
+
+def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Verdict) -> None:
+    """Add a warning for the first replica that time limits have ended so often, which it may never survive.
+    Others of its gang end with it."""
+    name, replicas = verdict.rule.name, transition.job.replicas
+    if all(count(replica.restarts, name) < _EXPIRED_OFTEN for replica in replicas):
+        ran = max((transition.now - r.started for r in replicas if r.id == evidence.replica), default=0)
+        transition.record(timeline.time_limit(evidence, verdict, ran, transition.now))
 
 
 def begin_elsewhere(transition: Transition, replica: Replica) -> bool:

@@ -173,6 +173,16 @@ def verdict(
     return TimelineEntry(now, "verdict", message, details)
 
 
+def time_limit(evidence: Evidence, verdict: Verdict, ran: Nanos, now: Nanos) -> TimelineEntry:
+    """Return the warning about a replica that time limits of the cluster end again and again. `ran`: how long
+    it ran the last time."""
+    text = (
+        f"A time limit of the cluster has ended {evidence.public_name} {verdict.count} times, after "
+        f"{_rounded(ran)} the last time. {evidence.advice}"
+    )
+    return TimelineEntry(now, "warning", text, {"rule": verdict.rule.name, "count": verdict.count})
+
+
 def drill_ordered(job: Job, drill: Drill) -> TimelineEntry:
     name = public_replica_name(job.name.api, drill.replica)
     when = f"at a line that matches {drill.at_line!r}" if drill.at_line else "as soon as it runs"
