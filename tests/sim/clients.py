@@ -175,7 +175,7 @@ class Clients:
         key, limit = request.key, request.limit
         if limit is None:
             self._books.quotas.pop(key, None)
-            await intake.clear_quota(key)
+            await intake.set_quota(key, None)
             self._books.blocks(HOUR)
         else:
             await intake.set_quota(key, limit)

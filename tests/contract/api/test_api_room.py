@@ -112,6 +112,52 @@ async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
     assert [(row["user"], row["limit"]) for row in listed] == [("", 9), (ANA, 2), ("each", 1)]
 
 
+OWNER_OF_PROJECT = "lead@corp.example"
+
+
+async def set_limit(house: House, token: str, metric: str, limit: object, user: str = "") -> Any:
+    body = {"project": "p1", "metric": metric, "limit": limit, "user": user}
+    return await house.call("POST", f"{QUOTAS}:set", body, token=token)
+
+
+@pytest.mark.parametrize("metric", ["jobs", "cost_per_month_hard", "highest_priority"])
+async def test_a_project_s_owner_cannot_loosen_a_limit_of_the_service(
+    house: House, metric: str
+) -> None:
+    """spec/queue#quotas: lowering a limit does not allow to raise it later."""
+    lead = known(house.tokens, OWNER_OF_PROJECT, project="p1")
+    person = "" if metric != "highest_priority" else ANA
+    await set_limit(house, "", metric, 5, person)
+    for looser in (6, "unlimited"):
+        refused = await set_limit(house, lead, metric, looser, person)
+        assert refused.status == 403
+        assert f"An owner of the service limits {metric} to 5" in refused.error["message"]
+    assert (await set_limit(house, lead, metric, 3, person)).json["limit"] == 3
+    assert (await set_limit(house, lead, metric, "unlimited", person)).status == 403
+    assert (await set_limit(house, lead, metric, 5, person)).json["limit"] == 5
+    assert (await set_limit(house, "", metric, "unlimited", person)).status == 200
+    assert (await set_limit(house, lead, metric, 9, person)).json["limit"] == 9
+    assert (await set_limit(house, lead, metric, "unlimited", person)).status == 200
+
+
+async def test_a_project_s_owner_gives_nobody_more_than_the_service_gives_each(
+    house: House,
+) -> None:
+    lead = known(house.tokens, OWNER_OF_PROJECT, project="p1")
+    assert (await set_limit(house, lead, "jobs", 7, "bo@corp.example")).json["limit"] == 7
+    await set_limit(house, "", "jobs", 2, "each")
+    limits = {key.person: limit for key, limit in await house.store.reader.quotas()}
+    assert limits == {"each": 2, "bo@corp.example": 2}, "the former limit is too large now"
+    assert (await set_limit(house, lead, "jobs", 3, ANA)).status == 403
+    assert (await set_limit(house, lead, "jobs", 1, ANA)).status == 200
+    assert (await set_limit(house, lead, "jobs", "unlimited", ANA)).status == 200
+    assert (await set_limit(house, lead, "jobs", 50)).status == 200, "the project has no limit"
+    await set_limit(house, "", "jobs", 9, ANA)
+    assert dict(await house.store.reader.quotas())[QuotaKey("p1", "global", "jobs", ANA)] == 9
+    await set_limit(house, "", "share", 2, ANA)
+    assert (await set_limit(house, lead, "share", 1, ANA)).status == 403, "no direction is looser"
+
+
 async def test_all_quotas_name_every_metric(house: House) -> None:
     path = f"{QUOTAS}?project=p1&region=us-central1"
     assert (await house.result("GET", path))["quotas"] == []

@@ -68,7 +68,9 @@ def test_no_statement_reads_all_jobs(tmp_path: Path) -> None:
             "SCAN json_each VIRTUAL TABLE INDEX 1:",
             "USE TEMP B-TREE FOR ORDER BY",
         ],
-        "reader.quotas": ["SCAN quotas"],
+        "reader.quotas": ["SCAN q"],
+        # At most two limits.
+        "jobs.quota_of_service": ["USE TEMP B-TREE FOR ORDER BY"],
         # Of what was used between two moments, and not of what happened before.
         "reader.machine_time": ["USE TEMP B-TREE FOR GROUP BY"],
         "reader.past_use": ["USE TEMP B-TREE FOR GROUP BY"],

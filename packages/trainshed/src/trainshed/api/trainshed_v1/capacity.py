@@ -171,7 +171,8 @@ async def list_quotas(call: JsonCall) -> records.QuotaList:
 
 async def set_quota(call: JsonCall) -> records.PlacedQuota:
     """`POST /trainshed/v1/quotas:set`: set a quota, or take its limit away. A job that was admitted under
-    another limit keeps its capacity."""
+    another limit keeps its capacity. An owner of the project cannot loosen a limit of the service's owner.
+    Raises PermissionDenied."""
     wanted, faults = call.sent(records.QuotaLimit)
     key = _key(call, wanted, faults)
     limit = None if wanted.limit == UNLIMITED else wanted.limit
@@ -191,10 +192,7 @@ async def set_quota(call: JsonCall) -> records.PlacedQuota:
         record.resource = f"quota of {key.metric} in {key.region}"
         record.resource += f" for {key.person}" if key.person else ""
         record.detail = {"before": _quota_of(call, key).limit, "after": after}
-    if limit is None:
-        await services.intake.clear_quota(key)
-    else:
-        await services.intake.set_quota(key, limit)
+    await services.intake.set_quota(key, limit, by_service=is_of_service)
     await services.capacity.capacity_changed()
     return _quota_of(call, key)
 

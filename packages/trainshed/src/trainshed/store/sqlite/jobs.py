@@ -7,11 +7,13 @@ from typing import Any, assert_never
 
 from msgspec.structs import asdict
 
-from trainshed.core.capacity import QuotaKey
+from trainshed.core.capacity import EACH, QuotaKey
+from trainshed.core.catalog.quotas import SHARE
 from trainshed.core.errors import (
     Aborted,
     AlreadyExists,
     FailedPrecondition,
+    PermissionDenied,
     RequestError,
     Unavailable,
 )
@@ -245,19 +247,44 @@ class Intake(Port):
         """Let a node take work again. Does nothing if it is not drained."""
         await self._execute("undrain_node", {"node": node})
 
-    async def set_quota(self, key: QuotaKey, limit: float) -> None:
-        """Set a quota."""
-        await self._execute("set_quota", asdict(key) | {"ceiling": limit})
+    async def set_quota(
+        self, key: QuotaKey, limit: float | None, *, by_service: bool = True
+    ) -> None:
+        """Set the limit of a quota, or remove it (None). `by_service`: an owner of the service sets it; an
+        owner of the project cannot exceed or remove it. Raises PermissionDenied."""
+        most = limit if by_service else None
+        # A share is no ceiling: what the service gives each binds only those without an own share.
+        fallback = EACH if key.person and key.metric != SHARE else key.person
+        parameters = asdict(key) | {"limit": limit, "most": most, "each": fallback}
 
-    async def clear_quota(self, key: QuotaKey) -> None:
-        """Go back to a quota's default. Does nothing if it is not set."""
-        await self._execute("clear_quota", asdict(key))
+        def work(connection: sqlite3.Connection) -> None:
+            if not by_service:
+                for person, bound in connection.execute(_SQL["quota_of_service"], parameters):
+                    _refuse_looser(key, limit, person, bound)
+            statement = "clear_quota" if limit is None else "set_quota"
+            connection.execute(_SQL[statement], parameters)
+
+        await self._writer.run("set_quota", work)
 
     async def _execute(self, statement: str, parameters: Parameters) -> int:
         """Execute one statement, which has the method's name. Return how many rows it changed."""
         return await self._writer.run(
             statement, lambda connection: connection.execute(_SQL[statement], parameters).rowcount
         )
+
+
+def _refuse_looser(key: QuotaKey, limit: float | None, person: str, most: float) -> None:
+    """Refuse an owner of a project to loosen a limit that an owner of the service set. `person`, `most`: that
+    limit. Raises PermissionDenied."""
+    # Without an own limit, the one of each person applies.
+    is_kept = limit is None and person != key.person
+    if is_kept or (limit is not None and limit <= most and key.metric != SHARE):
+        return
+    may = "" if key.metric == SHARE else f" An owner of the project can set at most {most:g}."
+    raise PermissionDenied(
+        f"An owner of the service limits {key.metric} to {most:g} for {person or 'the project'}, and only an "
+        f"owner of the service can raise or remove that limit.{may}"
+    )
 
 
 def _live(connection: sqlite3.Connection, name: JobName, advice: str) -> JobUid:

@@ -76,9 +76,16 @@ ON CONFLICT (node) DO UPDATE SET reason = excluded.reason WHERE excluded.reason 
 DELETE FROM drained_nodes WHERE node = :node;
 
 -- name: set_quota
-INSERT INTO quotas (project_id, region, metric, person, ceiling)
-VALUES (:project_id, :region, :metric, :person, :ceiling)
-ON CONFLICT (project_id, region, metric, person) DO UPDATE SET ceiling = excluded.ceiling;
+INSERT INTO quotas (project_id, region, metric, person, ceiling, most)
+VALUES (:project_id, :region, :metric, :person, :limit, :most)
+ON CONFLICT (project_id, region, metric, person)
+DO UPDATE SET ceiling = excluded.ceiling, most = coalesce(excluded.most, most);
+
+-- name: quota_of_service
+SELECT person, most FROM quotas
+WHERE project_id = :project_id AND region = :region AND metric = :metric
+  AND person IN (:person, :each) AND most IS NOT NULL
+ORDER BY person = :person DESC LIMIT 1;
 
 -- name: clear_quota
 DELETE FROM quotas

@@ -61,7 +61,14 @@ SELECT record FROM operations WHERE name > :after AND name < :before ORDER BY na
 SELECT node, since, reason FROM drained_nodes ORDER BY node;
 
 -- name: quotas
-SELECT project_id, region, metric, person, ceiling FROM quotas
+-- A project may give somebody an own limit, which is no larger than the one that the service gives each.
+SELECT project_id, region, metric, person, min(ceiling, coalesce(
+    (SELECT of_each.most FROM quotas AS of_each
+     WHERE of_each.project_id = q.project_id AND of_each.region = q.region AND of_each.metric = q.metric
+       AND of_each.person = 'each' AND q.person NOT IN ('', 'each') AND q.most IS NULL
+       AND q.metric <> 'share'),
+    ceiling))
+FROM quotas AS q
 ORDER BY project_id, region, metric, person;
 
 -- name: past_use
