@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pty
 import re
 import resource
 import signal
@@ -11,6 +12,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -115,6 +117,24 @@ def test_what_it_says_can_be_typed_as_it_stands(announced: Service, tmp_path: Pa
         timeout=30,
     )
     assert shell.stdout.strip() == announced.rest, shell.stderr
+
+
+def test_a_start_prints_a_sign_in_link_on_a_terminal_only(announced: Service, data: Path) -> None:
+    """A journal or a container's log would hand the owner's rights to its readers."""
+    output = said(announced)
+    assert "code=" not in output and "trainshed console" in output
+    command = [sys.executable, "-P", "-m", "trainshed", "up", "--data", str(data), "--port", "0"]
+    terminal, line = pty.openpty()
+    process = subprocess.Popen(command, stdin=line, stdout=line, stderr=line)
+    os.close(line)
+    shown = b""
+    with suppress(OSError):
+        while b"/login?code=" not in shown and (part := os.read(terminal, 4096)):
+            shown += part
+    process.terminate()
+    process.wait(60)
+    os.close(terminal)
+    assert b"/login?code=" in shown, shown
 
 
 def test_its_files_say_how_to_reach_it_and_are_private(announced: Service) -> None:

@@ -18,7 +18,11 @@ def new_addition(context: AdditionContext) -> Addition:
     """Build the console of a service (an `AdditionFactory`)."""
     settings = context.settings
     sessions = Sessions(
-        context.data / "sessions.json", context.authenticate, context.tokens, context.now
+        context.data / "sessions.json",
+        context.authenticate,
+        context.tokens,
+        context.now,
+        context.access.record,
     )
     signing_in = SigningIn(
         context.issuers,

@@ -21,6 +21,7 @@ from trainshed.access.tokens import TokenAuthority, digest_of
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
+from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
 LIFETIME: Final = 7 * 24 * 3600 * 10**9
 """Nanoseconds that a session lasts."""
@@ -28,6 +29,11 @@ LINK_LIFETIME: Final = 15 * 60 * 10**9
 """Nanoseconds that a sign-in link is valid."""
 _MOST: Final = 1_000
 """Sessions, and links, that can exist at a time; for new ones, the oldest make place of who has the most."""
+SIGN_IN: Final = "trainshed.v1.Tokens.SignIn"
+"""Method of the audit record of a sign-in."""
+_VOID_LINK: Final = (
+    "This link was used already, or is older than 15 minutes. Get a new one: trainshed console"
+)
 
 
 class _Row(Struct, frozen=True):
@@ -60,15 +66,18 @@ class Sessions:
         authenticate: Callable[[str], Awaitable[Principal]],
         authority: TokenAuthority,
         now: Callable[[], int],
+        record: Callable[[], Awaitable[None]],
     ) -> None:
         """A file that is not there, or cannot be read, means that nobody is signed in. `authenticate`: as
-        `serve.issuers` does. `authority`: is told of them."""
+        `serve.issuers` does. `authority`: is told of them. `record`: stores the audit record of the call
+        under way."""
         self._path = path
         self._authenticate = authenticate
         self._authority = authority
         self._known = authority.known
         authority.sessions = self._shown_for
         self._now = now
+        self._record = record
         self._rows = _read(path)
         self._links: dict[str, _Row] = {}
         self._offers: dict[str, _Offer] = {}
@@ -76,7 +85,7 @@ class Sessions:
 
     async def by_token(self, token: str) -> str:
         """Sign somebody in with a token, and return the session's password. Raises as `shown_by`."""
-        return await self._begin(await self.shown_by(token))
+        return await self._begin(await self.shown_by(token), "token")
 
     async def shown_by(self, token: str) -> Shown:
         """Return what somebody shows who signs in with a token. Raises Unauthenticated, Unavailable."""
@@ -96,13 +105,11 @@ class Sessions:
         return code
 
     async def by_code(self, code: str) -> str:
-        """Sign in with a code, and return the session's password. Raises Unauthenticated."""
+        """Sign in with a code, and return the session's password. Raises Unauthenticated, Unavailable."""
         row = self._links.pop(digest_of(code), None)
-        if row is None or row.expires <= self._now() or self._known(row.shown) is None:
-            raise Unauthenticated(
-                "This link was used already, or is older than 15 minutes. Get a new one: trainshed console"
-            )
-        return await self._begin(row.shown)
+        if row is None or row.expires <= self._now():
+            raise Unauthenticated(_VOID_LINK)
+        return await self._begin(row.shown, "link")
 
     def offer(self, token: str, challenge: str) -> str:
         """Return a code for which the command line that sent `challenge` gets the token, once."""
@@ -143,9 +150,14 @@ class Sessions:
         self._authority.moved()
         await self._write()
 
-    async def _begin(self, shown: Shown) -> str:
+    async def _begin(self, shown: Shown, by: str) -> str:
+        if (holder := self._known(shown)) is None:
+            raise Unauthenticated(_VOID_LINK)
         value = secrets.token_urlsafe(32)
         now = self._now()
+        record = AuditRecord(holder.email, SIGN_IN, detail={"by": by})
+        with recording(RecordedCall(now, record)):
+            await self._record()
         self._rows = {key: row for key, row in self._rows.items() if row.expires > now}
         self._rows[digest_of(value)] = _Row(digest_of(value), shown, now + LIFETIME)
         self._shorten(self._rows)

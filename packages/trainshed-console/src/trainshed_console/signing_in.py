@@ -25,6 +25,7 @@ from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.audit import AuditRecord, RecordedCall, recording
+from trainshed_console.sessions import SIGN_IN
 
 LIFETIME: Final = 12 * 3600
 """Seconds that a sign-in lasts."""
@@ -176,7 +177,7 @@ class SigningIn:
             gone = (*over, *own[_MOST - 1 :])
             return book.without_tokens(entry.digest for entry in gone).with_token(made)
 
-        record = AuditRecord(person.email, "trainshed.v1.Tokens.SignIn")
+        record = AuditRecord(person.email, SIGN_IN)
         with recording(RecordedCall(now, record)):
             await self._keeper.change(signed_in, "", f"token {made.id}", {"by": issuer.name})
         return made.digest

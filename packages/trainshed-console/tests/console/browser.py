@@ -36,7 +36,11 @@ class ConsoleHouse(House):
     def new_console(self, address: str = ADDRESS) -> None:
         """As a service has one that begins."""
         self.sessions = Sessions(
-            self.directory / "sessions.json", self.issuers.authenticate, self.tokens, self.now
+            self.directory / "sessions.json",
+            self.issuers.authenticate,
+            self.tokens,
+            self.now,
+            self.keeper.record,
         )
         back = f"{address}/login/back"
         signing_in = SigningIn(self.issuers, self.keeper, SIGN_IN_KEY, back, self.now)

@@ -3,6 +3,7 @@
 import json
 import re
 from html import unescape
+from unittest.mock import patch
 from urllib.parse import parse_qsl
 
 import pytest
@@ -15,6 +16,7 @@ from tests.unit.specs_requests import container, custom_job
 from trainshed.access import strangers
 from trainshed.access.book import AccessBook
 from trainshed.api.calls.links import Links
+from trainshed.core.errors import Unavailable
 from trainshed.httpd.connections import HOLD
 from trainshed_console.routes import ACTIONS
 from trainshed_console.sessions import LIFETIME, LINK_LIFETIME
@@ -34,6 +36,26 @@ async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> Non
         assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
         assert b"You are signed out" in answer.body
     assert (await stranger.post("/jobs/1/cancel")).status == 401
+
+
+async def test_every_sign_in_of_a_browser_is_in_the_audit(house: ConsoleHouse) -> None:
+    ana = known(house.tokens, "ana@corp.example", project="p1")
+    await Browser(house).sign_in(token=ana)
+    await Browser(house).open(house.link())
+    assert (await Browser(house).sign_in(token="x" * 43)).status == 401
+    entries = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"]
+    sign_ins = [entry for entry in entries if entry["method"] == "trainshed.v1.Tokens.SignIn"]
+    assert [(entry["who"], entry["detail"]) for entry in sign_ins] == [
+        ("owner@trainshed.local", {"by": "link"}),
+        ("ana@corp.example", {"by": "token"}),
+    ]
+
+
+async def test_a_sign_in_that_cannot_be_recorded_is_refused(house: ConsoleHouse) -> None:
+    browser, full = Browser(house), Unavailable("the disk is full")
+    with patch.object(house.store.access, "change", side_effect=full):
+        assert (await browser.open(house.link())).status == 503
+    assert (await browser.get("/jobs")).status == 303, "there is no session"
 
 
 async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) -> None:

@@ -36,7 +36,8 @@ async def test_a_person_signs_in_and_has_no_right_until_somebody_gives_one(
     assert (await browser.get("/jobs?project=p1")).status == 403
     await give(house, f"user:{ANA}")
     assert (await browser.get("/jobs?project=p1")).status == 200
-    [row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][1:]
+    [session, row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][1:]
+    assert (session["who"], session["detail"]) == (ANA, {"by": "link"})
     assert (row["who"], row["method"], row["detail"]) == (
         ANA,
         "trainshed.v1.Tokens.SignIn",

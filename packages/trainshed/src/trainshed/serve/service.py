@@ -223,9 +223,11 @@ class Service:
         boto = boto_document(plain, address, roots, self._bootstrap.token, settings.project)
         write_private(settings.data / BOTO_FILE, boto)
         owner, additions = digest_of(self._bootstrap.token), self._app.additions.values()
-        links = [addition.link(owner) for addition in additions if addition.link is not None]
+        pages = [addition.link for addition in additions if addition.link is not None]
+        # A link signs in as the owner, and what is not a terminal may keep it: a journal, a container's log.
+        links = [link(owner) for link in pages] if sys.stderr.isatty() else []
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]
-        self._announce({**document, "links": links, "taken_over": taken})
+        self._announce({**document, "links": links, "has_pages": bool(pages), "taken_over": taken})
         settle()
         self._app.lag.start()
 

@@ -201,6 +201,8 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
 
     option = data_option(settings.data)
     pages = "".join(f"Look at it in a browser: {link}\n" for link in document["links"])
+    if document["has_pages"] and not pages:
+        pages = f"Look at it in a browser: trainshed console{option} prints a link\n"
     say(
         f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n{pages}"
         f'Point clients at it:    eval "$(trainshed env{option})"\n'
