@@ -155,9 +155,10 @@ def test_its_files_say_how_to_reach_it_and_are_private(announced: Service) -> No
     assert announced.token not in said(announced)  # spec/invariants#secrets
 
 
-def test_a_second_service_on_the_same_data_is_refused(announced: Service) -> None:
-    refusal = up(announced.data, "--port", "0")
-    expect_error(refusal, f"{announced.data} is in use", str(announced.pid), "stop that one first")
+def test_a_second_start_on_the_same_data_prints_where_the_service_runs(announced: Service) -> None:
+    second = up(announced.data, "--port", "0")
+    assert second.returncode == 0, second.stderr
+    assert f"already runs at {announced.rest} (process {announced.pid}" in second.stdout
     assert announced.call("GET", "/trainshed/v1/status")
 
 
@@ -202,8 +203,8 @@ def test_jobs_run_on_until_service_or_down_ends_them(data: Path) -> None:
     again = services.trainshed("up", "--detach", "--port", "0", data=data).stdout
     assert "Trainshed serves" in again and "Taken over: 1 job (" in again
     pid = json.loads((data / "service.json").read_text())["pid"]
-    twice = services.trainshed("up", "--detach", "--port", "0", data=data, status=1).stderr
-    assert f"process id {pid}" in twice
+    twice = services.trainshed("up", "--detach", "--port", "0", data=data).stdout
+    assert "already runs at http://127.0.0.1:" in twice and f"(process {pid}" in twice
     assert "Trainshed serves" in (data / "up.log").read_text(), "it is the running one's"
     below = children(pid)
     os.kill(pid, signal.SIGKILL)

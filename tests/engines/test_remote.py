@@ -203,7 +203,9 @@ class TestRemote(Conformance):
             lab.freeze(slot.node, frozen=False)
         assert isinstance(end, ReplicaLost)
         assert end.loss is Cause.CLUSTER_PREEMPTED
-        heard = f"{slot.node} is suspended, and node {slot.node} has not been heard of for {LEASE:g} s"
+        heard = (
+            f"{slot.node} is suspended, and node {slot.node} has not been heard of for {LEASE:g} s"
+        )
         assert end.cause == heard
         assert not any(isinstance(event, NodeChanged) for event in stage.events)
 

@@ -10,7 +10,7 @@ from tests.unit.jobs import SECOND
 from trainshed.cli.jobs.describe import timeline_lines
 from trainshed.cli.output import metered
 from trainshed.cli.text.moments import duration, gibibytes, moment, rfc3339, size
-from trainshed.cli.text.tables import Field, table_of, width
+from trainshed.cli.text.tables import Field, pairs, table_of, width
 from trainshed.serve.setting_types import parse_age, parse_size
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
@@ -41,6 +41,26 @@ def test_tables_align_and_give_way() -> None:
     spare = (Field("S", "n", spare=True), *fields)
     assert lines_of(spare, *rows, max_width=29)[0].startswith("S"), "all columns fit"
     assert lines_of(spare, *rows, max_width=20) == narrow
+
+
+def test_long_cells_of_a_last_column_continue_below_their_first_line() -> None:
+    fields = (Field("KIND", "kind"), Field("MESSAGE", "message", wraps=True))
+    entry = {
+        "kind": "warning",
+        "message": "Four score and seven years ago our fathers brought forth",
+    }
+    narrow = [click.unstyle(line) for line in table_of(fields, [entry], 40)]
+    assert narrow == [
+        "KIND     MESSAGE",
+        "warning  Four score and seven years ago",
+        "         our fathers brought forth",
+    ]
+    wide = [click.unstyle(line) for line in table_of(fields, [entry])]
+    assert wide[1] == f"warning  {entry['message']}"
+    assert pairs([("Runs", "one two three four five six seven")], 30) == [
+        "Runs  one two three four five",
+        "      six seven",
+    ]
 
 
 def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:

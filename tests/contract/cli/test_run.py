@@ -366,6 +366,8 @@ def test_a_job_file_of_either_api_is_submitted(
         (("x.py",), "There is no file or directory x.py on this machine."),
         (("PROGRAM/other.py", "--image", "pytoch"), "Did you mean pytorch?"),
         (("PROGRAM/other.py", "--image", "pytorch:9"), "pytorch 9; the versions are 2.4, 2.3"),
+        (("PROGRAM/other.py", "--cpus", "5"), "sets CPUs: --machine-type n1-standard-8."),
+        (("PROGRAM/other.py", "--memory=64G"), "sets memory: --machine-type n1-highmem-16."),
         (("PROGRAM/other.py", "--gpus", "3"), "can have 1, 2, 4, 8, 16 GPUs"),
         (("PROGRAM/other.py", "--env", "A"), "write NAME=VALUE, not 'A' alone."),
         (("PROGRAM/other.py", "--requirements", "-e ."), "options are not read here"),

@@ -133,7 +133,12 @@ def role_fault(role: str) -> str | None:
     """Return what is wrong with a role in a policy; None if nothing is."""
     if role in ROLES:
         return None
-    return f"{role!r} is no role here. The roles are: {', '.join(ROLES)}."
+    wanted = next(
+        (name for name in (f"roles/{role}", f"roles/aiplatform.{role}") if name in ROLES), None
+    )
+    if wanted:
+        return f"{role!r} is not a role. Did you mean {wanted!r}?"
+    return f"{role!r} is not a role. The roles are: {', '.join(ROLES)}."
 
 
 def bindings_of(grants: Iterable[Grant]) -> Mapping[str, tuple[str, ...]]:

@@ -29,7 +29,7 @@ def tokens() -> None:
 @click.option("--role", metavar="ROLE", default="", help="Give EMAIL this role as well.")
 @_takes_project
 @click.option(
-    "--days", type=click.FloatRange(0), default=0, help="Days it is valid. Default: until revoked."
+    "--days", type=click.FloatRange(0), default=0, help="Days it is valid. Default: until deleted."
 )
 @click.option("--note", metavar="TEXT", default="", help="What it is for.")
 @takes_endpoint
@@ -37,7 +37,7 @@ def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str)
     """Make a token for EMAIL, a person or a service account, and print it. It is stored hashed: nobody can
     read it again.
 
-    To replace one without a gap, make the new one, put it where the old one is, and revoke that.
+    To replace a token without a gap, create the new one, use it in place of the old one, then delete that.
     """
     body = {
         "email": email,

@@ -133,7 +133,7 @@ def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: st
         click.echo(yaml_text(record))
 
 
-@click.command(short_help="Delete a dataset, model, secret or study; revoke a token.")
+@click.command(short_help="Delete a dataset, model, secret, study or token.")
 @click.argument("kind", type=_KindName(lambda kind: kind.deleted))
 @click.argument("name", nargs=-1, required=True)
 @_takes_place
@@ -142,9 +142,9 @@ def delete(endpoint: Endpoint, *, kind: Kind, name: tuple[str, ...]) -> None:
     """Delete the things NAME of a KIND: datasets, models, secrets, studies or tokens. `trainshed KIND delete
     NAME` is the same.
 
-    NAME is an id or a full name; NAME@N is one version of a model or secret. Programs that run keep the
-    secrets that they were given; jobs that name a deleted one fail when they start. A token is revoked by its
-    id, and all of a person by the e-mail address.
+    NAME is an ID or a full name. NAME@N is one version of a model or secret. An e-mail address deletes all
+    tokens of that user. Running programs keep their secrets; jobs that name a deleted secret fail when they
+    start.
     """
     place = _place(kind, endpoint, raw=False)
     for target in name:

@@ -118,6 +118,9 @@ def command(
             f"The data directory {settings.data} cannot be made: {failure.strerror}. "
             "Choose another one with --data or $TRAINSHED_DATA."
         ) from None
+    if ready_fd is None and (running := _running(settings.data)):
+        click.echo(running)
+        return
     if detach:
         from trainshed.cli.processes import start
 
@@ -157,6 +160,22 @@ def command(
         if isinstance(failure, (LevelUnavailable, FailedPrecondition, Unavailable)):
             raise click.ClickException(str(failure)) from None
         raise
+
+
+def _running(data: Path) -> str | None:
+    """Return where the service of a data directory already runs, for people; None if none runs there."""
+    from trainshed.cli.connection import data_option, local
+
+    try:
+        endpoint = local(data)
+    except click.ClickException:
+        return None
+    option = data_option(data)
+    return (
+        f"A service already runs at {endpoint.rest} (process {endpoint.pid}, data in {data}). It keeps the "
+        f"settings of its own start.\nStop it with its jobs: trainshed down{option}\n"
+        "Start another service: trainshed up --data DIRECTORY --port 0"
+    )
 
 
 def _serve(

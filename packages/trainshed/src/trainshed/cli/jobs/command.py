@@ -168,7 +168,7 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
     if form == "json":
         print_data(answer)
         return
-    for line in timeline_lines(read(answer, Timeline).entries):
+    for line in timeline_lines(read(answer, Timeline).entries, terminal_width()):
         click.echo(line)
 
 

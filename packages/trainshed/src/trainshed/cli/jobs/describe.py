@@ -58,7 +58,7 @@ def description(
         facts += [("Model", job.model), ("Runs", program.name)]
     if program.tuning:
         facts += _tuning_facts(program, program.tuning)
-    lines = pairs([(label, value) for label, value in facts if value])
+    lines = pairs([(label, value) for label, value in facts if value], width)
     if program.tuning and program.trials:
         return [*lines, "", *trial_table(program.tuning, program.trials, width)]
     replicas = replica_table(program.replicas, now) if program.replicas else []
@@ -234,8 +234,9 @@ def _shell_lines(job: JobView) -> Iterator[str]:
         yield from pairs(links)
 
 
-def timeline_lines(entries: Sequence[TimelineEntry]) -> list[str]:
-    """Return the lines of a timeline: time of day, time since the first entry, kind and message."""
+def timeline_lines(entries: Sequence[TimelineEntry], width: int | None = None) -> list[str]:
+    """Return the lines of a timeline: time of day, time since the first entry, kind and message. `width`:
+    maximum characters of a line; None = unlimited."""
     if not entries:
         return []
     # They are stored in the order in which the service learnt of them, which is not that of their times.
@@ -245,9 +246,9 @@ def timeline_lines(entries: Sequence[TimelineEntry]) -> list[str]:
         Field("TIME", "at", lambda at: local_clock(parse_moment(at))),
         Field("AFTER", "at", lambda at: f"+{duration(parse_moment(at) - began)}", right=True),
         Field("WHAT", "kind"),
-        Field("MESSAGE", None, _first_line),
+        Field("MESSAGE", None, _first_line, wraps=True),
     )
-    return [faint(f"{local_moment(began)[:10]}  Timeline"), *table_of(fields, entries)]
+    return [faint(f"{local_moment(began)[:10]}  Timeline"), *table_of(fields, entries, width)]
 
 
 def _first_line(entry: TimelineEntry) -> str:

@@ -127,7 +127,7 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str | None]
             f"{len(matches)} jobs have an id that begins with {reference!r}:{_listed(matches)}\n"
             "Give more of the id, or a name."
         )
-    near = " It may be deleted, or of another project. The list of all: trainshed jobs list --all"
+    near = " It may be deleted, or in another project. List all projects: trainshed jobs list --all"
     if inside := [job for job in jobs if reference and reference in job.display_name]:
         near = f" Did you mean:{_listed(inside)}"
     raise click.ClickException(f"There is no job {reference!r}.{near}")

@@ -56,7 +56,9 @@ class ProgramCommand(click.Command):
             return super().parse_args(ctx, own)
         except click.NoSuchOption as wrong:
             message = wrong.format_message()
-            if not theirs:
+            if advice := request.machine_advice(wrong.option_name, args):
+                message = f"No such option {wrong.option_name!r}. {advice}"
+            elif not theirs:
                 message += f" If it is meant for your program, put it behind --: {_EXAMPLE}"
             raise click.UsageError(message, ctx) from None
 
@@ -122,7 +124,7 @@ class ProgramCommand(click.Command):
     help="Tell this target of the service's settings when the job ends or stalls.",
 )
 @click.option("--timeout", metavar="TIME", help="Longest running time, such as 2h.")
-@click.option("--spot", is_flag=True, help="Let jobs that pay more take its machines.")
+@click.option("--spot", is_flag=True, help="Let jobs without --spot stop it to use its machines.")
 @click.option("--shell", "web_access", is_flag=True, help="Ask for shells beside the program.")
 @click.option(
     "--notebook",

@@ -10,6 +10,7 @@ import click
 from trainshed.cli.text.moments import seconds_of
 from trainshed.core.catalog.images import named_image, parse_prebuilt, short_names
 from trainshed.core.catalog.machines import (
+    GIB,
     RETIRED,
     accelerator_types,
     allowed,
@@ -23,6 +24,12 @@ from trainshed.core.units import Nanos
 
 DEFAULT_IMAGE = "scikit-learn"
 DEFAULT_MACHINE = "n1-standard-4"
+_SIZED = ("n1-standard-", "n1-highmem-", "n1-highcpu-")
+"""Machine types that are proposed for a number of CPUs or an amount of memory."""
+_SIZE_OPTIONS = {
+    **dict.fromkeys(("--cpu", "--cpus", "--cores", "--vcpus"), "CPUs"),
+    **dict.fromkeys(("--mem", "--memory", "--ram"), "memory"),
+}
 _USUAL_GPU = "NVIDIA_TESLA_T4"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
@@ -53,6 +60,25 @@ def image_uri(image: str, *, gpus: bool) -> str:
             f" (localhost/{image})."
         )
     return image
+
+
+def machine_advice(option: str, words: Sequence[str]) -> str | None:
+    """Return which machine type has what an option such as --cpus 8 or --memory=64G of `words` asks for; None
+    for other options. CPUs and memory come with the machine type."""
+    kind = _SIZE_OPTIONS.get(option)
+    if kind is None:
+        return None
+    value = re.search(rf"(?<!\S){option}[= ]+([\d.]+)", " ".join(words))
+    wanted = float(value[1]) if value and re.fullmatch(r"\d+(\.\d+)?", value[1]) else 0.0
+    fitting = [
+        machine
+        for machine in named_in(Api.VERTEX)
+        if machine.name.startswith(_SIZED)
+        and (machine.vcpus if kind == "CPUs" else machine.memory_limit_bytes / GIB) >= wanted
+    ]
+    usual = min(fitting, key=lambda machine: (machine.vcpus, machine.memory_bytes), default=None)
+    offer = f": --machine-type {usual.name}" if usual else ""
+    return f"The machine type sets {kind}{offer}. List all types: trainshed machine-types list"
 
 
 def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -108,7 +108,7 @@ _MACHINES = (
     Field("REPLICAS", "replicas", right=True),
     Field("MACHINE TYPE", "machine_type"),
     Field("CPUS", "vcpus", "{:g}".format, right=True),
-    Field("A REPLICA GETS", "memory_limit_bytes", gibibytes, right=True),
+    Field("USABLE MEMORY", "memory_limit_bytes", gibibytes, right=True),
     Field("ACCELERATORS", "accelerators", lambda devices: f"{devices.count} × {devices.type}"),
     Field("DISK", "disk_gb", "{} GB".format, right=True),
 )

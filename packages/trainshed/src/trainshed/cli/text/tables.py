@@ -1,6 +1,7 @@
 """Aligns text in columns, at most as wide as the terminal; makes tables of records by columns as data.
 Pure."""
 
+import textwrap
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from trainshed.cli.text.colours import faint
 _GAP = "  "
 _LEAST_FLEXIBLE = 8
 """Width below which a flexible column is not cut."""
+_MIN_WRAPPED = 24
+"""Width of wrapped text on terminals that are too narrow for more."""
 _READABLE = 12
 """Width that a flexible column has before others are left out for it."""
 
@@ -33,6 +36,8 @@ class Field:
     right: bool = False
     #: Whether cells may be cut if the terminal is too narrow.
     flexible: bool = False
+    #: Whether long cells continue on further lines; only for the last column.
+    wraps: bool = False
     #: Whether the column is left out if no record has anything there.
     optional: bool = False
     #: Whether the column is left out if the terminal is too narrow for all.
@@ -69,8 +74,15 @@ def table_of(
     )
     lines = [[field.title for field in columns], *map(list, rows)]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
+    wrapped: list[list[str]] = [[] for _ in lines]
     if max_width is not None:
         _shrink(columns, widths, max_width)
+        if columns and columns[-1].wraps:
+            indent = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+            widths[-1] = max(max_width - indent, _MIN_WRAPPED)
+            for index, line in enumerate(lines):
+                line[-1], *rest = wrap(line[-1], widths[-1])
+                wrapped[index] = [" " * indent + text for text in rest]
     texts: list[str] = []
     for number, line in enumerate(lines):
         padded = [
@@ -85,6 +97,7 @@ def table_of(
                 for field, cell in zip(columns, padded, strict=True)
             ]
             texts.append(_GAP.join(padded).rstrip())
+            texts += wrapped[number]
         else:
             texts.append(faint(_GAP.join(padded).rstrip()))
     return texts
@@ -96,12 +109,32 @@ def first_few(names: Sequence[str], limit: int) -> str:
     return ", ".join(names[:limit]) + more
 
 
-def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Return lines `label  value` with aligned values. Further lines of a value stand below its first."""
+def wrap(text: str, cells: int) -> list[str]:
+    """Return `text` as lines of at most `cells` cells, broken at spaces. Longer words, such as names to copy,
+    stay whole."""
+    if width(text) <= cells:
+        return [text]
+    lines = textwrap.wrap(
+        text,
+        max(cells, 1),
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return lines or [""]
+
+
+def pairs(rows: Sequence[tuple[str, str]], max_width: int | None = None) -> list[str]:
+    """Return lines `label  value` with aligned values. Further lines of a value are below its first line.
+    `max_width`: maximum characters of a line, if its words fit; None = unlimited."""
     label_width = max((width(label) for label, _ in rows), default=0)
     lines: list[str] = []
     for label, value in rows:
-        first, *more = value.splitlines() or [""]
+        parts = value.splitlines()
+        if max_width is not None:
+            cells = max(max_width - label_width - len(_GAP), _MIN_WRAPPED)
+            parts = [line for part in parts for line in wrap(part, cells)]
+        first, *more = parts or [""]
         lines.append(_GAP.join((_padded(label, label_width), first)).rstrip())
         lines.extend((" " * (label_width + len(_GAP)) + line).rstrip() for line in more)
     return lines
@@ -140,7 +173,8 @@ def _in_one_line(text: str) -> str:
 def _readable(field: Field, texts: Sequence[str]) -> int:
     """Return how wide a column is at least if people are to read it, with its gap."""
     widest = max(map(width, (field.title, *texts)))
-    return len(_GAP) + (min(widest, _READABLE) if field.flexible else widest)
+    limit = _READABLE if field.flexible else _MIN_WRAPPED if field.wraps else widest
+    return len(_GAP) + min(widest, limit)
 
 
 def _shrink(columns: Sequence[Field], widths: list[int], max_width: int) -> None:

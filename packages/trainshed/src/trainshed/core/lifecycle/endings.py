@@ -106,7 +106,9 @@ def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Ver
     Others of its gang end with it."""
     name, replicas = verdict.rule.name, transition.job.replicas
     if all(count(replica.restarts, name) < _EXPIRED_OFTEN for replica in replicas):
-        ran = max((transition.now - r.started for r in replicas if r.id == evidence.replica), default=0)
+        ran = max(
+            (transition.now - r.started for r in replicas if r.id == evidence.replica), default=0
+        )
         transition.record(timeline.time_limit(evidence, verdict, ran, transition.now))
 
 
