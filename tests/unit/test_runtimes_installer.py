@@ -109,6 +109,26 @@ def test_whoever_names_a_file_that_is_not_seen_learns_what_is_seen() -> None:
     assert "visible_paths" not in InstallFailed(("error: no such package",)).correction
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "  cause: Because scikitlearn was not found in the package registry and you require "
+            "scikitlearn, we can conclude that your requirements are unsatisfiable.",
+            "The package index has no scikitlearn. Correct the name where it is listed (--requirements",
+        ),
+        ("  cause: Because there is no version of numpy==99.1 and", "No set of versions fits"),
+        ("error: Failed to build `sklearn==0.0.post12`", "sklearn has no wheel for this Python"),
+        ("error: something else", "Correct the package (its setup script"),
+    ],
+)
+def test_a_requirement_that_cannot_be_installed_is_corrected_where_it_is_listed(
+    line: str, text: str
+) -> None:
+    lines = ("error: No solution found when resolving dependencies",) * line.startswith("  cause")
+    assert InstallFailed((*lines, line)).correction.startswith(text)
+
+
 def _told(tmp_path: Path, text: str = "", **environ: str) -> dict[str, str]:
     file = tmp_path / "pip.conf"
     file.write_text(text)

@@ -220,6 +220,22 @@ async def test_what_replicas_print_is_one_line_with_a_band_or_a_line_for_each(
     assert [name for name, _ in (await drawn("?replicas=apart"))["lines"]] == names
 
 
+async def test_the_curve_of_several_replicas_is_as_fine_as_that_of_one(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Also if one of them prints little."""
+    spec: Any = JOB["jobSpec"]
+    (pool,) = spec["workerPoolSpecs"]
+    uid = await submit(house, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
+    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    for task, every in (("0-0", 1), ("1-0", 1), ("1-1", 40)):
+        steps = range(every, 401, every)
+        lines = [(START + n * SECOND, f"step {n}/400 loss: {n}") for n in steps]
+        house.write_log(int(uid), f"workerpool{task}", *lines)
+    (curves,) = curves_of(await browser.get(f"/jobs/{uid}"))
+    assert [len(line[1]) for line in curves["lines"]] == [400, 400, 400]
+
+
 async def test_a_chart_names_no_more_lines_than_it_draws(
     house: ConsoleHouse, browser: Browser
 ) -> None:

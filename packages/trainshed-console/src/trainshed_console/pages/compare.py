@@ -15,7 +15,7 @@ from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.replicas import JobCurve, Launch, Usage
 from trainshed_console.pages.job import Chart, began, describe, measured, placed
-from trainshed_console.pages.jobs import first_line, lasted
+from trainshed_console.pages.jobs import error_line, lasted
 from trainshed_console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed_console.rendering import (
     bytes_text,
@@ -174,7 +174,7 @@ def _times(job: JobDescription) -> dict[str, str]:
     took = lasted(job)
     return {
         "state": job.state.capitalize(),
-        "error": first_line(job.error.message) if job.error else "",
+        "error": error_line(job.error),
         "by": job.user,
         "submitted": job.create_time[:19].replace("T", " "),
         "waited": "" if waited is None else seconds_text(waited),

@@ -24,7 +24,7 @@ from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket, Tuning
 from trainshed.wire.trainshed_v1.replicas import CurvePoint, JobCurve, JobCurves, Launch, Usage
 from trainshed.wire.trainshed_v1.timeline import LogPage, ResumeReport, Timeline
-from trainshed_console.pages.jobs import first_line, lasted, telling
+from trainshed_console.pages.jobs import error_line, lasted, telling
 from trainshed_console.rendering import curve_data, epoch, id_of, objective_data
 from trainshed_console.visits import Part, View, Visit, job_path, of_job, redirect
 
@@ -153,7 +153,7 @@ def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dic
     failure = runs.failure or job.failure
     return {
         "error": job.error or None,
-        "summary": first_line(job.error.message) if job.error else "",
+        "summary": error_line(job.error),
         "failure": failure,
         "kept": runs.autopsies or (),
         "runs": runs,
@@ -239,7 +239,8 @@ def folded(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
     """Return the median, the lowest and the highest of several lines. Places that lie near each other are
     taken together, so that most lines have some: what each has there counts by its mean."""
     first, last = min(map(min, lines)), max(map(max, lines))
-    count = min(map(len, lines))
+    # A replica that prints little does not coarsen the line of the others.
+    count = sorted(map(len, lines))[len(lines) // 2]
     bounds = [first + (last - first) * number / count for number in range(1, count)]
     curves: list[dict[float, float]] = [{}, {}, {}]
     cells = [[(bisect(bounds, place), value) for place, value in line.items()] for line in lines]

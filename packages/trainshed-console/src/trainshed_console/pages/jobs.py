@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from trainshed.wire.status import Refused
-from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
+from trainshed.wire.trainshed_v1.jobs import JobError, JobList, JobSummary
 from trainshed_console.rendering import clean, epoch
 from trainshed_console.visits import Part, View, Visit
 
@@ -19,6 +19,9 @@ _MOST: Final = 300
 _BEFORE: Final = 3
 """Lines before a traceback that are shown with it."""
 _EXITED: Final = re.compile(r"The replica (\S+) exited with a non-zero status of (\d+)\..*")
+_STATUS: Final = "Exit status "
+_CAUSES: Final = ("cause: ", "╰─▶ ")
+"""How the installer begins the line with a cause."""
 _LAST: Final = 20
 """Last lines that are shown of a program without a traceback."""
 _SORTED: Final = 200
@@ -143,10 +146,9 @@ def _value(job: JobSummary) -> float | None:
 
 def row(job: JobSummary) -> dict[str, object]:
     """Return what a row shows besides the job's own fields."""
-    error = job.error.message if job.error else ""
     return {
         "title": clean(job.display_name or job.job_id),
-        "said": first_line(error),
+        "said": error_line(job.error),
         "began": epoch(job.create_time),
         "lasted": lasted(job),
     }
@@ -176,6 +178,19 @@ def telling(tail: str) -> str:
     lines = tail.splitlines()
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     return "\n".join(lines[max(0, starts[0] - _BEFORE) :] if starts else lines[-_LAST:])
+
+
+def error_line(error: JobError | UnsetType | None) -> str:
+    """Return what is shown of a job's error in a row: its most useful line, with the cause of an exit status;
+    "" if there is none."""
+    if not error:
+        return ""
+    line = first_line(error.message)
+    lines = [text.strip() for text in error.reason.splitlines() if text.strip()]
+    if not lines or not line.startswith(_STATUS):
+        return line
+    cause = next((text for text in lines if text.startswith(_CAUSES)), lines[0])
+    return f"{cause.removeprefix('cause: ')} ({line})"[:300]
 
 
 def first_line(text: str) -> str:

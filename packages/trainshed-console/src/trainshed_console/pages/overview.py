@@ -12,7 +12,7 @@ from trainshed.wire.trainshed_v1.access import SecretList
 from trainshed.wire.trainshed_v1.capacity import NodeList
 from trainshed.wire.trainshed_v1.jobs import JobSummary, Status
 from trainshed_console.pages.capacity import HOLDING, jobs_of, usage_of_week, waiting_jobs
-from trainshed_console.pages.jobs import first_line, row
+from trainshed_console.pages.jobs import error_line, row
 from trainshed_console.rendering import epoch
 from trainshed_console.visits import Part, View, Visit
 
@@ -70,7 +70,7 @@ def causes(failed: Sequence[JobSummary]) -> list[Cause]:
     counts = Counter(job.rule for job in failed)
     newest = {job.rule: job for job in reversed(failed)}
     return [
-        Cause(rule, count, job := newest[rule], first_line(job.error.message if job.error else ""))
+        Cause(rule, count, job := newest[rule], error_line(job.error))
         for rule, count in counts.most_common(_SHOWN)
     ]
 

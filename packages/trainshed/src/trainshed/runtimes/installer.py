@@ -163,9 +163,7 @@ class InstallFailed(Exception):
     @property
     def correction(self) -> str:
         """What to do if what was asked for is to blame."""
-        text = (
-            "Correct the package (its setup script and its requirements) and submit the job again."
-        )
+        text = self._correction()
         if _UNSEEN in str(self):
             text += (
                 " Of this machine's files an installation sees those alone "
@@ -173,7 +171,35 @@ class InstallFailed(Exception):
             )
         return text
 
+    def _correction(self) -> str:
+        lines = str(self)
+        if absent := _ABSENT.search(lines):
+            return (
+                f"The package index has no {absent[1]}. Correct the name where it is listed "
+                f"({_LISTS}), and submit the job again."
+            )
+        if "No solution found" in lines:
+            return (
+                "No set of versions fits these requirements and this Python; the lines above show "
+                f"which. Change or remove a version ({_LISTS}), and submit the job again."
+            )
+        if unbuilt := _UNBUILT.search(lines):
+            return (
+                f"{unbuilt[1]} has no wheel for this Python, and its setup script failed. If it is "
+                f"a requirement ({_LISTS}), choose a version that has a wheel. If it is your own "
+                "package, correct its setup script. Then submit the job again."
+            )
+        return (
+            "Correct the package (its setup script and its requirements) and submit the job again."
+        )
 
+
+_LISTS: Final = (
+    "--requirements or requirements.txt of trainshed run, requirements=[…] of the SDK, install_requires "
+    "of a package"
+)
+_ABSENT: Final = re.compile(r"\b([A-Za-z0-9._-]{1,100}) was not found in the package registry")
+_UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `?([A-Za-z0-9._-]{1,100})==")
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
 
 

@@ -103,7 +103,7 @@ async def curves(call: JsonCall) -> records.JobCurves:
             primary = primary_of(work).id
             for replica in work.replicas[:_MOST_REPLICAS]:
                 if replica.id != primary:
-                    known = await services.glances.look(services.logs, work, replica)
+                    known = await services.measures.look(services.logs, work, replica)
                     task = log_task_name(work.name.api, replica.id)
                     views += filter(passes, _printed(work, known.measures, most, task))
     return records.JobCurves(job=str(work.name), curves=tuple(views), more=more)

@@ -56,7 +56,9 @@ def summary(job: Work) -> records.JobSummary:
         rule=outcome.rule if outcome else "",
         machines=of_types,
         accelerators=accelerators,
-        error=records.JobError(code=job.error.code, message=job.error.message)
+        error=records.JobError(
+            code=job.error.code, message=job.error.message, reason=job.error.reason or ""
+        )
         if job.error is not None
         else UNSET,
     )

@@ -68,6 +68,8 @@ class JobError(Record, frozen=True):
     #: Number of a google.rpc code.
     code: int = 0
     message: str = ""
+    #: What was wrong, in a sentence; "" = the message begins with it.
+    reason: str = ""
 
 
 class JobSummary(Record, frozen=True):
