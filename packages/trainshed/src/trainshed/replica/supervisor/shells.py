@@ -112,11 +112,15 @@ class Shells:
         connection.close()
 
     def kill(self) -> set[int]:
-        """Kill all shells, and what runs below them; return these processes."""
+        """Kill all shells, and what runs below them, since the program has ended; return these processes."""
         ended = {process for child in self._connections for process in processes.descendants(child)}
         ended.update(self._connections)
         for process in ended:
             processes.send(process, signal.SIGKILL)
+        for connection in self._connections.values():
+            self._loop.drop(connection.fileno())
+            connection.close()
+        self._connections = {}
         return ended
 
     def _hang_up(self, child: int) -> None:

@@ -259,7 +259,7 @@ class Shim:
                         self._failure or "its main process was killed before its program ran"
                     )
                 self._status, self._ended = status, segments.now()
-            else:
+            elif self._status < 0 or self._has_grace:
                 self._sidecars.reaped(child)
                 if self._shells is not None:
                     self._shells.reaped(child, status)
