@@ -68,9 +68,9 @@ def test_environment_of_a_slot() -> None:
         "CLOUD_ML_HP_METRIC_FILE": "/var/hypertune/output.metrics",
         "HOME": files,
         "TMPDIR": "/tmp",
-        "PATH": f"{files}/python-user/bin:/layer/bin:/image/bin",
+        "PATH": f"{files}/python/bin:/layer/bin:/image/bin",
         "PYTHONUNBUFFERED": "1",
-        "PYTHONUSERBASE": f"{files}/python-user",
+        "PYTHONUSERBASE": f"{files}/python",
         "GCE_METADATA_HOST": "127.64.0.7:2223",
         "GCE_METADATA_IP": "127.64.0.7:2223",
         "GCE_METADATA_ROOT": "127.64.0.7:2223",
@@ -157,21 +157,19 @@ def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     assert set(local) == storage | {"metadata.google.internal", "metadata"}
 
 
-def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> None:
+def test_a_program_has_a_copy_of_its_python_in_place_only_where_mounts_show_it() -> None:
     """spec/runtimes: programs install for themselves, and never into what others use."""
     files = "/data/slots/5/2/workerpool1-0/files"
     plan = replace(PLAN, software=replace(PLAN.software, template="/elsewhere/template"))
     shared = document(plan=plan)
-    assert shared.program.python_template is None
-    assert shared.program.environ["PATH"].startswith(
-        f"{files}/python-user/bin:/elsewhere/template/bin:/l"
-    )
-    assert shared.isolation.read_only == ("/cache", "/cache/env", "/elsewhere/template")
+    environ = shared.program.environ
+    assert shared.program.python_template == "/elsewhere/template"
+    assert environ["PATH"].startswith("/elsewhere/template/bin:/l")
+    assert environ["PYTHONUSERBASE"] == environ["VIRTUAL_ENV"] == "/elsewhere/template"
+    assert shared.isolation.read_only == ("/cache", "/cache/env")
     copied = document(replace(HOST, level=protocol.LEVEL_SESSION), plan)
     assert copied.program.python_template == "/elsewhere/template"
-    assert copied.program.environ["PATH"].startswith(
-        f"{files}/python-user/bin:{files}/python/bin:/layer"
-    )
+    assert copied.program.environ["PATH"].startswith(f"{files}/python/bin:/layer")
 
 
 def test_a_replica_sees_its_own_gpus_and_no_others() -> None:

@@ -82,7 +82,8 @@ class Program(NamedTuple):
     environ: "dict[str, str]"
     #: Its working directory; None = the slot's own.
     directory: "str | None" = None
-    #: Python environment to copy into the slot; None = no Python is needed, or it is used in place.
+    #: Template of a Python environment, which is copied into the slot; in a mount namespace the program finds
+    #: the copy in the template's place. None = no Python is needed.
     python_template: "str | None" = None
 
 

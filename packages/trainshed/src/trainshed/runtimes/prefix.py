@@ -1,11 +1,11 @@
 """Makes Python prefixes of our own, which have the machine's interpreter and standard library by reference,
 and a `site-packages` of their own.
 
-Why not virtual environments: their programs see either no base packages or the host's own ones, and pip
-refuses `--user` in them. In a prefix the base packages *are* the interpreter's site-packages, and the host's
-are out of sight. A prefix is a copy of the interpreter's binary, links to every entry of the standard
-library, and a `site-packages`. The binary is copied (a layer's is a hard link of it) because Python up to
-3.10 looks for its library beside the *resolved* executable.
+Why not virtual environments: their programs see either no base packages or the host's own ones. In a prefix
+the base packages *are* the interpreter's site-packages, and the host's are out of sight. A prefix is a copy
+of the interpreter's binary, links to every entry of the standard library, and a `site-packages`. The binary
+is copied (a layer's is a hard link of it) because Python up to 3.10 looks for its library beside the
+*resolved* executable.
 
 This module makes and reads prefixes; it installs nothing into them.
 """
@@ -182,23 +182,12 @@ def _link(place: Path, target: Path) -> None:
     place.symlink_to(os.path.relpath(target, place.parent))
 
 
-_PIP = """#!/bin/sh
-'''exec' "${0%/*}/python" "$0" "$@"
-' '''
-import sys
-
-from pip._internal.cli.main import main
-
-sys.exit(main())
-"""
-"""Starts by a shell line that Python reads as a string: it runs the interpreter beside the script."""
-
-
 def write_template(prefix: Prefix, final: Prefix) -> None:
     """Write the template of the prefix that is being built at `prefix` and will be at `final`.
 
-    Layout: `pyvenv.cfg`; `bin/` with `python`, `python3`, `python3.X` (links to the prefix's binary), `pip`,
-    `pip3`, `pip3.X`; `lib/python3.X/site-packages/`, empty. About ten entries, some hundred bytes.
+    Layout: `pyvenv.cfg`; `bin/` with `python`, `python3`, `python3.X` (links to the prefix's binary);
+    `lib/python3.X/site-packages/`, empty. Each start of a program copies these entries
+    (`trainshed.replica.supervisor.program.install_python`). `pip` is among the prefix's console scripts.
     """
     template = prefix.template
     binaries = template / "bin"
@@ -206,16 +195,12 @@ def write_template(prefix: Prefix, final: Prefix) -> None:
     (binaries / "python").symlink_to(final.executable)
     for name in ("python3", f"python{prefix.python}"):
         (binaries / name).symlink_to("python")
-    for name in ("pip", "pip3", f"pip{prefix.python}"):
-        script = binaries / name
-        script.write_text(_PIP)
-        script.chmod(0o755)
     (template / "lib" / f"python{prefix.python}" / "site-packages").mkdir(parents=True)
     if (prefix.root / "lib64").is_symlink():
         (template / "lib64").symlink_to("lib")
     (template / "pyvenv.cfg").write_text(
         f"home = {final.executable.parent}\n"
-        # "System" is our prefix: this shows the base packages and lets pip do user installs.
+        # "System" is our prefix: this shows the base packages, which a program's own installs precede.
         "include-system-site-packages = true\n"
         f"version = {prefix.python}\n"
     )

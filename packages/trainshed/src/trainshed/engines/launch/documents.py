@@ -216,7 +216,7 @@ def launch_document(
             argv=plan.argv,
             environ=environ,
             directory=(image.workdir or "/") if image else None,
-            python_template=None if host.namespaced else plan.software.template,
+            python_template=plan.software.template,
         ),
         isolation=_isolation(plan, where, edits),
         limits=_limits(plan, host, shared),
@@ -266,7 +266,6 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
     if plan.reduction.packages and image is not None and image.directory:
         mounts.append((plan.reduction.packages, REDUCTION_PACKAGES, True))
     mounts += edits.mounts
-    template = (software.template,) if host.namespaced and software.template else ()
     return protocol.Isolation(
         level=host.level,
         hostname=slot.hostname if host.namespaced else None,
@@ -274,7 +273,7 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
         users=(slot.users, users.COUNT) if slot.users else (),
         hidden=(*map(str, shared.hidden), *CLOSED),
         covered=COVERED,
-        read_only=tuple(sorted({*map(str, shared.read_only), *software.read_only, *template})),
+        read_only=tuple(sorted({*map(str, shared.read_only), *software.read_only})),
         mounts=tuple(mounts),
         devices=edits.devices,
         buckets=plan.buckets if host.namespaced else (),
@@ -406,8 +405,8 @@ def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> d
     - the job's `env` (`core.environment`): whatever it names
     - the metrics file and reducers (`core.environment`): CLOUD_ML_HP_METRIC_FILE TRAINSHED_REDUCTION*
       PYTHONPATH
-    - the slot (`_of_slot`): HOME TMPDIR PATH PYTHONUSERBASE PYTHONUNBUFFERED HOSTNAME, of which the job's own
-      HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
+    - the slot (`_of_slot`): HOME TMPDIR PATH PYTHONUSERBASE VIRTUAL_ENV PYTHONUNBUFFERED HOSTNAME, of which
+      the job's own HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
     - the slot's GPUs (`driver`): CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES
       LD_LIBRARY_PATH
     - the stall watchdog, unless it is set (`replica.supervisor.main_process`): PYTHONFAULTHANDLER
@@ -507,18 +506,20 @@ def _of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> 
     if plan.software.image is not None:
         # The image sets everything else.
         return environ | {"PATH": chosen.get("PATH", SANE_PATH)}
-    # Where mounts can protect the environment it is used in place; what a program installs goes to the user
-    # base.
-    home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
-    template = plan.software.template if namespaced else f"{files}/{program.PYTHON}"
-    own = [user_base] + [template] * bool(plan.software.template)
-    path = [*(f"{place}/bin" for place in own), *plan.software.path, chosen.get("PATH", SANE_PATH)]
+    # The program's own copy of the template: what it installs there is first on its paths, and no other
+    # program's. Mounts show it in the template's place.
+    home, copy = str(files), f"{files}/{program.PYTHON}"
+    python = plan.software.template or copy if namespaced else copy
+    path = [f"{python}/bin", *plan.software.path, chosen.get("PATH", SANE_PATH)]
     # A short path where there is a private /tmp: paths of Unix sockets are limited to about 100 characters.
+    if plan.software.template:
+        environ["VIRTUAL_ENV"] = python  # For `uv pip`.
     return environ | {
         "HOME": chosen.get("HOME", home),
         "TMPDIR": chosen.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),
         "PATH": ":".join(path),
-        "PYTHONUSERBASE": user_base,
+        # `pip --user` installs there too: another directory would have to exist before Python starts.
+        "PYTHONUSERBASE": python,
     }
 
 

@@ -54,7 +54,7 @@ _ADDRESS = "127.63.0.2"
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
-    *("cluster_port", "devices", "python_template", "preloader"),
+    *("cluster_port", "devices", "preloader"),
     *("stall_after", "watch_metrics", "reducers"),
 )
 """What of a launch document is of no use, or nobody's business, when its program is gone."""

@@ -38,6 +38,7 @@ class View:
         scratch: str,
         layer: str = "",
         binds: Sequence[tuple[str, str]] = (),
+        replaced: Sequence[tuple[str, str]] = (),
         lent: Sequence[tuple[str, Sequence[str], str]] = (),
         namespace: users.Users | None = None,
         devices: int | None = None,
@@ -53,6 +54,9 @@ class View:
         self._layer = layer
         #: (source, target) of directories shown writable.
         self._binds = binds
+        #: (source, target) of directories shown writable in place of read-only ones, if these exist; only
+        #: without an image.
+        self._replaced = replaced
         #: (directory, names of the directories on the way from there, target), shown read-only; only without
         #: an image.
         self._lent = lent
@@ -137,6 +141,9 @@ class View:
         bound = [(self._source(path), path, True) for path in self._read_only]
         bound += [(self._source(source), target, frost) for source, target, frost in self._mounts]
         bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
+        bound += [
+            (self._own(source), to, False) for source, to in self._replaced if os.path.isdir(to)
+        ]
         bound.sort(key=lambda mount: mount[1])  # Outer ones first: they would cover others.
         hosts = self._source(self._isolation.hosts or "/etc/hosts")
         places, hidden = self._hidden, list(filter(_cover, mounts.outermost(self._hidden)))

@@ -113,7 +113,7 @@ class _Beginning:
         self._files = os.path.join(slot, protocol.FILES)
         self._groups = cgroups.ControlGroups(self._plan.limits)
         self._program = program_of(slot, self._plan, self._groups, outputs)
-        self._view = _view(self._plan.isolation, slot, self._files, namespace, devices)
+        self._view = _view(self._plan, slot, self._files, namespace, devices)
         #: The connection to the preloader that is to fork the program, if one listened.
         self._preloader: socket.socket | None = None
         #: Whether calls of connect are asked about; None = no call is.
@@ -165,6 +165,8 @@ class _Beginning:
             pass
         self._groups.hold()
         program.make_directories(self._files, self._program.environ.get("PATH", os.defpath))
+        if plan.program.python_template:
+            program.install_python(self._files, plan.program.python_template)
         if self._is_namespaced:
             self._view.enter()
             if not (isolation.image and self._level == protocol.LEVEL_USER):
@@ -265,22 +267,24 @@ def enter(
 
 
 def _view(
-    isolation: protocol.Isolation,
+    plan: protocol.LaunchDocument,
     slot: str,
     files: str,
     namespace: users.Users | None,
     devices: int | None,
 ) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
-    if not isolation.image:
+    if not plan.isolation.image:
         temporary = os.path.join(files, program.TEMPORARY)
         binds += [(temporary, "/tmp"), (temporary, "/var/tmp")]
+    template = plan.program.python_template
     return view.View(
-        isolation,
+        plan.isolation,
         files=files,
         scratch=os.path.join(slot, "view"),
         layer=os.path.join(files, program.LAYER),
         binds=binds,
+        replaced=[(os.path.join(files, program.PYTHON), template)] if template else (),
         namespace=namespace,
         devices=devices,
     )

@@ -1,7 +1,7 @@
 """Prepares and starts a replica's program: makes its directories, copies its Python, locks what it runs from,
 executes it, and signals it.
 
-The shim copies the Python, takes those locks and sends signals; the main process does the rest. Runs on
+The shim takes those locks and sends signals; the main process does the rest. Runs on
 Python 3.6.
 """
 
@@ -21,7 +21,7 @@ WORK = "work"
 TEMPORARY = "tmp"
 """Shown to the program as /tmp and as /var/tmp."""
 PYTHON = "python"
-PYTHON_USER = "python-user"
+"""The program's own copy of its Python environment's template, with what it installs."""
 HYPERTUNE = "hypertune"
 LAYER = "layer"
 """What the program has changed in its container image."""
@@ -50,13 +50,20 @@ def make_directories(files: str, path: str) -> None:
         try:
             os.mkdir(directory, 0o700)
         except FileExistsError:
-            if not stat.S_ISDIR(os.lstat(directory).st_mode):
-                # It may be a link: we, who may read anything, would show the program what the link leads to.
-                os.unlink(directory)
+            if _is_no_directory(directory):
                 os.mkdir(directory, 0o700)
     profile = os.path.join(files, ".profile")
     with contextlib.suppress(FileExistsError), open(profile, "xb") as file:
         file.write(os.fsencode("PATH=%s\n" % shlex.quote(path)))
+
+
+def _is_no_directory(path: str) -> bool:
+    """Return whether there is something else at `path`, which is removed. It may be a link: we, who may read
+    anything, would show the program what the link leads to."""
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        return False
+    os.unlink(path)
+    return True
 
 
 def limit_processes(most: int) -> None:
@@ -71,30 +78,35 @@ def install_python(files: str, template: str) -> None:
     """Copy the template of a Python environment into the slot, unless an earlier incarnation has its copy
     there."""
     target = os.path.join(files, PYTHON)
-    if not os.path.isdir(target):
-        copy_tree(template, target + ".new")
-        os.rename(target + ".new", target)
+    if not os.path.lexists(target) or _is_no_directory(target):
+        # Made beside `files`, where the program can put no links into its way.
+        draft = os.path.join(os.path.dirname(files), PYTHON)
+        copy_tree(template, draft)
+        os.rename(draft, target)
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy directories, files and links; their owner may write the copies of files. An incomplete earlier
-    copy is completed."""
-    os.makedirs(target, exist_ok=True)
+    """Copy directories, small files and links; their owner may write the copies of files. An incomplete
+    earlier copy is completed. Each start of a program waits for this: no call is made that is not needed."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(target)
     with os.scandir(source) as entries:
         for entry in entries:
-            copy = os.path.join(target, entry.name)
+            copy = "%s/%s" % (target, entry.name)
             if entry.is_symlink():
-                if not os.path.lexists(copy):
+                with contextlib.suppress(FileExistsError):
                     os.symlink(os.readlink(entry.path), copy)
             elif entry.is_dir():
                 copy_tree(entry.path, copy)
             else:
-                mode = stat.S_IMODE(entry.stat().st_mode) | stat.S_IWUSR
-                with open(entry.path, "rb") as content:
-                    data = content.read()
-                handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-                with open(handle, "wb") as copied:
-                    copied.write(data)
+                content = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+                status = os.fstat(content)
+                mode = stat.S_IMODE(status.st_mode) | stat.S_IWUSR
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                copied = os.open(copy, flags, mode)
+                os.write(copied, os.read(content, status.st_size))
+                os.close(content)
+                os.close(copied)
 
 
 def signal_group(main: int, number: int) -> None:

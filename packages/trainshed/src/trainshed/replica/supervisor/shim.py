@@ -117,8 +117,6 @@ class Shim:
         self._claim.describe(self._groups.directories())
         self._groups.create()
         self._say_to_main(b"claimed")
-        if plan.program.python_template:
-            program.install_python(protocol.FILES, plan.program.python_template)
         mask = masking.Mask(tuple(plan.observation.masked)) if plan.observation.masked else None
         self.transcript = segments.Transcript(
             segments.Segments(plan.observation.logs, mask, self._work),

@@ -1,0 +1,152 @@
+"""What a program installs while it runs: it is there at once, wins over the environment, and is that
+replica's only (spec/runtimes#installs)."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.caches import of_most_jobs
+from tests.contract.engines.conftest import PRIMARY, House
+from trainshed.core.launch import Software
+from trainshed.core.names import JobUid
+from trainshed.runtimes.interpreters import Interpreters
+from trainshed.runtimes.prefix import Prefix
+
+PIP = "pip install -q --disable-pip-version-check --no-index --no-deps --find-links $WHEELS"
+SHOWN = """python3 -c 'import importlib.metadata as m, sys
+for name in sys.argv[1:]: print(name, __import__(name).__version__, m.version(name))' """
+IMPORTS_AT_ONCE = """
+import os, subprocess, sys
+def run(*options):
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    subprocess.check_call([*command, "--find-links", os.environ["WHEELS"], *options])
+run(*sys.argv[1:], "own_package")
+import own_package
+print(own_package.__version__)
+"""
+
+
+def wheel(directory: Path, name: str, version: str) -> None:
+    """Write a wheel with a module and a command that print its version."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    files = {
+        f"{name}.py": f"__version__ = {version!r}\ndef main(): print({version!r})\n",
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\n{name}-version = {name}:main\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(directory / f"{name}-{version}-py3-none-any.whl", "w") as made:
+        for path, text in {**files, f"{info}/RECORD": record}.items():
+            made.writestr(path, text)
+
+
+@pytest.fixture(scope="module")
+def environment() -> Prefix:
+    environment = of_most_jobs()
+    assert environment is not None
+    return environment
+
+
+class Bench:
+    """Runs shell scripts in the environment of most jobs, with wheels of three packages."""
+
+    def __init__(self, house: House, environment: Prefix, wheels: Path) -> None:
+        self._house = house
+        minor = environment.python.partition(".")
+        interpreter = Interpreters().get((int(minor[0]), int(minor[2])))
+        assert interpreter is not None
+        places = (str(environment.root), *interpreter.places, str(wheels))
+        path = (str(environment.scripts),)
+        self._software = Software(str(environment.template), path, read_only=places)
+        self._environ = (("WHEELS", str(wheels)),)
+        for name, version in (("own_package", "1.0"), ("own_package", "2.0"), ("idna", "0.1")):
+            wheel(wheels, name, version)
+
+    async def run(self, *argv: str, code: int = 0) -> list[str]:
+        """Return the lines that it prints."""
+        uid = await self._house.run(*argv, software=self._software, environ=self._environ)
+        return await self._printed(uid, 1, code)
+
+    async def run_twice(self, first: str, second: str) -> list[str]:
+        """Run two scripts as incarnations of one replica."""
+        uid = await self._house.run(
+            "bash", "-ec", first, software=self._software, environ=self._environ
+        )
+        await self._printed(uid, 1, 0)
+        plan = self._house.plan(
+            uid,
+            "bash",
+            "-ec",
+            second,
+            incarnation=2,
+            software=self._software,
+            environ=self._environ,
+        )
+        await self._house.engine.launch([plan])
+        return await self._printed(uid, 2, 0)
+
+    async def _printed(self, uid: JobUid, incarnation: int, code: int) -> list[str]:
+        end = await self._house.exit(uid, PRIMARY, incarnation)
+        texts = [str(text) for text in self._house.texts(uid)]
+        assert end.exit.exit_code == code, texts
+        return texts
+
+
+@pytest.fixture
+def bench(house: House, environment: Prefix, tmp_path: Path) -> Bench:
+    (wheels := tmp_path / "wheels").mkdir()
+    wheels.chmod(0o755)
+    return Bench(house, environment, wheels)
+
+
+@pytest.mark.parametrize("options", [(), ("--user",)])
+async def test_what_a_program_installs_can_be_imported_by_it(
+    bench: Bench, options: tuple[str, ...]
+) -> None:
+    """The user site directory did not exist when Python started, and was not on its path."""
+    assert await bench.run("python3", "-c", IMPORTS_AT_ONCE, *options) == ["2.0"]
+
+
+async def test_the_last_install_wins_over_earlier_ones_and_the_environment(bench: Bench) -> None:
+    """A second version left the first in place, and a pinned one that the environment has was not used."""
+    script = f"""
+{PIP} own_package==1.0; {PIP} own_package==2.0; own_package-version; {SHOWN} own_package
+{PIP} --user own_package==1.0; own_package-version; {SHOWN} own_package
+{PIP} --upgrade own_package; {SHOWN} own_package
+echo own_package==1.0 > requirements.txt; python3 -m pip freeze > before
+{PIP} -r requirements.txt; {SHOWN} own_package
+test -z "$(pip list 2>/dev/null | grep -E 'idna +0.1')"; {PIP} idna==0.1; {SHOWN} idna
+pip list 2>/dev/null | grep -E '^(idna|own.package) ' | tr -s ' '
+pip uninstall -q -y own_package; python3 -c 'import own_package' 2>/dev/null || echo gone
+"""
+    assert await bench.run("bash", "-ec", script) == [
+        *("2.0", "own_package 2.0 2.0"),
+        *("1.0", "own_package 1.0 1.0"),
+        *("own_package 2.0 2.0", "own_package 1.0 1.0"),
+        *("idna 0.1 0.1", "idna 0.1", "own_package 1.0"),
+        "gone",
+    ]
+
+
+async def test_what_a_program_installs_is_its_replicas_only(
+    bench: Bench, environment: Prefix
+) -> None:
+    before = sorted(environment.template.rglob("*"))
+    again = await bench.run_twice(f"{PIP} idna==0.1", f"{SHOWN} idna")
+    assert again == ["idna 0.1 0.1"], "as its other files, it stays for the next incarnation"
+    assert "idna 0.1 0.1" not in await bench.run("bash", "-ec", f"{SHOWN} idna")
+    assert sorted(environment.template.rglob("*")) == before
+    writes = "touch $VIRTUAL_ENV/mine; touch $1/theirs 2>/dev/null || echo refused"
+    if await bench.run("bash", "-c", "echo $VIRTUAL_ENV") == [str(environment.template)]:
+        assert await bench.run("bash", "-c", writes, "", str(environment.root)) == ["refused"]
+
+
+@pytest.mark.parametrize("leaves", ["ln -s /etc", "touch"])
+async def test_a_link_in_the_place_of_the_copy_leads_nowhere(bench: Bench, leaves: str) -> None:
+    """The program's directory is its own: it may leave a link there, and another for an unfinished copy."""
+    left = f'rm -r "$HOME/python"; {leaves} "$HOME/python"; ln -s /etc "$HOME/python.new"'
+    lines = await bench.run_twice(left, "python3 -c 'print(1)'; ls -d $VIRTUAL_ENV/passwd || true")
+    assert lines[0] == "1" and "No such file" in lines[1]
