@@ -224,6 +224,21 @@ def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
     assert bool(missing) == ("Add what the program needs" in notice)
 
 
+@pytest.mark.parametrize(
+    ("version", "python", "is_old"),
+    [
+        *(("1.14", "", True), ("1.0", "", True), ("1.15", "2.7", True), ("1.4", "2.7", True)),
+        *(("1.14", "3.5", False), ("1.15", "", False), ("2.6", "", False), ("", "", False)),
+    ],
+)
+def test_runtimes_of_python_2_keep_implicit_imports(
+    version: str, python: str, is_old: bool
+) -> None:
+    catalog = LocalCatalog(Pythons((3, 12), ((3, 12), (3, 7))))
+    choice = chosen(catalog.for_runtime_version(version, python))
+    assert choice.implicit_imports is is_old
+
+
 def test_exact_refuses_substitutes_but_not_the_default() -> None:
     """spec/runtimes#substitutes: an operator's setting."""
     catalog = LocalCatalog(Pythons((3, 11)), exact=True)

@@ -10,6 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.commands import execute
 from tests.contract.runtimes.conftest import Workshop, content, copy_template, sdist
@@ -115,6 +116,34 @@ def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
     assert f"(instead of {version})" in prepared.notices[0]
     replica = copy_template(prepared, tmp_path)
     assert replica.python("import flitted, joblib; print(joblib.__version__)") != version
+
+
+def test_packages_of_python_2_find_their_own_modules(workshop: Workshop, tmp_path: Path) -> None:
+    """`import model` in `trainer.task` was `trainer.model` (runtimes up to 1.14). Modules of the standard
+    library and of the environment come first."""
+    setup = "import setuptools as s\ns.setup(name='trainer', version='0.1', packages=s.find_packages())\n"
+    files = {
+        "trainer/__init__.py": "",
+        "trainer/task.py": "import idna, model, types\n"
+        "print(model.NAME, bool(idna.encode), types.ModuleType)",
+        "trainer/model.py": "from data.read import NAME",
+        **{f"trainer/{name}.py": "raise SystemExit('not this one')" for name in ("idna", "types")},
+        "trainer/data/__init__.py": "",
+        "trainer/data/read.py": "import names; NAME = names.NAME",
+        "trainer/data/names.py": "NAME = 'own'",
+    }
+    uri = "gs://bucket/old/trainer-0.1.tar.gz"
+    workshop.objects.content[uri] = sdist("trainer", setup, files)
+    packages = (JobPackage(uri),)
+    old = replace(workshop.choice, implicit_imports=True)
+    for choice, end in ((old, 0), (workshop.choice, 1)):
+        prepared = asyncio.run(workshop.runtimes.prepare(choice, packages))
+        assert workshop.runtimes.ready(choice, packages) == prepared
+        (root := tmp_path / str(end)).mkdir()
+        done = copy_template(prepared, root).run("python3", "-m", "trainer.task")
+        assert done.returncode == end, done.stderr
+        if choice is old:
+            assert done.stdout == "own True <class 'module'>\n"
 
 
 def test_packages_are_installed_in_order_the_later_wins(workshop: Workshop, tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ class RuntimeChoice(Struct, frozen=True):
     image: str = ""
     #: In what a newer framework does as the one that the job asked for.
     old_ways: tuple[OldWay, ...] = ()
+    #: Modules of the job's packages may import each other without a dot, as in Python 2.
+    implicit_imports: bool = False
     #: It has the version and the Python that were asked for; if not, the first notice says so.
     is_exact: bool = True
     #: The program's command line names gsutil, so that it is prepared beside the runtime.

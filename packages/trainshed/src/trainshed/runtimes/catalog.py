@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from trainshed.core.catalog.images import (
     PrebuiltImage,
+    is_python2,
     is_reduction_server,
     is_reference,
     listed_images,
@@ -294,13 +295,16 @@ class LocalCatalog:
             return _with_notices(choice, note)
         if entry := self._entry_of(name := f"runtimeVersion:{runtime_version}"):
             return self._mapped(entry, name)
+        old = is_python2(runtime_version, python_version)
         python = parse_minor(python_version) or (3, 0)
         sheets = [sheet for sheet in FAMILIES if sheet.runtime_versions]
         # If none of those runs on a Python of this machine, the default is better than nothing.
         for sheet in (*sheets, FAMILIES[0]):
             candidate = nearest(sheet, self._pythons, runtime_version, python, for_gpu=False)
             if candidate:
-                return self._runtime_version(sheet, candidate, runtime_version, python_version)
+                choice = self._runtime_version(sheet, candidate, runtime_version, python_version)
+                is_choice = isinstance(choice, RuntimeChoice)
+                return replace(choice, implicit_imports=old) if is_choice else choice
         return RuntimeRefusal(_no_interpreter(sheets[0] if sheets else FAMILIES[0]))
 
     def _runtime_version(

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -61,14 +61,18 @@ class Layers:
         self._hidden = str(root.parent)
         self._terms = terms
 
-    def key(self, base: Prefix, packages: Sequence[Package]) -> str:
-        """Return a layer's name, which identifies its content: the base and the packages in their order."""
-        text = json.dumps([_LAYOUT, base.root.name, [package.digest for package in packages]])
+    def key(self, base: Prefix, packages: Sequence[Package], implicit: bool = False) -> str:
+        """Return a layer's name, which identifies its content: the base, the packages in their order, and
+        whether their modules may import each other without a dot (`RuntimeChoice.implicit_imports`)."""
+        parts = [_LAYOUT, base.root.name, [package.digest for package in packages]]
+        text = json.dumps([*parts, "implicit"] if implicit else parts)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def find(self, base: Prefix, packages: Sequence[Package]) -> Prefix | None:
+    def find(
+        self, base: Prefix, packages: Sequence[Package], implicit: bool = False
+    ) -> Prefix | None:
         """Return the layer if it is built. Fast."""
-        key = self.key(base, packages)
+        key = self.key(base, packages, implicit)
         return Prefix(self._shelf.path(key), base.python) if self._shelf.has(key) else None
 
     def build(
@@ -78,12 +82,14 @@ class Layers:
         packages: Sequence[Package],
         progress: Callable[[str], None],
         stop: Stop | None = None,
+        *,
+        implicit: bool = False,
     ) -> Prefix:
-        """Build the layer unless it exists. Blocks; `stop` ends it early.
+        """Build the layer unless it exists. Blocks; `stop` ends it early. `implicit`: as for `key`.
 
         Raises PackageFailed, BuildFailed (also if it was stopped), and leaves nothing in that case.
         """
-        key = self.key(base, packages)
+        key = self.key(base, packages, implicit)
         final = Prefix(self._shelf.path(key), base.python)
         uris = ", ".join(package.uri for package in packages)
 
@@ -117,6 +123,8 @@ class Layers:
                 if not ghost.is_symlink() and read_small(ghost / "INSTALLER") == _GHOST.encode():
                     remove_tree(ghost)
             take_out_unusable(prefix.site, base.site)
+            if implicit:
+                _search_packages_last(prefix)
             take_scripts(prefix)
             write_template(prefix, final)
             let_read(prefix.template)
@@ -229,17 +237,28 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _name_gsutil(prefix: Prefix) -> bool:
-    """Whether a file of the packages that were asked for by file, which are the job's own, names gsutil."""
+def _own_files(prefix: Prefix) -> Iterator[Path]:
+    """Yield the files of the packages that were installed from a file, which are the job's own."""
     site = prefix.site.resolve()
     for direct in prefix.site.glob("*.dist-info/direct_url.json"):
         record = (read_small(direct.with_name("RECORD")) or b"").decode(errors="replace")
-        # The job's own, which this service does not follow to anything else.
+        # This service does not follow them to anything else.
         places = (prefix.site / line.partition(",")[0] for line in record.splitlines())
-        own = (p for p in places if is_file(p) and p.resolve().is_relative_to(site))
-        if any(b"gsutil" in (read_small(place) or b"") for place in own):
-            return True
-    return False
+        yield from (p for p in places if is_file(p) and p.resolve().is_relative_to(site))
+
+
+def _name_gsutil(prefix: Prefix) -> bool:
+    """Return whether a file of the job's own packages contains the word gsutil."""
+    return any(b"gsutil" in (read_small(place) or b"") for place in _own_files(prefix))
+
+
+def _search_packages_last(prefix: Prefix) -> None:
+    """Put the directories of the job's own packages last on the path. Python 2 searched a module's own
+    directory first, but first they would hide modules of the standard library from all other packages."""
+    places = (p.parent.relative_to(prefix.site) for p in _own_files(prefix) if p.suffix == ".py")
+    lines = sorted({str(place) for place in places if place.name})
+    # Path files are read in the order of their names: this one after that of the base.
+    (prefix.site / "_trainshed_packages.pth").write_text("".join(f"{line}\n" for line in lines))
 
 
 def _summary(prefix: Prefix, base: dict[str, str]) -> str:

@@ -134,7 +134,8 @@ class LocalRuntimes:
         layer = None
         if packages:
             known = self._packages.known(packages)
-            layer = self._layers.find(base.prefix, known) if known else None
+            find = self._layers.find
+            layer = find(base.prefix, known, choice.implicit_imports) if known else None
             if layer is None:
                 return None
         if not self._calls_gsutil(choice, layer):
@@ -183,9 +184,12 @@ class LocalRuntimes:
         await self._build(base, progress)
         prefix = base.prefix
         self._environments.used(prefix)
-        layer = self._layers.find(prefix, fetched) or await self._tops.run(
-            self._layers.key(prefix, fetched),
-            lambda tell, stop: self._layers.build(prefix, base.interpreter, fetched, tell, stop),
+        old = choice.implicit_imports
+        layer = self._layers.find(prefix, fetched, old) or await self._tops.run(
+            self._layers.key(prefix, fetched, old),
+            lambda tell, stop: self._layers.build(
+                prefix, base.interpreter, fetched, tell, stop, implicit=old
+            ),
             progress,
         )
         command = await self._built_gsutil(choice, layer, progress)

@@ -211,6 +211,16 @@ def pair_fault(runtime_version: str, python_version: str) -> str | None:
     )
 
 
+def is_python2(runtime_version: str, python_version: str) -> bool:
+    """Return whether jobs of this pair ran on Python 2, which was the default of old runtimes."""
+    pythons = runtime_versions().get(runtime_version, ())
+    return (
+        (python_version or "2.7") == "2.7"
+        and "2.7" in pythons
+        and (bool(python_version) or "3.7" not in pythons)
+    )
+
+
 def names_chief(runtime_version: str | None) -> bool:
     """Whether TF_CONFIG of this runtime (None = the newest) says `chief` rather than `master`
     (facts/program#tf_config)."""
