@@ -22,7 +22,7 @@ from trainshed.access.account_tokens import check_program, is_access_token, is_j
 from trainshed.access.book import AccessFile
 from trainshed.access.job_tokens import JobClaims, JobTokens
 from trainshed.access.policy import Grant, rights_of
-from trainshed.access.principals import Principal
+from trainshed.access.principals import Bearer, Principal
 from trainshed.access.strangers import SOURCE, SOURCE_HEADER
 from trainshed.access.tokens import TokenAuthority, token_in
 from trainshed.buckets.callers import (
@@ -33,8 +33,9 @@ from trainshed.buckets.callers import (
     reach_of,
     read_preamble,
 )
-from trainshed.buckets.errors import Unauthenticated, Unavailable
+from trainshed.buckets.errors import Forbidden, Unauthenticated, Unavailable
 from trainshed.buckets.notices import Notices
+from trainshed.buckets.signatures import Signature, verify
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
 from trainshed.eventloop.stream_line import StreamLine
@@ -191,6 +192,17 @@ class Authenticator:
                 f"{cause} `trainshed env` prints the addresses and the token of today."
             )
         return UNKNOWN
+
+    def verify(self, signature: Signature) -> Bearer:
+        """Returns for which account a signed URL speaks. Raises ExpiredToken, SignatureDoesNotMatch."""
+        return verify(signature, self._authority().book.keys.values(), time.time())
+
+    def signer(self, bearer: Bearer) -> Caller:
+        """Returns the account of a signed URL as of now. Raises Forbidden if it or its key is gone."""
+        try:
+            return caller_of(self._authority().recognise(bearer))
+        except UnknownToken as error:
+            raise Forbidden(str(error)) from None
 
     def check(self, program: JobClaims) -> None:
         """Raises Unauthenticated if the account as which a program runs was taken away, Unavailable."""

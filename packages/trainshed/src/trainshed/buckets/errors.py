@@ -56,6 +56,18 @@ class Held(Forbidden):
     code = "ObjectUnderActiveHold"
 
 
+class SignatureDoesNotMatch(Forbidden):
+    """A signed URL was changed, or the account has no such key."""
+
+    code = "SignatureDoesNotMatch"
+
+
+class ExpiredToken(InvalidRequest):
+    """A signed URL has expired."""
+
+    code = "ExpiredToken"
+
+
 class NotFound(BucketsError):
     """The bucket, object, generation or upload session does not exist."""
 

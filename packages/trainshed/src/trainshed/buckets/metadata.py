@@ -121,7 +121,7 @@ class Metadata:
         with self._notices.watch(caller.program) as event:
 
             async def change() -> None:
-                while _etag(current()) == _etag(before):
+                while _etag(current()) == _etag(before) and not self._notices.is_closed:
                     await event.wait()
                     event.clear()
 
@@ -130,6 +130,8 @@ class Metadata:
                     changing, _ = await first_of(change(), request.left())
                     if changing.cancelled():
                         raise Disconnected
+        if self._notices.is_closed:
+            return _refused(503, "The service is restarting. Send the request again.")
         return current()
 
     def _tree(self, caller: Caller) -> dict[str, Any]:

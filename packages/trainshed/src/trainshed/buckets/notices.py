@@ -16,6 +16,13 @@ class Notices:
     def __init__(self) -> None:
         self._open: dict[JobClaims, list[str]] = {}
         self._watching: dict[JobClaims, set[asyncio.Event]] = {}
+        #: The process ends, and nobody can wait any longer.
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        for program in list(self._watching):
+            self._wake(program)
 
     def of(self, program: JobClaims) -> list[str]:
         """Return the notices of a replica: "preempted", "maintenance"."""

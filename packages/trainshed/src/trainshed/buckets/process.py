@@ -64,7 +64,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
         tls.append(TlsListener(sockets["secure"], certificate))
         if setup.tls:
             tls.append(TlsListener(sockets["plain"], certificate, plain=True))
-    server = SecureServer(config, tls, groups)
+    server = SecureServer(config, tls, groups, notices.close)
 
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True

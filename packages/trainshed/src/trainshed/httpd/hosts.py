@@ -49,6 +49,14 @@ class Hosts(Struct, frozen=True):
             return self.knows(host)
         return ipaddress.ip_address(name).is_loopback or name in (*self.names, called)
 
+    def bucket_in(self, host: str) -> str:
+        """Returns BUCKET of a Host header `BUCKET.NAME` with one of the names, or with localhost; "" if it
+        is none."""
+        name = name_of(host)
+        owned = [] if name in self.names else ["localhost", *self.names]
+        cut = (name.removesuffix(f".{own}") for own in owned if not own.startswith(ANY))
+        return next((bucket for bucket in cut if bucket != name), "")
+
     def lets(self, origin: str, host: str) -> bool:
         """Whether a page of this origin may change something at the host that it called."""
         page = origin.partition("://")[2]

@@ -46,9 +46,15 @@ class SecureServer(Server):
     """uvicorn's server with additional listeners that speak TLS."""
 
     def __init__(
-        self, config: Config, tls: Sequence[TlsListener], groups: ConnectionGroups
+        self,
+        config: Config,
+        tls: Sequence[TlsListener],
+        groups: ConnectionGroups,
+        ending: Callable[[], None] = lambda: None,
     ) -> None:
+        """`ending`: called when the server begins to end, before it waits for requests in progress."""
         super().__init__(config)
+        self._ending = ending
         self._tls = tls
         self._groups = groups
 
@@ -60,6 +66,10 @@ class SecureServer(Server):
             # uvicorn closes it like its own servers, and waits for that.
             taking: Any = Acceptor(listener, self.made, self._groups.tcp)
             self.servers.append(taking)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ending()
+        await super().shutdown(sockets)
 
     def made(self) -> asyncio.Protocol:
         """Returns the protocol for a connection that was accepted by hand."""

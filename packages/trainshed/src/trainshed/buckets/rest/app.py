@@ -41,6 +41,7 @@ from trainshed.buckets.rest.upload_methods import upload
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.xml_methods import answer_xml
 from trainshed.buckets.settings import check_request
+from trainshed.buckets.signatures import is_signed, read_signature
 from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import (
@@ -93,19 +94,24 @@ class BucketsApp:
                 message = {**message, "headers": [*message.get("headers", ()), *GUARDS]}
             await send(message)
 
-        if fault := self._hosts.fault(scope):
+        request = Request(scope, receive)
+        host = request.headers.get("host", "") if is_signed(request.parameters) else ""
+        bucket = self._hosts.bucket_in(host)
+        if not bucket and (fault := self._hosts.fault(scope)):
             await refuse(scope, answered, fault)
         else:
-            call = self.begin(Request(scope, receive))
+            call = self.begin(request, bucket)
             await serve(call, self.answer, self.refuse, receive, answered)
 
-    def begin(self, request: Request) -> Call:
+    def begin(self, request: Request, bucket: str = "") -> Call:
+        """Returns a request as a call. `bucket`: the one in the host of a signed URL, if any."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(raw_path)
         request = request.at(path)
         if request.override():
             request.scope["method"] = "POST"  # No query is read from a body here.
-        target, source = parse_target(path), request.headers.get("x-goog-copy-source")
+        below = b"/%b%b" % (bucket.encode(), path if path != b"/" else b"") if bucket else path
+        target, source = parse_target(below), request.headers.get("x-goog-copy-source")
         if source and request.method == "PUT" and target.endpoint is Endpoint.XML:
             target = copied(target, source)
         return Call(
@@ -123,6 +129,14 @@ class BucketsApp:
     async def _caller(self, call: Call) -> Caller:
         """Returns who calls, as far as the listener is trusted. Raises Unauthenticated, Unavailable."""
         headers = call.request.headers
+        if call.is_signed:
+            return await self._signer(call)
+        if call.target.endpoint is Endpoint.XML and "upload_id" in call.query:
+            signer = await call.run(
+                call.sessions.signer, call.target.bucket, call.query["upload_id"]
+            )
+            if signer is not None:
+                return self._authenticator.signer(signer)
         match call.listener:
             case Listener.REPLICA:
                 return call.request.scope["state"][CALLER]
@@ -131,6 +145,31 @@ class BucketsApp:
                 return decode_caller(identity.encode("latin-1")) if identity else UNKNOWN
             case Listener.PORT:
                 return await self._authenticator.caller(headers.get("authorization"), call.key)
+
+    async def _signer(self, call: Call) -> Caller:
+        """Returns the account that has signed the request's URL. Once verified, the request may last longer
+        than the URL. Raises InvalidRequest, NotSupported, Forbidden, Unavailable."""
+        if call.signer is None:
+            if call.key:
+                raise InvalidRequest(
+                    "This signed URL contains the key of whoever made it, so it was not served. Delete that "
+                    "token (`trainshed tokens delete`), and sign for the address without /with/KEY: "
+                    'generate_signed_url(api_access_endpoint="http://HOST:PORT").'
+                )
+            if call.target.endpoint is not Endpoint.XML:
+                raise InvalidRequest(
+                    "A signed URL has the form http://HOST:PORT/BUCKET/OBJECT. Sign that path."
+                )
+            if call.listener is Listener.REPLICA:
+                # One of Google's own: the replica's endpoint passes it on.
+                await call.run(call.store.catalog.get, call.target.bucket)
+            request = call.request
+            call.signer = self._authenticator.verify(
+                read_signature(
+                    request.method, request.raw_path, request.parameters, request.scope["headers"]
+                )
+            )
+        return self._authenticator.signer(call.signer)
 
     async def _read_metadata(self, call: Call) -> Response | None:
         """Returns the answer to a program's request for metadata; None for any other request. Raises

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from trainshed.access.principals import Bearer
 from trainshed.buckets.authentication import Listener, Renewal
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.content import BLOCK, Staged
@@ -23,6 +24,7 @@ from trainshed.buckets.names import Endpoint, Target
 from trainshed.buckets.port import Conditions, ObjectRef, conditions_of, parse_number
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.views import error_view, xml_error
+from trainshed.buckets.signatures import is_signed
 from trainshed.core.names import project_number
 from trainshed.httpd.messages import CHALLENGE, Disconnected, Request, Response
 
@@ -90,6 +92,9 @@ class Call:
         self.key = key
         #: Set before a handler sees the call.
         self.caller = UNKNOWN
+        #: Whether it claims to be a signed URL's; `signer` is set once that is verified.
+        self.is_signed = is_signed(request.parameters)
+        self.signer: Bearer | None = None
         #: Whether it is a part of a batch, whose caller it then has.
         self.is_part = False
         scheme: str = request.scope.get("scheme", "http")

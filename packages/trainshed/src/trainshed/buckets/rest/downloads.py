@@ -120,6 +120,10 @@ def _headers(call: Call, record: ObjectRecord) -> dict[str, str]:
     for key, name in HEADERS.items():
         if fields.get(key):
             headers[name] = header_text(fields[key])
+    if call.is_signed:
+        for name in ("Content-Disposition", "Content-Type"):
+            if text := call.query.get(f"response-{name.lower()}"):
+                headers[name] = header_text(text)
     # The JSON API has them in the object's resource.
     own = record.metadata if call.target.endpoint is Endpoint.XML else {}
     for key, text in own.items():

@@ -9,11 +9,17 @@ from typing import Any
 
 from trainshed.buckets.content import Checksums, Staged, parse_goog_hash
 from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
+from trainshed.buckets.names import Endpoint
 from trainshed.buckets.port import Draft, ObjectRecord, read_digits
 from trainshed.buckets.rest.calls import Call, answer, json_answer, parse_json, with_header
 from trainshed.buckets.rest.multipart import MultipartReader
 from trainshed.buckets.rest.uploads import Committed, UploadSpec, UploadWriter
-from trainshed.buckets.rest.views import custom_metadata, editable_fields, object_view
+from trainshed.buckets.rest.views import (
+    custom_metadata,
+    editable_fields,
+    object_view,
+    record_headers,
+)
 from trainshed.buckets.settings import checked_object, holds_of
 from trainshed.httpd.messages import Disconnected, Response
 
@@ -24,11 +30,8 @@ async def upload(call: Call) -> Response:
     """`/upload/storage/v1/b/B/o`, by `uploadType` and `upload_id`."""
     method, kind = call.request.method, call.query.get("uploadType", "")
     if "upload_id" in call.query:
-        if method == "DELETE":
-            await call.run(call.sessions.cancel, call.target.bucket, call.query["upload_id"])
-            raise UploadCancelled("The upload was cancelled.")
-        if method in {"PUT", "POST"}:
-            return await _continue(call, call.query["upload_id"])
+        if method in {"PUT", "POST", "DELETE"}:
+            return await continue_upload(call)
     elif method == "POST":
         match kind:
             case "media":
@@ -121,7 +124,12 @@ async def _start(call: Call) -> Response:
     return with_header(response, "Location", location)
 
 
-async def _continue(call: Call, upload_id: str) -> Response:
+async def continue_upload(call: Call) -> Response:
+    """Continue a resumable upload, or cancel it."""
+    upload_id = call.query["upload_id"]
+    if call.request.method == "DELETE":
+        await call.run(call.sessions.cancel, call.target.bucket, upload_id)
+        raise UploadCancelled("The upload was cancelled.")
     session = await call.run(call.sessions.resume, call.target.bucket, upload_id)
     if isinstance(session, Committed):
         async for _ in call.blocks():
@@ -207,6 +215,8 @@ def _content_range(call: Call) -> tuple[int | None, int | None, bool]:
 
 
 def _finished(call: Call, spec: UploadSpec, record: ObjectRecord) -> Response:
+    if call.target.endpoint is Endpoint.XML:
+        return answer(headers=record_headers(record))
     return json_answer(object_view(call.base, spec.bucket, spec.name, record))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from trainshed.access.principals import Bearer
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
@@ -41,6 +42,9 @@ class UploadSpec(Struct, frozen=True):
     conditions: Conditions = ALWAYS
     total: int | None = None
     holds: tuple[str, ...] = ()
+    #: The account whose signed URL started it, and its key: whoever has the session's id continues it with
+    #: that account's rights. None = it has none.
+    signer: tuple[str, str | None] | None = None
 
     @property
     def ref(self) -> ObjectRef:
@@ -100,6 +104,11 @@ class UploadSessions:
             return committed
         writer.open(digest)
         return writer
+
+    def signer(self, bucket: str, upload_id: str) -> Bearer | None:
+        """Returns the account whose signed URL started a session; None if none did. Raises `NotFound`."""
+        signer = self._session(bucket, upload_id)[1].signer
+        return Bearer(*signer) if signer else None
 
     def directory_of(self, bucket: str, upload_id: str) -> Path:
         """Returns the directory of a session's files. Raises `NotFound`."""

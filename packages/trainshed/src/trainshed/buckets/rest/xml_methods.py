@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import starmap
 from typing import Final
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from msgspec import Struct
@@ -23,8 +24,9 @@ from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, parse_g
 from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported, Unavailable
 from trainshed.buckets.listing import behind, common_prefix, encode_token, list_page
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query, parse_number
-from trainshed.buckets.rest.calls import XML, Call, answer
+from trainshed.buckets.rest.calls import XML, Call, answer, with_header
 from trainshed.buckets.rest.downloads import download
+from trainshed.buckets.rest.upload_methods import continue_upload
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec
 from trainshed.buckets.rest.views import (
     custom_metadata,
@@ -70,10 +72,10 @@ async def answer_xml(call: Call) -> Response:
     match method, *names:
         case ["GET" | "HEAD"] | ["GET" | "HEAD", "generation"]:
             return await download(call)
-        case ["COPY"]:
-            return await _copy(call)
-        case ["PUT"]:
-            return await _put(call)
+        case ["PUT" | "COPY"]:
+            return await (_copy if method == "COPY" else _put)(call)
+        case ["PUT" | "DELETE", "upload_id"] | ["POST"]:
+            return await (continue_upload if names else _start)(call)
         case ["PUT", "partNumber", "uploadId"]:
             return await _put_part(call)
         case ["POST", "uploads"]:
@@ -184,6 +186,27 @@ async def _initiate(call: Call) -> Response:
     upload_id = await call.run(call.sessions.start, spec)
     inner = _elements(Bucket=bucket, Key=name, UploadId=upload_id)
     return _xml("InitiateMultipartUploadResult", _UPLOADED, inner)
+
+
+async def _start(call: Call) -> Response:
+    """Start a resumable upload. After a signed URL, the address in the answer is enough to continue it."""
+    if call.request.headers.get("x-goog-resumable") != "start":
+        raise _unsupported(call)
+    bucket, name = call.target.bucket, call.target.object
+    signer = (call.signer.email, call.signer.key) if call.signer is not None else None
+    spec = UploadSpec(
+        bucket,
+        name,
+        _properties(call),
+        _custom(call),
+        _expected(call),
+        call.conditions(),
+        signer=signer,
+    )
+    upload_id = await call.run(call.sessions.start, spec)
+    place = f"{call.base}/{bucket}/{quote(name, safe='/~')}?upload_id={upload_id}"
+    response = with_header(answer(status=201), "X-GUploader-UploadID", upload_id)
+    return with_header(response, "Location", place)
 
 
 async def _put_part(call: Call) -> Response:
