@@ -5,12 +5,17 @@ import importlib.machinery
 import os
 import subprocess
 import sys
+import unittest.mock
 import zlib
 from pathlib import Path
 
 import pytest
 
+from tests.caches import CACHE
+from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed_cluster.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
+from trainshed_cluster.remote.content.extensions import PYTHONS, Extensions
 from trainshed_cluster.remote.content.loader import UNFIT
 
 PYTHON = str(Path(sys.executable).resolve())
@@ -26,12 +31,13 @@ def _start(
     code: AgentCode,
     node: Path,
     *,
+    python: str = PYTHON,
     module: str = "quopri",
     document: bytes = b"=41=42",
     cut: int = 0,
 ) -> "subprocess.Popen[bytes]":
     """`module`: of the standard library, with a `main` that reads standard input."""
-    bootstrap = Bootstrap(code, PYTHON, str(node), module)
+    bootstrap = Bootstrap(code, python, str(node), module)
     argv, standard_input = bootstrap.argv, bootstrap.parcel(document)
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env={})
@@ -69,6 +75,41 @@ def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path)
     assert status == 1
     assert "ValueError: the agent's document cannot be read" in errors
     assert f"{tmp_path}/node/code/{code.digest}/trainshed_cluster/remote/agent_process.py" in errors
+
+
+def test_agents_run_by_every_supported_python(tmp_path: Path) -> None:
+    """With one archive for all of them, whatever the service's own version is."""
+    extensions = Extensions(CACHE, tmp_path / "extensions")
+    files = extensions.files()
+    if not files:
+        pytest.skip("NOT TESTED: agents by other versions of Python: there is no package index")
+    assert len(files) == len(PYTHONS) - 1
+    # What was fetched once is kept.
+    with unittest.mock.patch.object(Installer, "install", side_effect=AssertionError):
+        assert Extensions(CACHE, tmp_path / "extensions").files() == files
+    code = AgentCode.collect(files)
+    document = b"12\n" + zlib.compress(b"none")
+    known = {python.minor: python.executable for python in Interpreters().search()}
+    others = [path for version, path in known.items() if version >= (3, 11)]
+    for number, path in enumerate(others):
+        node = tmp_path / f"node{number}"
+        status, _, errors = _run(code, node, module=AGENT, document=document, python=str(path))
+        assert status == 1, errors
+        assert "ValueError: the agent's document cannot be read" in errors
+        assert f"{node}/code/{code.digest}/trainshed_cluster/remote/agent_process.py" in errors
+    if not others:
+        pytest.skip("NOT TESTED: agents by other versions of Python: none is installed")
+
+
+def test_without_a_package_index_agents_need_the_services_python(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with unittest.mock.patch.object(Installer, "install", side_effect=InstallFailed(("offline",))):
+        extensions = Extensions(CACHE, tmp_path)
+        assert extensions.files() == ()
+    assert "agents cannot run on nodes with Python 3.1" in caplog.text
+    assert len(caplog.records) == len(PYTHONS) - 1
+    assert AgentCode.collect(()) == AgentCode.collect()
 
 
 def test_an_agent_whose_document_broke_off_takes_nothing(code: AgentCode, tmp_path: Path) -> None:
@@ -116,7 +157,7 @@ def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Pat
     assert done.returncode == UNFIT
     stderr = done.stderr.decode()
     assert stderr.startswith(f"trainshed agent on {os.uname().nodename}: {PYTHON} is Python ")
-    assert f"({ours.decode()}), and the service runs Python" in stderr
+    assert f"({ours.decode()}), and the service sent code for {theirs.decode()} only" in stderr
     assert "set `python` of its engine" in stderr
     assert not (tmp_path / "node").exists()
 

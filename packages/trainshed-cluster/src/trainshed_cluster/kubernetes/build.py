@@ -10,6 +10,7 @@ from trainshed_cluster.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
 from trainshed_cluster.remote.awaited import AwaitedCluster
 from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstrap
+from trainshed_cluster.remote.content.extensions import Extensions
 from trainshed_cluster.remote.content.library import EVERYBODYS, Library
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.messages import AgentDocument
@@ -58,7 +59,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         # A node that is only silent is waited for (`look.node_state`).
         down_is_lost=True,
         agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
-        command=_command,
+        command=partial(_command, Extensions(context.cache, directory / "extensions")),
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
         read_image=settings.registries.read,
@@ -97,9 +98,9 @@ def _bootstrap(code: AgentCode) -> Bootstrap:
     return Bootstrap(code, PYTHON, _AGENTS, script=_SCRIPT)
 
 
-def _command(node: str) -> AgentCommand:
-    """Return how an agent is started. Blocks, the first time for half a second."""
-    made = _bootstrap(AgentCode.collect())
+def _command(extensions: Extensions, node: str) -> AgentCommand:
+    """Return how an agent is started. Blocks, the first time for seconds."""
+    made = _bootstrap(AgentCode.collect(extensions.files()))
     return AgentCommand(made.argv, made.parcel)
 
 

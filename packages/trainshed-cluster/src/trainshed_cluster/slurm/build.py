@@ -11,6 +11,7 @@ from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.remote.awaited import AwaitedCluster
 from trainshed_cluster.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
+from trainshed_cluster.remote.content.extensions import Extensions
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.engine import RemoteEngine
@@ -50,7 +51,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
         agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
-        command=_command(settings),
+        command=_command(settings, Extensions(context.cache, directory / "extensions")),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
         keep=settings.keep,
@@ -103,7 +104,7 @@ def _document(
     )
 
 
-def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
+def _command(settings: SlurmSettings, extensions: Extensions) -> Callable[[str], AgentCommand]:
     """Return how agents are started: from this package, where nodes see it; otherwise the code is sent along,
     which is read when the first agent is started."""
 
@@ -114,7 +115,7 @@ def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
             return module_command()
         # Without shared files all jobs run as the service's own user.
         python, directory = settings.python or "python3", node_directory(settings, None)
-        made = Bootstrap(AgentCode.collect(), python, directory)
+        made = Bootstrap(AgentCode.collect(extensions.files()), python, directory)
         return AgentCommand(made.argv, made.parcel)
 
     return command

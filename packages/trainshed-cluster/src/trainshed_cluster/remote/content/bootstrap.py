@@ -9,7 +9,6 @@ import io
 import json
 import os
 import stat
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,21 +38,27 @@ class AgentCode:
     archive: bytes
     #: Digest of the archive.
     digest: str
+    #: How the file names of extension modules end in the versions of Python that the code runs on.
+    suffixes: tuple[str, ...] = ()
 
     @staticmethod
     @cache
-    def collect() -> "AgentCode":
-        """Pack the code that this process runs. The first call blocks for half a second. Raises OSError."""
+    def collect(extensions: tuple[Path, ...] = ()) -> "AgentCode":
+        """Pack the code that this process runs. `extensions`: msgspec's extension modules for further
+        versions of Python. The first call blocks for half a second. Raises OSError."""
         out = io.BytesIO()
+        more = [(f"msgspec/{path.name}", path) for path in extensions]
         with tarfile.open(fileobj=out, mode="w") as tar:
-            for name, path in _files():
+            for name, path in sorted([*_files(), *more]):
                 content = path.read_bytes()
                 member = tarfile.TarInfo(name)
                 member.size, member.mtime = len(content), _TIME
                 member.mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
                 tar.addfile(member, io.BytesIO(content))
         archive = gzip.compress(out.getbuffer(), 9, mtime=_TIME)
-        return AgentCode(archive, hashlib.sha256(archive).hexdigest())
+        further = (path.name[path.name.index(".") :] for path in extensions)
+        suffixes = (importlib.machinery.EXTENSION_SUFFIXES[0], *further)
+        return AgentCode(archive, hashlib.sha256(archive).hexdigest(), suffixes)
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,7 @@ class Bootstrap:
                 "document": len(document),
                 "directory": self.directory,
                 "module": self.module,
-                "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-                "extensions": importlib.machinery.EXTENSION_SUFFIXES[0],
+                "extensions": self.code.suffixes,
             }
         ).encode()
         parts = (_sized(self._loader), _sized(header), document, self.code.archive)
@@ -99,7 +103,7 @@ def _sized(content: bytes) -> bytes:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """Yield (name in the archive, path) of each file, in order of names."""
+    """Yield (name in the archive, path) of each file."""
     root = Path(trainshed.__file__).parent
     files = [(f"trainshed/{path.name}", path) for path in root.glob("*.py")]
     for package in PACKAGES:
@@ -109,7 +113,7 @@ def _files() -> Iterator[tuple[str, Path]]:
         if spec is None or not spec.submodule_search_locations:
             raise FileNotFoundError(f"the package {library} is not installed as a directory")
         files += _below(Path(spec.submodule_search_locations[0]), library)
-    yield from sorted(files)
+    yield from files
 
 
 def _below(root: Path, name: str) -> Iterator[tuple[str, Path]]:

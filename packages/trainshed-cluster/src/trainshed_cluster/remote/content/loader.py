@@ -24,7 +24,7 @@ def load(stream: "IO[bytes]") -> None:
     """Read the rest of `stream`, unpack the code if needed, become the agent."""
     header = json.loads(stream.read(int(stream.read(8), 16)).decode())
     document = stream.read(header["document"])
-    _require_same_python(header)
+    _require_known_python(header)
     archive = stream.read(header["size"])
     try:
         if len(archive) < header["size"]:
@@ -46,18 +46,14 @@ def load(stream: "IO[bytes]") -> None:
     agent.main()
 
 
-def _require_same_python(header: "dict[str, Any]") -> None:
+def _require_known_python(header: "dict[str, Any]") -> None:
     ours = _imp.extension_suffixes()[0]
-    if ours != header["extensions"]:
+    if ours not in header["extensions"]:
         _give_up(
-            "%s is Python %d.%d (%s), and the service runs Python %s (%s): set `python` of its engine to a "
-            "command that starts such a Python on the nodes, or `shared = true` where they see the service's "
-            "files"
-            % (
-                (sys.executable,)
-                + sys.version_info[:2]
-                + (ours, header["python"], header["extensions"])
-            )
+            "%s is Python %d.%d (%s), and the service sent code for %s only: set `python` of its engine to "
+            "a command that starts such a Python on the nodes, or `shared = true` where they see the "
+            "service's files"
+            % ((sys.executable,) + sys.version_info[:2] + (ours, ", ".join(header["extensions"])))
         )
 
 

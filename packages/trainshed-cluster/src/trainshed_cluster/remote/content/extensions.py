@@ -1,0 +1,58 @@
+"""Fetches the extension module of msgspec for each version of Python that a node may have. Everything else
+that agents are sent runs on all of them."""
+
+import logging
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.port import BuildFailed, unheard
+
+log = logging.getLogger(__name__)
+
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+"""The versions that the service itself supports."""
+FETCH_TIMEOUT: Final = 10.0
+"""Seconds for one version. The first agent waits for all of them."""
+_MODULE: Final = "msgspec/_core.*.so"
+
+
+class Extensions:
+    """The extension modules for versions of Python other than the service's. `cache`: the service's.
+    `directory`: keeps the modules."""
+
+    def __init__(self, cache: Path, directory: Path) -> None:
+        self._installer = Installer(cache / "uv", limit_seconds=FETCH_TIMEOUT)
+        self._directory = directory / f"msgspec-{msgspec.__version__}"
+        self._lock = threading.Lock()
+        self._files: tuple[Path, ...] | None = None
+
+    def files(self) -> tuple[Path, ...]:
+        """Return the modules that are available. Blocks: the first call for a directory fetches them from
+        the package index."""
+        own = f"{sys.version_info.major}.{sys.version_info.minor}"
+        with self._lock:
+            if self._files is None:
+                some = [self._of(version) for version in PYTHONS if version != own]
+                self._files = tuple(path for paths in some for path in paths)
+            return self._files
+
+    def _of(self, version: str) -> list[Path]:
+        target, draft = self._directory / version, self._directory / f".{version}"
+        if not target.exists():
+            pin = f"msgspec=={msgspec.__version__}"
+            what = ("--python-version", version, "--only-binary", ":all:", "--no-deps", pin)
+            try:
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._installer.install(Path(sys.executable), draft, what, unheard)
+                draft.rename(target)
+            except (BuildFailed, InstallFailed, OSError) as failure:
+                log.warning(
+                    "agents cannot run on nodes with Python %s: %s was not fetched (%s)",
+                    *(version, pin, failure),
+                )
+        return list(target.glob(_MODULE))
