@@ -9,6 +9,7 @@ import pytest
 from tests.unit.jobs import SECOND
 from trainshed.cli.jobs.describe import timeline_lines
 from trainshed.cli.output import metered
+from trainshed.cli.resources import KINDS
 from trainshed.cli.text.moments import duration, gibibytes, moment, rfc3339, size
 from trainshed.cli.text.tables import Field, pairs, table_of, width
 from trainshed.serve.setting_types import parse_age, parse_size
@@ -132,3 +133,24 @@ def test_ages_and_sizes_that_are_kept() -> None:
     for text in ("0d", "30", "12m", "99999w"):
         with pytest.raises(ValueError, match="30d"):
             parse_age(text)
+
+
+def test_the_audit_fits_80_columns() -> None:
+    """Refusals have a column only if there are any."""
+    name = "projects/vision/locations/us-central1/customJobs/1234567890123"
+    entry = {
+        "time": "2026-11-02T03:04:05.678901Z",
+        "who": "ana.smith@corp.example",
+        "method": "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
+        "resource": name,
+        "detail": {"name": "resnet-50-imagenet"},
+        "answer": "OK",
+    }
+    quota = entry | {"method": "trainshed.v1.Quotas.Set", "answer": "PERMISSION_DENIED"}
+    for entries in ([entry], [entry, quota]):
+        lines = [*map(click.unstyle, table_of(KINDS["audit"].fields, entries, 80))]
+        titles, first, *_ = lines
+        assert max(map(len, lines)) <= 80
+        assert ("REFUSED" in titles) == (len(entries) == 2)
+        for part in ("ana.", "Create", "custom", "name"):
+            assert part in first

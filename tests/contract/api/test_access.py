@@ -215,7 +215,9 @@ async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shell
         (owner, "Set", "quota of cpus_n1_e2 in us-central1"),
     ]
     rows = await audit(house, "?project=p1")
-    assert [(row["resource"], row["detail"]) for row in rows][1:2] == [(name, {"secrets": "key"})]
+    assert [(row["resource"], row["detail"]) for row in rows][2:3] == [
+        (name, {"name": job["displayName"], "secrets": "key"})
+    ]
     assert rows[-1]["detail"] == {"before": "unlimited", "after": 8.0}
     assert "c2VjcmV0" not in json.dumps(rows)
 
@@ -236,7 +238,7 @@ async def test_who_tries_to_change_what_they_may_not_is_told_of_but_fills_no_dis
         ("GET", jobs, None),
     ):
         assert (await house.call(method, path, body, token=bo)).status == 403
-    rows = await audit(house, "?project=p1")
+    _, *rows = await audit(house, "?project=p1")  # The first one is the token.
     assert [row["method"].rpartition(".")[2] for row in rows] == [
         *("CreateCustomJob", "DeleteCustomJob", "UpdateProject", "Set")
     ]
@@ -246,7 +248,7 @@ async def test_who_tries_to_change_what_they_may_not_is_told_of_but_fills_no_dis
     assert max(len(house_content(house, row["seq"])) for row in rows) <= 368
     for _ in range(60):
         await house.call("POST", jobs, custom_job(), token=bo)
-    rows = await audit(house, "?project=p1")
+    _, *rows = await audit(house, "?project=p1")
     assert len(rows) == 50 and rows[-1]["detail"] == {"refusals": 50, "seconds": 86400.0}
     assert not rows[-2]["detail"] and "c2VjcmV0" not in json.dumps(rows)
 
@@ -272,7 +274,9 @@ async def test_the_record_is_a_chain_that_a_changed_row_breaks(house: Shelled) -
     for _ in range(2):
         await token_of(house)
     _, row = await house.store.access.audited(None, None, 10)
-    assert row.hash == chained(before, row.at, "", house_content(house, row.seq)), "400 days later"
+    assert row.hash == chained(before, row.at, "p1", house_content(house, row.seq)), (
+        "400 days later"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.studying import house_over
+from tests.contract.api.test_datasets import body as dataset_body
 from tests.unit.jobs import job as stored_job
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
@@ -188,3 +189,38 @@ async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:
     people = await house.call("POST", "/v2/entries:write", body)
     assert (people.status, people.error["status"]) == (400, "FAILED_PRECONDITION")
     assert len(house.written) == 1
+
+
+async def test_what_a_program_deletes_is_in_the_audit_with_its_job(house: House) -> None:
+    """docs/team.md#who-did-what."""
+    made = await asked(house, "POST", f"{LOCATION}/datasets", dataset_body())
+    assert made.status == 200, made.body
+    (dataset,) = (await house.result("GET", f"{LOCATION}/datasets"))["datasets"]
+    name = dataset["name"]
+    assert (await asked(house, "DELETE", f"/v1/{name}")).status == 200
+    entries = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
+    shown = [(e["who"], e["method"].rpartition(".")[2], e["detail"]["job"]) for e in entries]
+    assert shown == [(EMAIL, "DeleteDataset", "1"), (EMAIL, "CreateDataset", "1")]
+    assert entries[0]["resource"] == name
+
+
+async def test_refusals_of_a_program_are_in_the_audit(house: House) -> None:
+    name = await job(house, LOCATION)
+    denied(await asked(house, "DELETE", f"/v1/{name}"))
+    entry, *_ = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
+    assert (entry["who"], entry["answer"], entry["detail"]["job"]) == (
+        EMAIL,
+        "PERMISSION_DENIED",
+        "1",
+    )
+
+
+async def test_the_audit_names_jobs(house: House) -> None:
+    name = await job(house, LOCATION)
+    await house.call("POST", f"/v1/{name}:cancel", {})
+    entries = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
+    assert {e["detail"].get("name") for e in entries} == {custom_job()["displayName"]}
+    assert {e["method"].rpartition(".")[2] for e in entries} == {
+        "CreateCustomJob",
+        "CancelCustomJob",
+    }

@@ -106,6 +106,9 @@ async def test_a_tree_is_made_listed_and_deleted(house: House) -> None:
     assert (await house.result("GET", experiment))["description"] == "d"
     done = await house.result("DELETE", board)
     assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
+    entries = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"]
+    methods = [entry["method"].rpartition(".")[2] for entry in entries]
+    assert methods == ["DeleteTensorboard", "CreateTensorboard"]
     assert (await house.call("GET", run)).status == 404
     answer = await house.call("POST", f"{experiment}/runs?tensorboardRunId=x", {})
     assert answer.status == 404

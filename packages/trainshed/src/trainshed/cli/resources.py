@@ -201,6 +201,11 @@ def _moment(text: str) -> str:
     return local_moment(parse_moment(text)) if text else ""
 
 
+def _verb(method: str) -> str:
+    """Return `CreateCustomJob` of a public method's full name, and `Quotas.Set` of an own one."""
+    return ".".join(method.split(".")[-2 if method.startswith("trainshed.v1.") else -1 :])
+
+
 def _detail(detail: Mapping[str, str | float | list[str]]) -> str:
     return "; ".join(
         f"{key} {', '.join(value) if isinstance(value, list) else value}"
@@ -278,7 +283,8 @@ _SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
     "id": short,
     "collection": lambda name: "/".join(name.split("/")[-2:]),  # Such as `customJobs/7`.
     "schema": lambda uri: short(uri).removesuffix("_1.0.0.yaml").replace("_", " "),
-    "verb": lambda name: name.removeprefix("trainshed.v1.").removeprefix("google.cloud."),
+    "verb": _verb,
+    "refusal": lambda answer: "" if answer == "OK" else answer,
     "detail": _detail,
     "project": lambda project: "all" if project == "-" else project,
     "apis": lambda apis: " ".join(apis) or "scale tiers",

@@ -43,6 +43,13 @@ class AuditRecord(Struct, omit_defaults=True):
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
     #: The number of the answer's google.rpc code; 0 is OK: it was done.
     status: int = 0
+    #: The uid of the job whose program did it; None = a person or a service account did.
+    job: str | None = None
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What was changed and how, and by which job's program."""
+        return {"job": self.job, **self.detail} if self.job else self.detail
 
 
 class AuditRow(Struct, frozen=True):
@@ -63,6 +70,10 @@ class RecordedCall(Struct):
     record: AuditRecord
     project: str = ""
     is_stored: bool = False
+
+    def describe(self, **facts: object) -> None:
+        """Add to what was changed and how."""
+        self.record.detail = {**facts, **self.record.detail}
 
 
 _CALL: Final[ContextVar[RecordedCall | None]] = ContextVar("call", default=None)
@@ -93,10 +104,12 @@ def record_is_stored() -> None:
         call.is_stored = True
 
 
-def concerns(project: str, resource: str) -> None:
-    """Say what the call under way is about; it is known here better than where it was answered."""
+def concerns(project: str, resource: str) -> RecordedCall | None:
+    """Set what the call under way is about; it is known here better than where it was answered. Return the
+    call; None = its record is stored, or there is none."""
     if (call := under_way()) is not None:
         call.project, call.record.resource = project, resource
+    return call
 
 
 def chained(before: bytes, at: Nanos, project: str, content: bytes) -> bytes:

@@ -440,16 +440,16 @@ async def audited(
     resource: str = "",
 ) -> T:
     """Return the answer, with the call recorded with its first write; or after it, if it has written nothing
-    or lacks a right. `project` and `resource`: what it is about, as far as the request says so. What programs
-    of jobs do is told by the timelines of their jobs. Raises Unauthenticated if who calls has lost the right
-    meanwhile, as while the body was sent."""
+    or lacks a right. `project` and `resource`: what it is about, as far as the request says so. Raises
+    Unauthenticated if who calls has lost the right meanwhile, as while the body was sent."""
     services.access.renew(principal)
-    if principal.program is not None or not is_recorded(method):
+    if not is_recorded(method):
         return await answer()
     voucher = services.access.voucher(principal)
     by = voucher.by if isinstance(voucher, Bearer) else None
     acting_as = principal.email if by else None
-    record = AuditRecord(by or principal.email, method, resource, acting_as)
+    job = str(principal.program.job_uid) if principal.program is not None else None
+    record = AuditRecord(by or principal.email, method, resource, acting_as, job=job)
     with recording(call := RecordedCall(services.now(), record, project)):
         try:
             answered = await answer()

@@ -134,7 +134,7 @@ def audit_entry(row: AuditRow) -> Entry:
         "resourceName": record.resource,
         "authenticationInfo": by,
         "requestMetadata": {"callerIp": record.source or ""},
-        "metadata": dict(record.detail),
+        "metadata": dict(record.facts),
         "status": status,
     }
     source = Source(

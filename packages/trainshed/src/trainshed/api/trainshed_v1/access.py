@@ -110,7 +110,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     detail: dict[str, object] = {"for": email, "token": stored.id}
     if grant is not None:
         detail["added"] = [f"{role} in {project or 'all projects'}"]
-    await call.services.access.change(add, "", email, detail)
+    await call.services.access.change(add, project if grant else "", email, detail)
     return _issued(call, stored, token)
 
 
@@ -277,7 +277,7 @@ def _entry(row: AuditRow) -> records.AuditEntry:
         project=row.project,
         resource=row.record.resource,
         source=row.record.source or "",
-        detail=row.record.detail,
+        detail=row.record.facts,
         answer=StatusCode.of(row.record.status).name,
         hash=row.hash.hex(),
     )

@@ -1,5 +1,6 @@
 """The methods of the storage API on buckets: each takes a request and returns a resource."""
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view
 from trainshed.httpd.messages import Response
 
+_log = logging.getLogger(__name__)
 _MAX_RESULTS = 1000
 _PROJECT = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
 
@@ -53,10 +55,18 @@ async def bucket(call: Call) -> Response:
             )
         case "DELETE":
             await call.run(catalog.delete, name, call.conditions())
+            _log.warning("bucket %s was deleted by %s", name, _who(call))
             return Response(status=204)
         case method:
             raise NotSupported(f"{method} on a bucket is not supported.")
     return json_answer(_view(call, record))
+
+
+def _who(call: Call) -> str:
+    """Return who makes a call, for the service's log: the audit contains no changes of storage."""
+    program = call.caller.program
+    of_job = f" in a program of job {program.job_uid}" if program is not None else ""
+    return f"{call.caller.email}{of_job}"
 
 
 def _view(call: Call, record: BucketRecord) -> dict[str, Any]:
@@ -79,6 +89,7 @@ async def part(call: Call) -> Response:
             bindings, etag = _bindings(policy), str(policy.get("etag") or "")
             admit_policy(call.caller, bindings)
             record = await call.run(catalog.set_policy, call.target.bucket, bindings, etag)
+            _log.warning("policy of bucket %s was set by %s", call.target.bucket, _who(call))
             return json_answer(policy_view(record))
         case "GET", "iam/testPermissions":
             if call.caller.email is None:

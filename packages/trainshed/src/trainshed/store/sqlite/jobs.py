@@ -25,7 +25,7 @@ from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.store.audit import concerns
+from trainshed.store.audit import RecordedCall, concerns
 from trainshed.store.codec import (
     CANCEL,
     DETAILS,
@@ -147,7 +147,9 @@ class Intake(Port):
                 store(connection)
 
         if made:
-            concerns(made[0].job.name.project_id, str(made[0].job.name))
+            first = made[0].job
+            if (call := concerns(first.name.project_id, str(first.name))) is not None:
+                call.describe(name=first.display_name)
         await self._writer.run("create", work)
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
@@ -155,24 +157,26 @@ class Intake(Port):
         over)."""
         intent = CANCEL.encode(cancel)
 
+        call = concerns(name.project_id, str(name))
+
         def work(connection: sqlite3.Connection) -> JobUid:
-            uid = _live(connection, name, "there is nothing to cancel")
+            uid = _live(connection, name, "there is nothing to cancel", call)
             connection.execute(_SQL["append_cancel"], {"uid": uid, "intent": intent})
             return uid
 
-        concerns(name.project_id, str(name))
         return await self._writer.run("request_cancel", work)
 
     async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
         """Append a drill intent; several may wait. Raises NotFound, FailedPrecondition (already over)."""
         intent = DRILL.encode(DrillOrdered(drill))
 
+        call = concerns(name.project_id, str(name))
+
         def work(connection: sqlite3.Connection) -> JobUid:
-            uid = _live(connection, name, "order the drill for a job that runs or waits")
+            uid = _live(connection, name, "order the drill for a job that runs or waits", call)
             connection.execute(_SQL["append_drill"], {"uid": uid, "intent": intent})
             return uid
 
-        concerns(name.project_id, str(name))
         return await self._writer.run("order_drill", work)
 
     async def tell(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
@@ -194,8 +198,10 @@ class Intake(Port):
         Returns the job with its new labels. Raises NotFound, Aborted (etag differs)."""
         encoded = LABELS.encode(labels)
 
+        call = concerns(name.project_id, str(name))
+
         def work(connection: sqlite3.Connection) -> Work:
-            uid, _, _, current = _existing(connection, name)
+            uid, _, _, current = _existing(connection, name, call)
             if etag not in ("", current):
                 raise Aborted(
                     f"{name} changed since it was read (etag {etag!r} is now {current!r}); read it again "
@@ -210,7 +216,6 @@ class Intake(Port):
             put_labels(connection, work)
             return work
 
-        concerns(name.project_id, str(name))
         return await self._writer.run("replace_labels", work)
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
@@ -218,8 +223,10 @@ class Intake(Port):
         Raises NotFound, FailedPrecondition (it is still running, or its parent has not yet processed its
         end)."""
 
+        call = concerns(name.project_id, str(name))
+
         def work(connection: sqlite3.Connection) -> JobUid:
-            uid, _, is_live, _ = _existing(connection, name)
+            uid, _, is_live, _ = _existing(connection, name, call)
             if is_live:
                 # Not its state, because each API has its own name for that.
                 raise FailedPrecondition(
@@ -235,7 +242,6 @@ class Intake(Port):
             insert_operation(connection, operation)
             return uid
 
-        concerns(name.project_id, str(name))
         return await self._writer.run("delete_job", work)
 
     async def drain_node(self, drain: NodeDrain) -> None:
@@ -287,9 +293,11 @@ def _refuse_looser(key: QuotaKey, limit: float | None, person: str, most: float)
     )
 
 
-def _live(connection: sqlite3.Connection, name: JobName, advice: str) -> JobUid:
+def _live(
+    connection: sqlite3.Connection, name: JobName, advice: str, call: RecordedCall | None
+) -> JobUid:
     """Return the uid of a job that is not over. Raises NotFound, FailedPrecondition (already over)."""
-    uid, state, is_live, _ = _existing(connection, name)
+    uid, state, is_live, _ = _existing(connection, name, call)
     if not is_live:
         raise FailedPrecondition(f"{name} is already over ({state}); {advice}")
     return uid
@@ -313,12 +321,17 @@ def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
             assert_never(parent)
 
 
-def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, str, bool, str]:
-    """Return (uid, state, whether it is not over, etag). Raises NotFound."""
+def _existing(
+    connection: sqlite3.Connection, name: JobName, call: RecordedCall | None
+) -> tuple[JobUid, str, bool, str]:
+    """Return (uid, state, whether it is not over, etag). `call`: its audit record gets the display name.
+    Raises NotFound."""
     row = connection.execute(_SQL["job_by_name"], name_parameters(name)).fetchone()
     if row is None:
         raise missing(name)
-    uid, state, is_live, generation, labels_version = row
+    uid, state, is_live, generation, labels_version, display_name = row
+    if call is not None:
+        call.describe(name=display_name)
     return JobUid(uid), state, bool(is_live), etag(generation, labels_version)
 
 

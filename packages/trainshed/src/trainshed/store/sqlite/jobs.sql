@@ -1,5 +1,5 @@
 -- name: job_by_name
-SELECT jobs.uid, jobs.state, jobs.is_live, jobs.generation, jobs.labels_version
+SELECT jobs.uid, jobs.state, jobs.is_live, jobs.generation, jobs.labels_version, works.display_name
 FROM jobs JOIN works ON works.uid = jobs.uid
 WHERE jobs.uid = coalesce(
     (SELECT uid FROM jobs
