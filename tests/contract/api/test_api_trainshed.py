@@ -14,7 +14,12 @@ from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.trainshed_v1 import streams
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.lines import LogLine
@@ -165,6 +170,18 @@ async def test_the_timeline_and_the_failure_beside_the_error(house: House) -> No
         "advice": failure["advice"],
     }
     assert "os.makedirs" in failure["advice"]
+
+
+async def test_a_job_shows_the_warnings_of_its_replicas_once(house: House) -> None:
+    await started(house)
+    text = "there is a directory gs: in its working directory"
+    noted = [
+        ReplicaNoted(1, PRIMARY, 1, n, START, "storage_written_here", "WARNING", text)
+        for n in (1, 2)
+    ]
+    full = ReplicaNoted(1, PRIMARY, 1, 3, START, "disk_room_again", "INFO", "free again")
+    await house.happen(NAME, *noted, full)
+    assert (await house.result("GET", JOB))["warnings"] == [f"workerpool0-0: {text}"]
 
 
 async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> None:

@@ -170,6 +170,12 @@ def test_describe_says_how_to_open_a_shell(service: FakeService) -> None:
     assert "Shell" not in service.cli("jobs", "describe", "7").stdout
 
 
+def test_describe_shows_warnings_of_replicas(service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job(state="SUCCEEDED", warnings=["a is full", "b is full"]))
+    shown = service.cli("jobs", "describe", "7").stdout
+    assert "Warned   a is full\n         b is full\n" in shown
+
+
 def test_describe_says_why_a_job_waits(service: FakeService) -> None:
     """All that may be said of it: test_dry_run.py."""
     waiting = {"reason": "quota", "message": "needs 8 CPUs", "position": 1}

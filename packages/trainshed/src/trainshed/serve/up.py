@@ -227,6 +227,9 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
         f'Point clients at it:    eval "$(trainshed env{option})"\n'
         f"Stop it with its jobs:  trainshed down{option}"
     )
+    if not settings.port:
+        port = document["rest"].rpartition(":")[2]
+        say(f"The next start chooses another port. To keep it: trainshed up{option} --port {port}")
     if login := known_login():
         say(f"You are signed in at {login['url']}, where commands go: trainshed login --forget")
     if taken_over := document["taken_over"]:

@@ -32,6 +32,7 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket, normalize_email
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import Bound, read_bound
 from trainshed.core.works import Work
 from trainshed.store.port import PERSON, Column, Created, Either, Equal, Every, JobQuery, Labelled
@@ -225,7 +226,15 @@ async def describe(call: JsonCall) -> records.JobDescription:
         resource=await resource_of(call.services, look.work, etag),
         progress=progress or UNSET,
         tensorboard_uri=await link_if_any(call.services, call.principal, work) or UNSET,
+        warnings=await _warnings(call, work),
     )
+
+
+async def _warnings(call: JsonCall, work: Work) -> tuple[str, ...]:
+    """Return the warnings of the replicas of a job, or of a pipeline's job, each once."""
+    uid = work.job if isinstance(work, Pipeline) else work.uid
+    entries = await call.services.reader.timeline(uid) if uid else ()
+    return tuple(dict.fromkeys(e.message for e in entries if e.kind.endswith("_warning")))
 
 
 async def timeline(call: JsonCall) -> Timeline:

@@ -45,6 +45,7 @@ def description(
         ("Error", job.error_text),
         ("Code", str(job.error.code) if job.error else ""),
         ("Cause", "\n".join(_failure_lines(job.failure, job.error_text)) if job.failure else ""),
+        ("Warned", "\n".join(job.program.warnings or job.warnings)),
         ("Began", "\n".join(_beginnings(job.program.replicas or ()))),
         ("Left", "\n".join(_autopsy_lines(job.program))),
         ("Shell", "\n".join(_shell_lines(job.program))),

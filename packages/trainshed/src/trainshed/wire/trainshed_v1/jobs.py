@@ -340,6 +340,9 @@ class JobDescription(JobSummary, frozen=True):
     pages: Mapping[str, str] | UnsetType = UNSET
     #: Opens TensorBoard in a browser, if there are event files; not while the job is watched.
     tensorboard_uri: str | UnsetType = UNSET
+    #: Warnings of its replicas, each once: files that went to no bucket, a full disk, ranks. Empty while the
+    #: job is watched.
+    warnings: tuple[str, ...] = ()
     #: Of a tuning job.
     tuning: Tuning | UnsetType = UNSET
     #: Of a tuning job, ascending by number.
