@@ -81,7 +81,10 @@ async def nodes(visit: Visit) -> View:
     node_list = await visit.get(NodeList, "nodes", usage="true")
     running = await jobs_of(visit, state=HOLDING, limit=str(_NAMED))
     week = await usage_of_week(visit, "node")
-    shared = {"names": {job.name: job.display_name or job.job_id for job in running.jobs}}
+    shared = {
+        "names": {job.name: job.display_name or job.job_id for job in running.jobs},
+        "users": {job.name: job.user for job in running.jobs},
+    }
     parts = {
         f"node-{place}": Part(
             "_node.html",

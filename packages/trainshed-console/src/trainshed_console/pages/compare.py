@@ -143,16 +143,24 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
 
 
 def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:
-    lines: dict[str, dict[str, dict[float, float | str]]] = {}
+    curves: dict[str, dict[str, JobCurve]] = {}
     for job in jobs:
-        since = began(job.curves.values()) if by_time else None
         for name, curve in job.curves.items():
             if curve.count > 1 and curve.points:
-                values = {placed(point, since): point.value for point in curve.points}
-                lines.setdefault(name, {})[job.title] = values
-    label = "Time" if by_time else "Step"
-    names = [name for name in _measures(jobs) if name in lines][:_CHARTS]
-    return [Chart(name, curve_data(lines[name], label)) for name in names]
+                curves.setdefault(name, {})[job.title] = curve
+    since = {job.title: began(job.curves.values()) for job in jobs}
+    charts: list[Chart] = []
+    for name in [name for name in _measures(jobs) if name in curves][:_CHARTS]:
+        units = {curve.unit or "step" for curve in curves[name].values()}
+        # Epochs of one job and steps of another have only the time in common.
+        is_timed = by_time or len(units) > 1
+        # A job without this measure has an empty line, so that each job has one colour in all charts.
+        lines: dict[str, dict[float, float | str]] = {job.title: {} for job in jobs}
+        for title, curve in curves[name].items():
+            start = since[title] if is_timed else None
+            lines[title] = {placed(point, start): point.value for point in curve.points}
+        charts.append(Chart(name, curve_data(lines, "Time" if is_timed else units.pop().title())))
+    return charts
 
 
 def _code(pool: Pool, launch: Launch | None) -> dict[str, str]:

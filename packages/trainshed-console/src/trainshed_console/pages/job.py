@@ -316,6 +316,7 @@ def usage_data(used: Usage) -> str:
             "cpus": [point.cpus for point in replica.points],
             "memory": [point.memory_bytes for point in replica.points],
             "disk": [point.disk_bytes for point in replica.points],
+            "limits": {"cpus": replica.vcpus or None, "memory": replica.limit_bytes or None},
             "gpus": list(zip_longest(*(point.gpus for point in replica.points))),
         }
         for replica in used.replicas

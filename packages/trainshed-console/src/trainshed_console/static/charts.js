@@ -111,8 +111,8 @@ const parameterAxis = (label, isLog, names) => {
  * @typedef {object} Line
  * @property {string} name
  * @property {Value[]} values by the chart's places
- * @property {"points" | "steps" | "edge" | undefined} [form] "edge": it bounds the band around the line before,
- *   and the line after it has the other edge
+ * @property {"points" | "steps" | "edge" | "limit" | undefined} [form] "edge": it bounds the band around the line
+ *   before, and the line after it has the other edge; "limit": a dashed line without values of its own
  * @property {number} [tone] which colour of the palette it has; not set: that of its number
  */
 
@@ -171,16 +171,19 @@ const draw = (box, at, lines, look) => {
   const chart = new uPlot(
     {
       width: Math.max(box.clientWidth, 200),
-      // The stylesheet says how high the chart is, with its legend.
-      height: Math.max(box.clientHeight - 36, 160),
+      // The stylesheet sets the height with a legend of one line. A longer legend makes the box higher.
+      height: Math.max(Number.parseFloat(getComputedStyle(box).minHeight) - 36, 160) || 308,
       cursor: {
         y: false,
         points: { size: 6 },
+        // Lines that lie under others are seen when the cursor, or its name in the legend, selects them.
+        focus: { prox: lines.length > 1 ? 24 : -1 },
         ...(together && { sync: { key: together } }),
         ...(gapless && { dataIdx: nearest }),
       },
       hooks,
       legend: { live: true },
+      focus: { alpha: 0.2 },
       bands: bandsOf(lines),
       scales: { x: across.scale, y: scale },
       axes: [
@@ -256,9 +259,18 @@ const seriesOf = (lines, i, says, gapless, dotted) => {
     series.paths = () => null;
     series.points = { show: true, size: 6, fill: colourOf(tone) };
   }
+  // A line over an equal one is dashed, so that both colours are seen.
+  const text = JSON.stringify(lines[i].values);
+  const below = lines.slice(0, i).filter(({ values }) => JSON.stringify(values) === text).length;
+  if (below && !form) series.dash = [16 / (below + 1), (16 * below) / (below + 1)];
+  if (form === "limit") {
+    series.stroke = ink("--bad");
+    series.dash = [6, 4];
+    series.points = { show: false };
+  }
   if (form === "steps") series.paths = uPlot.paths.stepped?.({ align: 1 });
   // The palette has eight colours.
-  if (i >= 8) series.dash = [4, 3];
+  if (tone >= 8 && form !== "limit") series.dash = [4, 3];
   return series;
 };
 

@@ -33,6 +33,7 @@ const joined = (replicas, linesOf) => {
  * @property {Value[]} memory bytes
  * @property {Value[]} disk bytes
  * @property {Value[][]} gpus the busy share of each, 0 to 1
+ * @property {Record<string, number | null>} limits by the name of the chart
  */
 /** @type {Record<string, [(replica: Usage) => [string, Value[]][], (value: Value) => string]>} */
 const USES = {
@@ -42,6 +43,21 @@ const USES = {
   gpus: [({ task, gpus }) => gpus.map((busy, i) => [`${task} GPU ${i}`, busy]), share],
 };
 const MOST_REPLICAS = 16;
+
+/**
+ * Return the limits that a chart shows. A limit far above all values would press them flat, and is left out.
+ * @param {string} use
+ * @param {Usage[]} replicas
+ * @param {Line[]} lines
+ * @returns {{ name: string, form: "limit", limit: number }[]}
+ */
+const limitsOf = (use, replicas, lines) => {
+  const highest = Math.max(0, ...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
+  const limits = new Set(replicas.map(({ limits }) => limits[use] ?? 0));
+  return [...limits]
+    .filter((limit) => limit > 0 && highest > limit / 10)
+    .map((limit) => ({ name: limits.size > 1 ? `limit ${limit}` : "limit", form: "limit", limit }));
+};
 
 const drawUsage = () => {
   const data = pick("[data-usage-data]", HTMLElement)?.dataset.usageData;
@@ -53,6 +69,7 @@ const drawUsage = () => {
     const [at, lines] = joined(replicas, linesOf);
     const figure = box.closest("figure");
     if (figure) figure.hidden = use === "gpus" && !lines.length;
+    for (const line of limitsOf(use, replicas, lines)) lines.push({ ...line, values: at.map(() => line.limit) });
     if (at.length) draw(box, at, lines, { across: CLOCK_AXIS, says, fromZero: true });
     else if (!box.firstChild) box.textContent = "Nothing was recorded yet.";
   }
