@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from trainshed.serve.addresses import browsers_address
 from trainshed.serve.settings import Settings, SettingsError, load
-from trainshed.serve.up import command
+from trainshed.serve.up import close_directory, command
 
 
 @pytest.fixture(autouse=True)
@@ -238,3 +238,15 @@ def test_certificates_are_looked_for_where_the_service_was_started(
     settings = load(None, {"tls_cert": Path("a.pem"), "tls_key": Path("~/b.pem")})
     assert settings.tls_cert == str(tmp_path / "a.pem")
     assert settings.tls_key == str(tmp_path / "b.pem")
+
+
+def test_the_data_directory_is_closed_to_other_users_at_each_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files of programs in it belong to the service's user: set-user-id files, for example."""
+    for mode, text in ((0o755, "mode 755"), (0o701, "mode 701"), (0o700, "")):
+        tmp_path.chmod(mode)
+        close_directory(tmp_path)
+        assert tmp_path.stat().st_mode & 0o777 == 0o700
+        printed = capsys.readouterr().err
+        assert text in printed and bool(printed) == bool(text)

@@ -1,8 +1,10 @@
 """What a program sees of the machine: disks below what is shown to it, on every kernel, and its devices."""
 
 import ctypes
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -55,6 +57,57 @@ def test_disks_below_what_is_shown_are_shown(seen: Place, small_disk: Path) -> N
     program += f"print(json.dumps([names for _, names, _ in os.walk({str(small_disk)!r})]))"
     hidden = [str(small_disk.parents[1]), str(small_disk / "data")]
     assert said(seen, program, read_only=shown, hidden=hidden) == [["data"], []]
+
+
+KEEPS_BITS = """
+import ctypes, json, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    return 0 if libc.syscall(*arguments) >= 0 else ctypes.get_errno()
+def tried(do, *arguments, **options):
+    try:
+        do(*arguments, **options)
+    except OSError as error:
+        return error.errno
+place = "/gcs/bucket/program"
+open(place, "w").close()
+handle, directory = os.open(place, os.O_RDWR), os.open("/gcs/bucket", os.O_RDONLY)
+made = os.O_CREAT | os.O_WRONLY
+how = struct.pack("QQQ", made, 0o4755, 0)
+capable = struct.pack("<IIIII", 0x2000001, 1 << 7, 0, 0, 0)
+refused = [
+    *(tried(os.chmod, place, 0o4755), tried(os.fchmod, handle, 0o6755)),
+    *(tried(os.chmod, "program", 0o4755, dir_fd=directory), call(452, -100, place.encode(), 0o4755, 0)),
+    *(tried(os.open, place + "1", made, 0o4755), tried(os.mknod, place + "2", 0o104755)),
+    *(call(437, -100, (place + "3").encode(), how, 24), tried(os.mknod, "4", 0o104755, dir_fd=directory)),
+    tried(os.setxattr, place, "security.capability", capable),
+]
+allowed = [
+    *(tried(os.chmod, place, 0o2755), tried(os.chmod, "/gcs/bucket", 0o1777)),
+    # Without O_CREAT a mode means nothing, whatever is in it.
+    *(call(2, place.encode(), os.O_RDONLY, 0o4755), call(257, -100, place.encode(), os.O_RDONLY, 0o4755)),
+]
+flags = os.statvfs("/gcs/bucket").f_flag
+safe = bool(flags & os.ST_NOSUID and flags & os.ST_NODEV and not flags & os.ST_RDONLY)
+print(json.dumps([refused, allowed, safe]))
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the call numbers are those of x86_64")
+def test_a_program_leaves_no_set_user_id_file_in_a_bucket(seen: Place, tmp_path: Path) -> None:
+    """It would be root's on the machine. File capabilities would be the machine's, too."""
+    bucket = tmp_path / "bucket"
+    bucket.mkdir(mode=0o777)
+    bucket.chmod(0o777)
+    fields = {"buckets": [("bucket", str(bucket))], "cluster_port": 23470}
+    refused, allowed, is_safe = said(seen, KEEPS_BITS, **fields)
+    *modes, capabilities = refused
+    no = errno.EPERM
+    # Old kernels have no fchmodat2; openat2 has its mode where a filter cannot read it.
+    assert modes == [no, no, no, no, no, no, errno.ENOSYS, no]
+    assert (capabilities == no) or seen.level == protocol.LEVEL_ROOT
+    assert (allowed, is_safe) == ([None, None, 0, 0], True)
+    assert not [path for path in bucket.iterdir() if path.stat().st_mode & stat.S_ISUID]
 
 
 OLD_KERNEL = """

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -113,6 +114,7 @@ def command(
     os.umask(0o077)
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        close_directory(settings.data)
     except OSError as failure:
         raise click.ClickException(
             f"The data directory {settings.data} cannot be made: {failure.strerror}. "
@@ -160,6 +162,23 @@ def command(
         if isinstance(failure, (LevelUnavailable, FailedPrecondition, Unavailable)):
             raise click.ClickException(str(failure)) from None
         raise
+
+
+def close_directory(data: Path) -> None:
+    """Close the data directory to other users. Files of programs in it, in buckets for example, belong to the
+    user of the service."""
+    mode = stat.S_IMODE(data.stat().st_mode)
+    if not mode & 0o077:
+        return
+    try:
+        data.chmod(0o700)
+    except OSError as failure:
+        why = f"and cannot be closed: {failure.strerror}. Run chmod 700 {data} as its owner."
+    else:
+        why = "and is closed to them now (mode 700)."
+    click.echo(
+        f"The data directory {data} was open to other users (mode {mode:o}), {why}", err=True
+    )
 
 
 def _running(data: Path) -> str | None:

@@ -1,11 +1,13 @@
 """Filters a replica's system calls: the shim is asked about some, and those that would bypass the question
 are refused.
 
-The shim is asked about bind and connect (`socket_calls`). Some calls are refused as by a kernel without them,
-for which libraries are prepared: io_uring, whose requests are no system calls; x32 numbers; bind by the calls
-of 32-bit programs, which otherwise run; MPTCP and SMC sockets, which can take TCP ports unseen by Landlock.
-Landlock, if the kernel has it for the network (Linux 6.7), then forbids every TCP bind that the kernel would
-make itself, so that changing an argument after the check is useless. Runs on Python 3.6.
+The shim is asked about bind and connect (`socket_calls`). Some calls are refused as by a kernel without
+them, for which libraries are prepared: io_uring, whose requests are no system calls; x32 numbers; bind by
+the calls of 32-bit programs, which otherwise run; MPTCP and SMC sockets, which can take TCP ports unseen by
+Landlock. Calls that would set a file's set-user-id bit are refused, but to programs of an image: what a
+program leaves in buckets belongs to the service's user. Landlock, if the kernel has it for the network
+(Linux 6.7), then forbids every TCP bind that the kernel would make itself, so that changing an argument
+after the check is useless. Runs on Python 3.6.
 """
 
 import ctypes
@@ -32,6 +34,29 @@ _SHORT_MACHINES = {
     "x86_64": (0x40000003, {BIND: 361, "socket": 359, "socketcall": 102}),
     "aarch64": (0x40000028, {BIND: 282, "socket": 281}),
 }
+# By architecture: calls with the mode of a file, the number of that argument, and the number of the argument
+# with the flags by which files are made, if any.
+_MODES: "dict[int, tuple[tuple[int, int, int | None], ...]]" = {
+    # open, creat, openat; chmod, fchmod, fchmodat; mknod, mknodat
+    0xC000003E: (
+        *((2, 2, 1), (85, 1, None), (257, 3, 2), (90, 1, None), (91, 1, None), (268, 2, None)),
+        *((133, 1, None), (259, 2, None)),
+    ),
+    0xC00000B7: ((56, 3, 2), (52, 1, None), (53, 2, None), (33, 2, None)),
+    0x40000003: (
+        *((5, 2, 1), (8, 1, None), (295, 3, 2), (15, 1, None), (94, 1, None), (306, 2, None)),
+        *((14, 1, None), (297, 2, None)),
+    ),
+    0x40000028: (
+        *((5, 2, 1), (8, 1, None), (322, 3, 2), (15, 1, None), (94, 1, None), (333, 2, None)),
+        *((14, 1, None), (324, 2, None)),
+    ),
+}
+_OPENAT2, _FCHMODAT2 = 437, 452
+"""By the same numbers everywhere. The first has its mode in memory, which filters cannot read."""
+_CREATES = 0o100 | 0o20000000
+"""O_CREAT and the bit of O_TMPFILE: without them a mode means nothing."""
+_SET_USER_ID = 0o4000
 _X32 = 0x40000000
 """Numbers from here on are those of x32 programs."""
 _IO_URING = (425, 426, 427)
@@ -43,7 +68,7 @@ _PIDFD_GETFD = 438
 
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 8, 32
 _ALLOW, _ASK, _REFUSE = 0x7FFF0000, 0x7FC00000, 0x00050000
-_LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _AT_NUMBER, _AT_ARCHITECTURE, _AT_FAMILY, _AT_PROTOCOL = 0, 4, 16, 32
 
 
@@ -58,13 +83,14 @@ def is_known() -> bool:
     return _MACHINE in _MACHINES
 
 
-def install(*, connect: bool) -> int:
+def install(*, connect: bool, set_user_id: bool = False) -> int:
     """Filter the calls of this process and all its descendants. `connect`: ask about that call as well.
-    Returns the handle on which questions arrive; -1 on unsupported machines. Raises OSError."""
+    `set_user_id`: files may get that bit. Returns the handle on which questions arrive; -1 on unsupported
+    machines. Raises OSError."""
     if not is_known():
         return -1
     seccomp = _MACHINES[_MACHINE][1]["seccomp"]
-    code = _code(connect)
+    code = _code(connect, set_user_id)
     described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(code))
     try:
         # Otherwise a signal would repeat the call; older kernels do not have this flag.
@@ -80,16 +106,17 @@ def install(*, connect: bool) -> int:
 
 
 @lru_cache(maxsize=None)
-def _code(connect: bool) -> "ctypes.Array[ctypes.c_char]":
-    code = _assembled(_steps(_MACHINE, connect=connect))
+def _code(connect: bool, set_user_id: bool) -> "ctypes.Array[ctypes.c_char]":
+    code = _assembled(_steps(_MACHINE, connect=connect, set_user_id=set_user_id))
     return ctypes.create_string_buffer(code, len(code))
 
 
 def prepare() -> None:
     """Prepare what `install` needs, for all processes that this one will fork."""
     if is_known():
-        _code(False)
-        _code(True)
+        for connect in (False, True):
+            _code(connect, False)
+            _code(connect, True)
         can_take_part()
 
 
@@ -127,7 +154,7 @@ def _forbid_bind() -> None:
         return  # This kernel does not support it.
 
 
-def _steps(machine: str, *, connect: bool) -> "list[Step]":
+def _steps(machine: str, *, connect: bool, set_user_id: bool) -> "list[Step]":
     """Return the steps by which a call is judged, in order; names are jump targets."""
     architecture, numbers = _MACHINES[machine]
     short, short_numbers = _SHORT_MACHINES[machine]
@@ -141,11 +168,15 @@ def _steps(machine: str, *, connect: bool) -> "list[Step]":
     ]
     if connect:
         steps.append((_IF_EQUAL, numbers[CONNECT], "ask", ""))
-    steps += _common(numbers["socket"])
+    steps += _common(numbers["socket"], () if set_user_id else _MODES[architecture])
     steps += ["short", (_LOAD, _AT_NUMBER), (_IF_EQUAL, short_numbers[BIND], "missing", "")]
     if "socketcall" in short_numbers:
         steps.append((_IF_EQUAL, short_numbers["socketcall"], "missing", ""))
-    steps += _common(short_numbers["socket"])
+    steps += _common(short_numbers["socket"], () if set_user_id else _MODES[short])
+    for at in (1, 2, 3):
+        flags = [(_LOAD, _argument(at - 1)), (_IF_ANY, _CREATES, "", "allow")]
+        modes = [(_LOAD, _argument(at)), (_IF_ANY, _SET_USER_ID, "denied", "allow")]
+        steps += ["creates %d" % at, *flags, "mode %d" % at, *modes]
     steps += [
         "socket",
         (_LOAD, _AT_FAMILY),
@@ -156,6 +187,7 @@ def _steps(machine: str, *, connect: bool) -> "list[Step]":
     answers = {
         "ask": _ASK,
         "missing": _REFUSE | errno.ENOSYS,
+        "denied": _REFUSE | errno.EPERM,
         "no family": _REFUSE | errno.EAFNOSUPPORT,
         "no protocol": _REFUSE | errno.EPROTONOSUPPORT,
         "allow": _ALLOW,
@@ -165,8 +197,18 @@ def _steps(machine: str, *, connect: bool) -> "list[Step]":
     return steps
 
 
-def _common(socket_number: int) -> "list[Step]":
+def _argument(number: int) -> int:
+    """Return the place of the lower half of a call's argument, from 0 on."""
+    return 16 + 8 * number
+
+
+def _common(socket_number: int, modes: "tuple[tuple[int, int, int | None], ...]") -> "list[Step]":
     steps: "list[Step]" = [(_IF_EQUAL, number, "missing", "") for number in _IO_URING]
+    if modes:
+        steps += [(_IF_EQUAL, _OPENAT2, "missing", ""), (_IF_EQUAL, _FCHMODAT2, "mode 2", "")]
+    for call, at, flags in modes:
+        label = "mode %d" if flags is None else "creates %d"
+        steps.append((_IF_EQUAL, call, label % at, ""))
     steps.append((_IF_EQUAL, socket_number, "socket", "allow"))
     return steps
 

@@ -59,5 +59,5 @@ def drop(level: str, owner: int | None, in_image: bool) -> None:
         return
     if os.geteuid() == 0:
         # Its programs are root of the namespace that owns the mounts, and could undo them.
-        users.drop_capabilities()
+        users.drop_capabilities(in_image=in_image)
     kernel.forbid_inspection()

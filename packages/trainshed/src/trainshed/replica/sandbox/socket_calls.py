@@ -55,14 +55,15 @@ _LONGEST_ADDRESS = 128
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
-def be_asked(shim: socket.socket, network: protocol.Network) -> bool | None:
+def be_asked(shim: socket.socket, network: protocol.Network, *, in_image: bool) -> bool | None:
     """Have the shim make some calls in the program's place, if any need it and the kernel supports that.
+    `in_image`: the program may make set-user-id files, as installers of an image's packages do.
     Returns whether connect is among them, None = no call is made in its place."""
     connects = bool(network.certificate)
     if not (network.cluster_port or connects):
         return None
     try:
-        hand_over(shim, call_filter.install(connect=connects))
+        hand_over(shim, call_filter.install(connect=connects, set_user_id=in_image))
     except OSError:
         return None
     return connects

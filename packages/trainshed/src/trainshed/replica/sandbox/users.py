@@ -26,9 +26,10 @@ _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
 
 # The capabilities of root that harmless programs use: owners and modes of files, other users, low ports.
-# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD,
-# SETFCAP
-_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 31)
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD
+_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27)
+# SETFCAP: package managers in images need it. Capabilities of a file in a bucket would be the machine's.
+_IN_IMAGES = (*_CAPABILITIES, 31)
 
 
 class Users:
@@ -142,9 +143,9 @@ def enter(handle: int) -> None:
     os.setresuid(0, 0, 0)
 
 
-def drop_capabilities() -> None:
+def drop_capabilities(*, in_image: bool = False) -> None:
     """Leave programs of a root that is none outside what they may need."""
-    kernel.keep_capabilities(_CAPABILITIES)
+    kernel.keep_capabilities(_IN_IMAGES if in_image else _CAPABILITIES)
 
 
 def have_programs_capabilities() -> None:

@@ -338,6 +338,7 @@ class View:
         for handle in around.values():
             os.close(handle)
         kernel.make_read_only(gcs)
+        kernel.make_safe(gcs)
 
     def _add_missing(self, targets: list[str]) -> None:
         """Make the directories that mounts need, even where the user may not create them."""

@@ -181,7 +181,8 @@ class _Beginning:
             user, group, _ = self._view.user
             for output in (self._program.output, self._program.errors):
                 os.fchown(output, first + user, first + group)
-        self._connects = socket_calls.be_asked(self._control, plan.network)
+        in_image = bool(isolation.image)
+        self._connects = socket_calls.be_asked(self._control, plan.network, in_image=in_image)
 
     def _fit_image(self) -> None:
         """Apply what the image's own files say: its user and that user's home directory."""
@@ -262,7 +263,7 @@ def enter(
         kernel.forbid_new_privileges()
     # What the shim forbids for itself would keep this process from its own files in /proc.
     kernel.allow_inspection()
-    socket_calls.be_asked(shim, plan.network)
+    socket_calls.be_asked(shim, plan.network, in_image=bool(plan.isolation.image))
     settle(plan, owner)
 
 

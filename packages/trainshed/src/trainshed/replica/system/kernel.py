@@ -151,12 +151,22 @@ def make_read_only(target: str, below: bool = False, kept: "Iterable[str]" = ())
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
-        _make_each_read_only(os.path.realpath(target), below, set(map(os.path.realpath, kept)))
+        _change_each(os.path.realpath(target), below, set(map(os.path.realpath, kept)), MS_RDONLY)
 
 
-def _make_each_read_only(target: str, below: bool, kept: "set[str]") -> None:
-    """As `make_read_only`, for Linux before 5.12. Mounts below that others cover, or that are closed to this
-    user, are left out: nobody can write through them. All paths are without links."""
+def make_safe(target: str) -> None:
+    """Ignore set-user-id bits and devices in the mount at `target` and in all below it. Raises OSError."""
+    try:
+        change_mount(target, flags=AT_RECURSIVE, added=MS_NOSUID | MS_NODEV)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        _change_each(os.path.realpath(target), True, set(), MS_NOSUID | MS_NODEV)
+
+
+def _change_each(target: str, below: bool, kept: "set[str]", flags: int) -> None:
+    """Add mount flags without mount_setattr, for Linux before 5.12. Mounts below that others cover, or that
+    are closed to this user, are left out: programs cannot reach them. All paths are without links."""
     places = [target]
     if below:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -170,7 +180,7 @@ def _make_each_read_only(target: str, below: bool, kept: "set[str]") -> None:
             continue
         try:
             locked = os.statvfs(place).f_flag & _LOCKED_FLAGS
-            mount(None, place, None, MS_REMOUNT | MS_BIND | MS_RDONLY | locked)
+            mount(None, place, None, MS_REMOUNT | MS_BIND | flags | locked)
         except OSError as error:
             hidden = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EINVAL)
             if place == target or error.errno not in hidden:
