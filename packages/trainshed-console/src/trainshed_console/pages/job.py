@@ -6,7 +6,6 @@ from bisect import bisect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from math import isfinite
-from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -238,6 +237,8 @@ async def _curve_charts(
 def folded(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
     """Return the median, the lowest and the highest of several lines. Places that lie near each other are
     taken together, so that most lines have some: what each has there counts by its mean."""
+    from statistics import fmean, median
+
     first, last = min(map(min, lines)), max(map(max, lines))
     # A replica that prints little does not coarsen the line of the others.
     count = sorted(map(len, lines))[len(lines) // 2]

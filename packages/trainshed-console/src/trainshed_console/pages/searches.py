@@ -5,7 +5,6 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
-from statistics import fmean
 from typing import Any, Final
 
 from msgspec import UNSET, Struct, field
@@ -190,6 +189,8 @@ def importance(shown: Sequence[Trial]) -> dict[str, float]:
 def _explained(ranks: Sequence[float], groups: Sequence[object]) -> tuple[float, list[float]]:
     """Return how much of the squares of ranks their groups explain more than chance makes groups do, and the
     mean of the group of each."""
+    from statistics import fmean
+
     members: dict[object, list[float]] = {}
     for rank, group in zip(ranks, groups, strict=True):
         members.setdefault(group, []).append(rank)

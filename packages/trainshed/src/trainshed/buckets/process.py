@@ -23,6 +23,7 @@ from trainshed.buckets.notices import Notices
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import joined
+from trainshed.eventloop.memory import settle
 from trainshed.httpd import connections
 from trainshed.httpd.protocol import ConnectionGroups, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
@@ -86,6 +87,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
 
 
 async def _run(server: SecureServer, listeners: list[socket.socket], parent: int) -> None:
+    settle()
     watching = joined(_watch_parent(server, parent))
     try:
         await server.serve(listeners)

@@ -1,1 +1,1 @@
-"""Runs tasks beside the event loop, logs and heals their failures."""
+"""Runs tasks beside the event loop, logs and heals their failures; settles memory after a start."""

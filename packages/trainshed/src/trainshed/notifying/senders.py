@@ -1,27 +1,28 @@
 """Sends notifications to the targets of the settings, each try in a thread of its own: to webhooks, signed as
 Standard Webhooks defines, and by mail.
 
-No redirect is followed, so that only the operator decides which hosts the service calls.
+No redirect is followed, so that only the operator decides which hosts the service calls. The libraries of
+HTTP and mail are imported by the threads that use them, because few services send notifications.
 """
 
 import asyncio
 import base64
 import hashlib
 import hmac
-import http.client
 import json
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from email.message import EmailMessage
-from email.utils import format_datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from trainshed.core.notifications import Target, mail_of
 from trainshed.notifying.targets import NotifyTable, NotSent, Smtp, key_of
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
 
 
 class Senders:
@@ -93,6 +94,8 @@ def signed(id_: str, at: int, body: bytes, secret: str | None) -> dict[str, str]
 def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext | None) -> None:
     """Post JSON. Raises NotSent unless the answer is 2xx. `context`: the authorities that TLS trusts; None =
     the system's."""
+    import http.client
+
     parts = urlsplit(url)
     assert parts.hostname is not None
     connection: http.client.HTTPConnection
@@ -121,10 +124,12 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
 
 def _mail(
     sender: str, to: Sequence[str], content: tuple[str, str], id_: str, at: int
-) -> EmailMessage:
+) -> "EmailMessage":
     """Make the mail. `content` is its subject and text, `at` its date in seconds since the epoch. `id_`
     is the same at each try, so that a receiver can recognise a mail that came twice."""
-    from email.headerregistry import Address  # Only here, as smtplib below: few services send mail.
+    from email.headerregistry import Address
+    from email.message import EmailMessage
+    from email.utils import format_datetime
 
     subject, text = content
     mail = EmailMessage()
@@ -138,7 +143,7 @@ def _mail(
     return mail
 
 
-def _hand_over(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> str | None:
+def _hand_over(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None) -> str | None:
     """Hand the mail to the server, over TLS unless the operator says otherwise. Return whom it does not take
     mail for, as a sentence goes on; None = it took all. Raises NotSent. `context`: the authorities that TLS
     trusts; None = the system's."""

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
-import gc
 import os
 import signal
 import socket
@@ -26,6 +24,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import Crew, joined
+from trainshed.eventloop.memory import settle
 from trainshed.httpd import connections
 from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
@@ -301,19 +300,3 @@ class _Server(SecureServer):
 def say(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-_THRESHOLDS = (20_000, 10, 10)
-"""With the default, 700, it would search the young objects twice for each submit, although nearly all of
-these are freed without it."""
-
-
-def settle() -> None:
-    """Turn the collector on, without the objects that are there: what was loaded stays, and need not be
-    searched again and again. Return the memory that importing and starting left behind."""
-    gc.freeze()
-    gc.set_threshold(*_THRESHOLDS)
-    gc.enable()
-    trimming = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trimming is not None:
-        trimming(0)

@@ -8,7 +8,6 @@ that cookie, and no page of the service is at this host.
 """
 
 from functools import partial
-from html import escape
 from typing import Final
 
 from trainshed.api.calls.errors import refusal
@@ -78,6 +77,8 @@ class PortSurface:
 
     def _refuse(self, call: Request, error: Exception) -> Response:
         """Return a page that says what is wrong and leads back."""
+        from html import escape  # Its tables of entities are large, and most services never refuse.
+
         if isinstance(error, NoAnswer):
             error = Unavailable(f"What listens there gives no answer: {error}.")
         refused = refusal(error, "trainshed_v1", f"{call.method} {call.raw_path}")

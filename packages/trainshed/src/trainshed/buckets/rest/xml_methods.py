@@ -13,9 +13,8 @@ gives the same answer.
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import starmap
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
-from xml.etree import ElementTree
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,6 +38,9 @@ from trainshed.buckets.rest.views import (
 from trainshed.buckets.settings import HEADERS
 from trainshed.buckets.transfers import copy
 from trainshed.httpd.messages import Response
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 _MAX_XML = 4 << 20
 """Bytes of a body; ten thousand parts take less than one MiB."""
@@ -239,6 +241,8 @@ def _parts(body: bytes) -> "list[Part]":
     if b"<!" in body or b"\0" in body:
         # No client sends declarations, and an entity may expand without end. UTF-16 could hide one.
         raise InvalidRequest("The list of parts has a declaration in it. Leave it out.")
+    from xml.etree import ElementTree  # Only here: few clients upload in parts.
+
     try:
         root = ElementTree.fromstring(body)
         return [_part(element) for element in root if _bare(element.tag) == "Part"]
@@ -246,7 +250,7 @@ def _parts(body: bytes) -> "list[Part]":
         raise InvalidRequest(f"The list of parts cannot be read: {error}. Correct it.") from error
 
 
-def _part(element: ElementTree.Element) -> "Part":
+def _part(element: "Element") -> "Part":
     fields = {_bare(child.tag): (child.text or "").strip() for child in element}
     return Part(int(fields.get("PartNumber", "")), fields.get("ETag"))
 
