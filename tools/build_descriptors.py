@@ -89,8 +89,9 @@ OPTION_FILES = frozenset(
     }
 )
 # Marked as output only in the protos, and yet what a client sends: measurements that it adds or
-# completes a trial with (spec/clients#surface, VizierService), trials that it creates itself, slices
-# of evaluations that it imports, and over gRPC the name of what it updates.
+# completes a trial with (spec/clients#surface, VizierService), trials that it creates itself, evaluations
+# and their slices that it imports, ids of blobs that it uploaded, and over gRPC the name of the resource
+# in an update.
 _NAMED_IN_UPDATES = (
     "Artifact",
     "Context",
@@ -103,6 +104,15 @@ _NAMED_IN_UPDATES = (
 )
 TAKEN_AS_INPUT = {
     **{f"google.cloud.aiplatform.v1.{resource}": {"name"} for resource in _NAMED_IN_UPDATES},
+    "google.cloud.aiplatform.v1.Attribution": {
+        "approximation_error",
+        "baseline_output_value",
+        "feature_attributions",
+        "instance_output_value",
+        "output_display_name",
+        "output_index",
+        "output_name",
+    },
     "google.cloud.aiplatform.v1.Measurement": {"elapsed_duration", "step_count", "metrics"},
     "google.cloud.aiplatform.v1.Measurement.Metric": {"metric_id", "value"},
     "google.cloud.aiplatform.v1.ModelEvaluationSlice": {
@@ -112,6 +122,8 @@ TAKEN_AS_INPUT = {
         "slice",
     },
     "google.cloud.aiplatform.v1.ModelEvaluationSlice.Slice": {"dimension", "slice_spec", "value"},
+    "google.cloud.aiplatform.v1.ModelExplanation": {"mean_attributions"},
+    "google.cloud.aiplatform.v1.TensorboardBlob": {"id"},
     "google.cloud.aiplatform.v1.Trial.Parameter": {"parameter_id", "value"},
     "google.cloud.aiplatform.v1.Trial": {
         "client_id",
@@ -122,6 +134,8 @@ TAKEN_AS_INPUT = {
         "state",
     },
 }
+STREAMS = frozenset({"ReadTensorboardBlobData", "TailLogEntries"})
+"""The methods with streams that are served."""
 # Reserved in the protos, and yet in the discovery document, which clients were made by: (name, number)
 # of repeated texts.
 STILL_SENT = {"google.logging.v2.ListLogEntriesRequest": ("project_ids", 1)}
@@ -218,8 +232,8 @@ def fetched(package: str, folder: Path) -> Path:
 
 
 def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """Drop every option but http routes, field behaviour, packing and map entries; and calls that stream,
-    since nothing here does."""
+    """Drop every option but http routes, field behaviour, packing and map entries; and methods with
+    streams except `STREAMS`."""
     file.ClearField("options")
     file.ClearField("source_code_info")
     file.ClearField("extension")
@@ -234,9 +248,13 @@ def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDesc
         reduce_enum(enum)
     for service in file.service:
         service.ClearField("options")
-        unary = [m for m in service.method if not (m.client_streaming or m.server_streaming)]
+        kept_methods = [
+            method
+            for method in service.method
+            if not (method.client_streaming or method.server_streaming) or method.name in STREAMS
+        ]
         del service.method[:]
-        service.method.extend(unary)
+        service.method.extend(kept_methods)
         for method in service.method:
             http = method.options.Extensions[HTTP]
             options = descriptor_pb2.MethodOptions()

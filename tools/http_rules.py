@@ -14,8 +14,9 @@ _HTTP: Any = annotations_pb2.http
 
 Binding = tuple[str, str, str]
 """The HTTP method, the template of the path, and which field of the request the body is."""
-Call = tuple[str, str, str, str, tuple[Binding, ...]]
-"""The full name of the service, the method's own, those of the request and of the response; its bindings."""
+Call = tuple[str, str, str, str, tuple[Binding, ...], bool]
+"""The full name of the service, the method's own, those of the request and of the response; its bindings;
+whether it returns a stream."""
 
 
 def calls_of(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> list[Call]:
@@ -26,7 +27,9 @@ def calls_of(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> list[Call]:
             method.name,
             method.input_type.removeprefix("."),
             method.output_type.removeprefix("."),
-            tuple(_bindings(method.options.Extensions[_HTTP])),
+            # REST has no requests that stream.
+            () if method.client_streaming else tuple(_bindings(method.options.Extensions[_HTTP])),
+            method.server_streaming,
         )
         for file in files
         for service in file.service

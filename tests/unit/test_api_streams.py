@@ -4,7 +4,7 @@ import asyncio
 
 from tests.sim import virtual
 from tests.sim.engine.clock import Clock
-from trainshed.api.trainshed_v1.streams import Pace
+from trainshed.api.calls.streams import Pace
 from trainshed.store.notices import Notices
 
 

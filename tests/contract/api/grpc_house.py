@@ -78,6 +78,8 @@ class GrpcHouse(House):
     ) -> Answer:
         raw, _, query = path.partition("?")
         matched = routes.match(method, raw.replace("/v1beta1/", "/v1/", 1))
+        if matched is None and (method, raw) == ("POST", "/v2/entries:tail"):
+            return await self._first_response(body, token)
         if matched is None:
             return await super().call(method, path, body, token=token, meanwhile=meanwhile, **more)
         route, variables = matched
@@ -99,6 +101,19 @@ class GrpcHouse(House):
             return _refused(error)
         response = pool.message_class(route.rpc.response).FromString(answer)
         return Answer(200, {}, wire_json.render(wire_json.to_public(response)))
+
+    async def _first_response(self, body: Any, token: str | None) -> Answer:
+        """The first response of a session that tails logs, which only gRPC has."""
+        request = wire_json.from_public("google.logging.v2.TailLogEntriesRequest", body)
+        try:
+            await self.send(
+                "/google.logging.v2.LoggingServiceV2/TailLogEntries",
+                request.SerializeToString(),
+                token=token,
+            )
+        except grpc.aio.AioRpcError as error:
+            return _refused(error)
+        return Answer(200, {}, b"{}")
 
 
 def status_of(error: Any) -> Any:

@@ -5,12 +5,13 @@ The test plays the controller: it moves jobs on with the real machine and commit
 
 import asyncio
 import hashlib
+import io
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from msgspec.structs import replace
 
@@ -89,6 +90,11 @@ class Buckets:
 
     def last_written(self, uri: str) -> int:
         return int("missing" not in uri)
+
+    def open(self, uri: str) -> BinaryIO:
+        if (content := self.contents.get(uri)) is None:
+            raise FileNotFoundError(uri)
+        return io.BytesIO(content.encode())
 
     def digest(self, uri: str, limit: Bytes) -> ContentDigest:
         """Every package contains its own URI, unless a test says what it contains."""

@@ -1,6 +1,7 @@
 """Logging v2 `entries:list` over real log files and timelines (facts/packaging#endpoints,
 spec/clients#log-pages, spec/logs#lines)."""
 
+import json
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -235,3 +236,56 @@ async def test_a_filter_that_lets_others_pass_lists_the_lines_of_jobs(
     house.write_log(1000, "workerpool0-0", (START + 9 * SECOND, "cloudaudit.googleapis.com"))
     shown = (await entries(house, filter_)).json["entries"]
     assert {"protoPayload" in entry for entry in shown} == {is_of_audit}
+
+
+async def test_special_fields_of_structured_lines(house: House) -> None:
+    """facts/packaging#structured-logs."""
+    await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+    google = "logging.googleapis.com/"
+    lines = [
+        {
+            "message": "one",
+            f"{google}labels": {"run": "7", "ml.googleapis.com/job_id": "another"},
+            f"{google}trace": "projects/p/traces/1",
+            f"{google}insertId": "mine",
+            "httpRequest": {"status": 404},
+        },
+        {"message": {"nested": {"a": 1}}, "x": 2},
+        {"message": "three", f"{google}sourceLocation": {"file": "a.py", "line": "12"}, "y": 3},
+    ]
+    texts_ = [json.dumps(line) for line in lines]
+    stamped = ((START + n * SECOND, text) for n, text in enumerate(texts_, 1))
+    house.write_log(1000, "workerpool0-0", *stamped)
+    house.clock = START + 60 * SECOND
+    shown = 'resource.labels.task_name="workerpool0-0"'
+    one, two, three = (await entries(house, shown)).json["entries"]
+    assert one["textPayload"] == "one"
+    assert (one["labels"]["run"], one["labels"]["ml.googleapis.com/job_id"]) == ("7", "1000")
+    assert (one["trace"], one["insertId"]) == ("projects/p/traces/1", "mine")
+    assert one["httpRequest"] == {"status": 404}
+    assert two["jsonPayload"] == {"message": {"nested": {"a": 1}}, "x": 2}
+    assert three["sourceLocation"] == {"file": "a.py", "line": "12"}
+    assert three["jsonPayload"] == {"message": "three", "y": 3}
+    for filter_, expected in {
+        'labels.run="7"': ["mine"],
+        'trace="projects/p/traces/1"': ["mine"],
+        "httpRequest.status>=400": ["mine"],
+        'http_request.status="404"': ["mine"],
+        "sourceLocation.line>10": [three["insertId"]],
+        'source_location.file:"a.py"': [three["insertId"]],
+        'insertId="mine"': ["mine"],
+        "jsonPayload.message.nested.a=1": [two["insertId"]],
+    }.items():
+        found = (await entries(house, f"{shown} AND {filter_}")).json.get("entries", [])
+        assert [entry["insertId"] for entry in found] == expected, filter_
+
+
+async def test_service_lines_have_the_state_of_an_ml_job(house: House) -> None:
+    await house.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="job_1"))
+    house.clock = START + 60 * SECOND
+    over = ReplicaExited(1, PRIMARY, 1, exited(0, ended=house.clock))
+    await house.run("projects/p1/jobs/job_1", over, at=START)
+    house.clock += 60 * SECOND
+    answer = await entries(house, 'labels."ml.googleapis.com/endpoint"=""')
+    states = [entry["labels"]["ml.googleapis.com/job_state"] for entry in answer.json["entries"]]
+    assert list(dict.fromkeys(states)) == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.contract.api.house import LOCATION, SECOND, SETTINGS, START, House, Lines
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
-from trainshed.api.trainshed_v1 import streams
+from trainshed.api.calls import streams
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import (
     ReplicaExited,

@@ -16,6 +16,7 @@ import pytest
 from tests.commands import execute
 from tests.contract.api.house import House
 from trainshed.access import strangers
+from trainshed.api import grpc as grpc_module
 from trainshed.api.grpc import GrpcServer, Identity
 from trainshed.core.errors import Unavailable
 from trainshed.replica.system.listening import hold_tcp
@@ -128,3 +129,40 @@ async def test_a_crowd_at_one_port_shuts_nobody_out_of_the_other(serving: Servin
     # The ends of the crowd reach the port in their time.
     await asyncio.wait_for((calm := grpc.aio.insecure_channel(serving.plain)).channel_ready(), 60)
     assert await serving.call(calm) == b""
+
+
+async def test_the_end_of_an_old_connection_is_no_error(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC's clients print errors with which a server ends a connection."""
+    name = "grpc.max_connection_age_ms"
+    assert name in dict(grpc_module._OPTIONS)
+    options = tuple({**dict(grpc_module._OPTIONS), name: 200}.items())
+    monkeypatch.setattr(grpc_module, "_OPTIONS", options)
+    server = GrpcServer(house.services, house.issuers.authenticate)
+    server.listen(address := f"unix:{tmp_path / 's'}")
+    await server.start()
+    done = await asyncio.to_thread(
+        execute, *(sys.executable, "-c", OUTLIVING, address, LIST, house.token), check=True
+    )
+    assert (done.stdout, done.stderr) == ("ended, called again\n", "")
+    await server.stop(1)
+
+
+OUTLIVING = """
+import asyncio, sys
+import grpc
+from grpc.aio import insecure_channel
+
+async def main(address, method, token):
+    async with insecure_channel(address) as channel:
+        metadata = (("authorization", f"Bearer {token}"),)
+        request = b"\\n\\x21projects/p1/locations/us-central1"
+        await channel.unary_unary(method)(request, metadata=metadata)
+        await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        await channel.unary_unary(method)(request, metadata=metadata)
+    print("ended, called again")
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+"""A client that waits for the end of its connection, and calls again."""

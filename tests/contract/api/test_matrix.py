@@ -38,6 +38,8 @@ BEARER = 'Bearer realm="trainshed"'
 PLACE = "/locations/us-central1"
 SHADOWED = "google.cloud.resourcemanager.v3.Projects.TestIamPermissions"
 """Another method answers at its address."""
+TAIL = "google.logging.v2.LoggingServiceV2.TailLogEntries"
+"""Over gRPC only."""
 JOBS = {
     f"{PLACE}/customJobs": custom_job(),
     f"{PLACE}/hyperparameterTuningJobs": tuning_job(),
@@ -61,7 +63,7 @@ def served(house: House) -> Iterator[tuple[str, str, str]]:
         path = "/".join(("", *route.template.segments)).replace("**", "*")
         path += f":{route.template.custom}" if route.template.custom else ""
         # Some address datasets without their project, which nobody in one project may.
-        if method in house.registry.handlers and not path.startswith("/v1/datasets"):
+        if method in house.registry.methods and not path.startswith("/v1/datasets"):
             paths.setdefault(method if by_grpc else (route.verb, path), (method, route.verb, path))
     if not by_grpc:
         by_hand = {**projects.METHODS, **service_accounts.METHODS}
@@ -69,7 +71,9 @@ def served(house: House) -> Iterator[tuple[str, str, str]]:
         for (verb, path), (method, *_) in {**by_hand, **ours}.items():
             paths[verb, path] = method, verb, re.sub(r"\{[a-z]+\}", "*", path)
         paths[metrics.METHOD] = metrics.METHOD, "GET", "/metrics"
-    every = house.registry.handlers.keys() if by_grpc else PERMISSIONS.keys() - {SHADOWED}
+    if by_grpc:
+        paths[TAIL] = TAIL, "POST", "/v2/entries:tail"
+    every = house.registry.methods if by_grpc else PERMISSIONS.keys() - {SHADOWED, TAIL}
     assert {method for method, _, _ in paths.values()} == every
     yield from paths.values()
 
@@ -87,7 +91,7 @@ def request(verb: str, path: str, project: str, job: str) -> tuple[str, str, Any
         body = body if body is None else {"project": project}
     elif path.startswith("/v2/entries"):
         body = {"resourceNames": [f"projects/{project}"], "logName": f"projects/{project}/logs/l"}
-        body.pop("logName" if path.endswith("list") else "resourceNames")
+        body.pop("logName" if path.endswith(("list", "tail")) else "resourceNames")
     path = path.replace("/projects/*", f"/projects/{project}")
     path = path.replace("/v1/operations/*", f"/v1/operations/cp.{project_number(project)}")
     path = path.replace("/locations/*", PLACE)

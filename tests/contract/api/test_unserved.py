@@ -33,7 +33,7 @@ def is_served(house: House, verb: str, path: str) -> bool:
     match = routes.match(verb, path.replace("/v1beta1/", "/v1/", 1))
     if match is None:
         return (verb, path) in OF_GCLOUD
-    return match[0].rpc.full_name in house.registry.handlers
+    return match[0].rpc.full_name in house.registry.methods
 
 
 async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house: House) -> None:

@@ -117,6 +117,7 @@ def addition_with(context: AdditionContext, viewers: Viewers) -> Addition:
     surface = ViewerSurface(viewers, reader, context.access, links, context.closing)
     return Addition(
         {**metadata.handlers(stores), **tensorboards.handlers(stores), **points.handlers(stores)},
+        streams=points.streams(stores),
         mounts=lambda _services, _registry: {"tensorboard": surface},
         tracking=KeptTracking(stores, viewers, reader, links),
     )

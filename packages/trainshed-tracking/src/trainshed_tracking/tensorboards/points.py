@@ -1,7 +1,8 @@
 """Points of time series: written by run or by experiment, read in order of their steps, thinned if there are
 many."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -9,13 +10,22 @@ from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1.views import message
 from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.streams import StreamHandlers
 from trainshed.core.curves import Point
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.errors import (
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    Violation,
+)
+from trainshed.core.names import default_bucket
 from trainshed.core.requests import Faults
 from trainshed.store.points import Part
 from trainshed_tracking.stores import Stores
 from trainshed_tracking.tensorboards.records import BoardName, BoardResource, Level, ValueType
-from trainshed_tracking.tensorboards.service import SERVICE, value_number
+from trainshed_tracking.tensorboards.service import SERVICE, blob_prefix, value_number
 
 MOST_POINTS: Final = 5_000
 """Most points of one write."""
@@ -23,6 +33,9 @@ _MOST_OF_RUNS: Final = 10_000
 """Most points of one write to several runs."""
 MOST_SERIES: Final = 20
 """Most series of one batch read."""
+MAX_BLOBS: Final = 100
+"""Most blobs of one read."""
+MAX_BLOB_BYTES: Final = 32 << 20
 _SHOWN: Final = {ValueType.SCALAR: 1_000, ValueType.TENSOR: 100, ValueType.BLOB_SEQUENCE: 100}
 """Default number of points of a series in an answer."""
 _Write = dict[int, list[tuple[int, list[Point]]]]
@@ -104,6 +117,67 @@ async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
         "BatchReadTensorboardTimeSeriesDataResponse",
         time_series_data=[data[name] for name in names],
     )
+
+
+async def read_blobs(stores: Stores, call: Call, request: Any) -> AsyncGenerator[Message]:
+    """Return a stream with a response for each blob of a series that the request names. Clients upload blobs
+    as objects, and write only their ids as points."""
+    name = BoardName.parse(request.time_series, Level.SERIES, of="time_series")
+    series = await stores.tensorboards.get(name)
+    if series.value_type is not ValueType.BLOB_SEQUENCE:
+        text = f"{name} is of type {series.value_type}; only BLOB_SEQUENCE has blobs."
+        raise InvalidRequest((Violation("time_series", text),))
+    faults = Faults()
+    if not 1 <= len(request.blob_ids) <= MAX_BLOBS:
+        text = f"Name 1 to {MAX_BLOBS} blobs, not {len(request.blob_ids)}; points of the series contain ids."
+        faults.add("blob_ids", text)
+    for number, blob_id in enumerate(request.blob_ids):
+        if not blob_id or "/" in blob_id:
+            text = f"{blob_id!r} is not the id of a blob; points of the series contain ids."
+            faults.add(f"blob_ids[{number}]", text)
+    faults.refuse()
+    return _blobs(call.services, name, tuple(request.blob_ids))
+
+
+async def _blobs(
+    services: Services, name: BoardName, blob_ids: Sequence[str]
+) -> AsyncGenerator[Message]:
+    for blob_id in blob_ids:
+        data = await asyncio.to_thread(_content, services, name, blob_id)
+        yield message("ReadTensorboardBlobDataResponse", blobs=[{"id": blob_id, "data": data}])
+
+
+def _content(services: Services, name: BoardName, blob_id: str) -> bytes:
+    """Return the content of a blob. Blocks. Raises NotFound, FailedPrecondition, Unavailable."""
+    prefix = blob_prefix(default_bucket(services.settings.project, name.project_id), name)
+    board, *below = name.ids
+    path = "/".join((f"tensorboard-{board}", *below, blob_id))
+    # The SDK's uploader puts two slashes there.
+    for uri in (f"gs://{prefix}//{path}", f"gs://{prefix}/{path}"):
+        try:
+            with services.buckets.open(uri) as file:
+                data = file.read(MAX_BLOB_BYTES + 1)
+        except FileNotFoundError:
+            continue
+        except OSError as failure:
+            raise Unavailable(
+                f"{failure}. Try again, or copy the object from its bucket."
+            ) from None
+        if len(data) > MAX_BLOB_BYTES:
+            raise FailedPrecondition(
+                f"The blob {blob_id} has more than {MAX_BLOB_BYTES >> 20} MiB, which is the limit of this "
+                f"method. Copy it: gcloud storage cp {uri} ."
+            )
+        return data
+    raise NotFound(
+        f"The blob {blob_id} of {name} does not exist. Clients upload blobs before they write the ids: put "
+        f"it at gs://{prefix}/{path}"
+    )
+
+
+def streams(stores: Stores) -> StreamHandlers:
+    """Return the handlers of streams over these stores."""
+    return {f"{SERVICE}.ReadTensorboardBlobData": partial(read_blobs, stores)}
 
 
 def handlers(stores: Stores) -> Handlers:

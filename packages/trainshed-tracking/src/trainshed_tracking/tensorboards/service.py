@@ -208,8 +208,7 @@ def view(record: BoardResource, bucket: str | None = None) -> Message:
         case Level.TENSORBOARD:
             board.is_default = record.is_default
             if bucket is not None:
-                # Clients make a folder for each tensorboard below it, as the uploader does.
-                board.blob_storage_path_prefix = f"{bucket}/tensorboards/{record.name.project_id}"
+                board.blob_storage_path_prefix = blob_prefix(bucket, record.name)
         case Level.EXPERIMENT:
             board.source = record.source
         case Level.RUN:
@@ -221,6 +220,12 @@ def view(record: BoardResource, bucket: str | None = None) -> Message:
             return board  # It has no labels.
     board.labels.update(dict(record.labels))
     return board
+
+
+def blob_prefix(bucket: str, name: BoardName) -> str:
+    """Return `BUCKET/FOLDER` of the blobs of a project. Clients create a folder below it for each
+    tensorboard."""
+    return f"{bucket}/tensorboards/{name.project_id}"
 
 
 def _etag(record: BoardResource) -> str:

@@ -19,6 +19,7 @@ from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.call import Check, Checks, Handler, Handlers, Registry
 from trainshed.api.calls.links import Links
 from trainshed.api.calls.services import ApiSettings, Authenticate, Services, Tracking
+from trainshed.api.calls.streams import StreamHandler, StreamHandlers
 from trainshed.api.registry import BUILT_IN
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Application
@@ -109,6 +110,8 @@ class Addition(Struct, frozen=True):
     """What one addition brings."""
 
     handlers: Handlers = field(default_factory=dict[str, Handler])
+    #: Methods that return a stream.
+    streams: StreamHandlers = field(default_factory=dict[str, StreamHandler])
     #: For those of its methods whose requests can be checked in part.
     checks: Checks = field(default_factory=dict[str, Check])
     #: Makes its applications, which may call methods of the API. Called once, when all handlers are known.
@@ -164,14 +167,17 @@ def _built(point: "EntryPoint", context: AdditionContext) -> Addition:
 def registry_with(additions: Mapping[str, Addition]) -> Registry:
     """Return the registry of what is built in and of the additions' methods. Raises AdditionUnusable."""
     handlers, checks = dict(BUILT_IN.handlers), dict(BUILT_IN.checks)
+    streams = dict(BUILT_IN.streams)
     for name, addition in additions.items():
-        if twice := sorted(handlers.keys() & addition.handlers.keys()):
+        served = handlers.keys() | streams.keys()
+        if twice := sorted(served & (addition.handlers.keys() | addition.streams.keys())):
             raise AdditionUnusable(
                 f"The addition {name!r} serves {twice[0]}, which is served already: uninstall one of the two."
             )
         handlers |= addition.handlers
         checks |= addition.checks
-    return Registry(handlers, checks)
+        streams |= addition.streams
+    return Registry(handlers, checks, streams)
 
 
 def mounts_with(

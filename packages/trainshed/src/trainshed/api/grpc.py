@@ -13,8 +13,8 @@ import asyncio
 import importlib
 import os
 import time
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -110,7 +110,33 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             task.add_done_callback(self._running.discard)
             return await self._end(context, path, await outliving(task), identity, began)
 
+        async def stream(requests: Any, context: Any) -> AsyncGenerator[bytes]:
+            request_id.set(identity)
+            SOURCE.set(_source(context))
+            outcome: bytes | Refusal = b""
+            try:
+                principal = await self._authenticate(header)
+                async with aclosing(self._open(path, principal, requests)) as responses:
+                    async for response in responses:
+                        yield response
+            except Exception as error:  # A caller is answered whatever goes wrong.
+                outcome = refusal(error, api, path)
+            await self._end(context, path, outcome, identity, began)
+
+        api, rpc = self._methods.get(aliased(path), ("", None))
+        if rpc is not None and rpc.streams:
+            return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.stream_unary_rpc_method_handler(handle)
+
+    async def _open(self, path: str, principal: Principal, requests: Any) -> AsyncGenerator[bytes]:
+        """Yield the responses of a stream. Only its first request is read."""
+        _, rpc = self._methods[aliased(path)]
+        first = await anext(aiter(requests), b"")
+        call = Call(principal, self._services, rpc.full_name)
+        responses = await self._registry.opened(call, len(first), partial(_read, rpc, first))
+        async with aclosing(responses):
+            async for response in responses:
+                yield response.SerializeToString()
 
     async def _end(
         self, context: Any, path: str, outcome: bytes | Refusal, identity: str, began: float
@@ -154,8 +180,8 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         """Return the refusal for a path without a handler. For a method of the public APIs, raise the same as
         over REST."""
         if (known := _known(path)) is not None:
-            raise not_served(known, self._registry.handlers)
-        services = ", ".join(sorted({name.rpartition(".")[0] for name in self._registry.handlers}))
+            raise not_served(known, self._registry.methods)
+        services = ", ".join(sorted({name.rpartition(".")[0] for name in self._registry.methods}))
         text = f"There is no method {path} in the APIs that are served here: {services}."
         return Refusal(StatusCode.UNIMPLEMENTED, text)
 
@@ -253,8 +279,9 @@ _OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 0),
     # Notices a client whose machine is gone; gRPC's default is two hours.
     ("grpc.keepalive_time_ms", 300_000),
-    # A crowd that asks for nothing keeps nobody out for longer; clients connect again by themselves.
-    ("grpc.max_connection_idle_ms", 60_000),
+    # Limits how long connections without calls occupy places. Calls under way finish, and clients reconnect
+    # silently. `max_connection_idle_ms` ends connections with an error that clients print.
+    ("grpc.max_connection_age_ms", 300_000),
     # By default two services share a port, and each gets some of the calls.
     ("grpc.so_reuseport", 0),
 )

@@ -14,7 +14,7 @@ from trainshed.api.aiplatform_v1 import (
     training_pipelines,
 )
 from trainshed.api.calls.call import Registry
-from trainshed.api.logging_v2 import entries
+from trainshed.api.logging_v2 import entries, tail
 
 BUILT_IN: Final = Registry(
     handlers=MappingProxyType(
@@ -38,4 +38,5 @@ BUILT_IN: Final = Registry(
     checks=MappingProxyType(
         {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS, **studies.CHECKS}
     ),
+    streams=MappingProxyType({**tail.STREAMS}),
 )

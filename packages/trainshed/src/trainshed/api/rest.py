@@ -14,7 +14,8 @@ Paths that `ml` v1 and Vertex share below `/v1/projects/P/locations/L/` are Vert
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
@@ -60,6 +61,7 @@ from trainshed.httpd.messages import (
     Response,
     Scope,
     Send,
+    Streamed,
     serve,
     sized,
 )
@@ -202,7 +204,7 @@ class ApiApplication:
                 raise NotServed(_NO_CONSOLE)
             return refusal_answer(no_such_method(request, " in the APIs that are served here"))
         await self._authenticate(request.headers.get("authorization"))
-        raise not_served(known, self._registry.handlers)
+        raise not_served(known, self._registry.methods)
 
     async def _public(
         self, request: Request, route: Route, variables: dict[str, str], *, is_form: bool
@@ -218,6 +220,12 @@ class ApiApplication:
         read = partial(routes.bind, route, variables, query, body)
         version = _version(request.raw_path)
         call = Call(principal, self._services, route.rpc.full_name)
+        if route.rpc.streams:
+            responses = await self._registry.opened(call, len(body), read)
+            parts = _array(responses)
+            # A stream that fails at once is refused with a status of its own.
+            first = await anext(parts)
+            return Streamed(_led(first, parts), self._services.closing, JSON)
         answer = await self._registry.answered(call, version, len(body), read)
         render = partial(_rendered, answer, routes.wants_numbers(query))
         # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
@@ -303,6 +311,23 @@ def _known(verb: str, path: str) -> routes.KnownMethod | None:
         # gcloud takes "not found" for a region that does not exist.
         return routes.KnownMethod("Compute Engine", path)
     return routes.by_request(verb, _plain(path)) or routes.by_request(verb, path)
+
+
+async def _array(responses: AsyncGenerator[Message]) -> AsyncGenerator[bytes]:
+    """Yield the text of a JSON array of the responses of a stream, as clients of the public services read
+    it."""
+    before = b"["
+    async for response in responses:
+        yield before + await asyncio.to_thread(_rendered, response, enums_as_ints=False)
+        before = b","
+    yield b"[]" if before == b"[" else b"]"
+
+
+async def _led(first: bytes, parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(parts):
+        yield first
+        async for part in parts:
+            yield part
 
 
 def _rendered(response: Message, enums_as_ints: bool) -> bytes:

@@ -46,6 +46,17 @@ class Notices:
         later ones."""
         return self._numbers.get(uid, self._forgotten)
 
+    def since(self, count: int) -> list[JobUid] | None:
+        """Return the jobs with news after `count`; None if that is no longer known."""
+        if count < self._forgotten:
+            return None
+        news: list[JobUid] = []
+        for uid, number in reversed(self._numbers.items()):
+            if number <= count:
+                break
+            news.append(uid)
+        return news
+
     def publish(self, uid: JobUid) -> None:
         """Announce news of a job: a state, a timeline entry or log lines can be read now."""
         if (soon := self._soon.pop(uid, None)) is not None:
@@ -54,6 +65,7 @@ class Notices:
             self._forgotten = self._latest
             self._numbers.clear()
         self._latest += 1
+        self._numbers.pop(uid, None)  # The dict is in the order of numbers.
         self._numbers[uid] = self._latest
         for waiter in (*self._waiters.pop(uid, ()), *self._waiters.pop(None, ())):
             if not waiter.done():

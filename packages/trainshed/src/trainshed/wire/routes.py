@@ -63,6 +63,8 @@ class Rpc(Struct, frozen=True, array_like=True):
     response: str
     #: (HTTP method, path template, body field) of each REST binding.
     bindings: tuple[tuple[str, str, str], ...]
+    #: Whether it returns a stream of responses.
+    streams: bool = False
 
     @property
     def full_name(self) -> str:

@@ -6,7 +6,16 @@ name of the resource that it carries. Only Logging also lists bare projects, and
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
@@ -23,6 +32,7 @@ from trainshed.api.calls.checks import completed
 from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.http import LARGE, read_aside
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.streams import StreamHandlers, guarded
 from trainshed.api.calls.versions import Version
 from trainshed.core import secrets
 from trainshed.core.errors import (
@@ -42,6 +52,7 @@ from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.status import StatusCode, WireError
 
+T = TypeVar("T")
 _CREATING: Final = frozenset(
     {
         "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
@@ -74,10 +85,12 @@ _NAMES: Final = frozenset(
 _LISTS: Final = frozenset(
     {"artifacts", "child_contexts", "executions", "resource_names", "time_series"}
 )
+"""Fields with several names. A field of one name with such a name counts as one of `_NAMES`."""
 _BARE: Final = "project_ids"
 _ENTRIES: Final = "entries"
 _PARTS: Final = frozenset({_ENTRIES, "events", "requests", "write_run_data_requests"})
-_RENAMED: Final = _NAMES | {"experiment", "experiment_run", "model"}
+_NAMED: Final = _NAMES | _LISTS
+_RENAMED: Final = _NAMED | {"experiment", "experiment_run", "model"}
 """Fields in which project numbers are replaced; some are within a resource, as in a job's specification."""
 _RENAMED_LISTS: Final = _LISTS | {_BARE}
 _FILTER: Final = "filter"
@@ -124,6 +137,26 @@ class Registry(Struct, frozen=True):
     handlers: Handlers
     #: Of those of them whose requests can be read in part.
     checks: Checks
+    #: Methods that return a stream, by their full names.
+    streams: StreamHandlers = {}
+
+    @property
+    def methods(self) -> Set[str]:
+        """The full names of all methods."""
+        return self.handlers.keys() | self.streams.keys()
+
+    async def opened(
+        self, call: Call, size: int, read: Callable[[], Message]
+    ) -> AsyncGenerator[Message]:
+        """Return the stream of responses to a first request of `size` bytes, which `read` parses. Raises
+        NotServed, PermissionDenied, WireError, and what the handler raises."""
+        handler = self.streams.get(call.method)
+        if handler is None:
+            raise not_served(_known(call.method), self.methods)
+        request = await read_aside(size, read)
+        name_by_id(request, known_to(call.principal, call.services))
+        responses = await _performed(handler, call, request)
+        return guarded(responses, call.services, call.principal)
 
     async def answered(
         self, call: Call, version: Version, size: int, read: Callable[[], Message]
@@ -133,8 +166,7 @@ class Registry(Struct, frozen=True):
         and what the handler raises."""
         handler, check = self.handlers.get(call.method), self.checks.get(call.method)
         if handler is None:
-            known = routes.by_name(call.method) or routes.KnownMethod(call.method, "")
-            raise not_served(known, self.handlers)
+            raise not_served(_known(call.method), self.methods)
 
         def named(request: Message) -> Message:
             name_by_id(request, known_to(call.principal, call.services))
@@ -157,19 +189,24 @@ class Registry(Struct, frozen=True):
                 raise completed(refused, lambda broken: checked(named(broken))) from None
             return checked(request) if size >= LARGE else request
 
-        answer = await _performed(handler, call, await read_aside(size, read_whole))
+        request = await read_aside(size, read_whole)
+        answer = _masked(await _performed(handler, call, request), request)
         service = call.method.rpartition(".")[0]
         call.services.beta.dress(answer, version, made=service not in routes.MIXED_IN)
         return answer
 
 
-async def _performed(handler: Handler, call: Call, request: Any) -> Message:
+def _known(method: str) -> routes.KnownMethod:
+    return routes.by_name(method) or routes.KnownMethod(method, "")
+
+
+async def _performed(handler: Callable[[Call, Any], Awaitable[T]], call: Call, request: Any) -> T:
     """Return what a handler answers to a call, if its principal may make it in the projects that the request
     names. Raises PermissionDenied, and what the handler raises."""
     principal, services, method = call.principal, call.services, call.method
     projects = tuple(projects_of(request))
 
-    async def answer() -> Message:
+    async def answer() -> T:
         authorize(principal, method, projects)
         allowed = call
         if method in _CREATING:
@@ -179,7 +216,7 @@ async def _performed(handler: Handler, call: Call, request: Any) -> Message:
             record_secrets(texts)
         if services.sent is not None:
             services.sent(method, request)
-        return _masked(await handler(allowed, request), request)
+        return await handler(allowed, request)
 
     project, resource = next(iter(projects), ""), _subject(request)
     return await audited(answer, services, principal, method, project=project, resource=resource)
@@ -249,7 +286,7 @@ def _rename(message: Message, numbers: Mapping[str, str]) -> None:
         if part.name in _PARTS:
             for below in value:
                 _rename(below, numbers)
-        elif part.name in _RENAMED_LISTS:
+        elif part.name in _RENAMED_LISTS and part.is_repeated:
             value[:] = [_renamed(text, numbers) for text in value]
         elif part.type == FieldDescriptor.TYPE_STRING:
             if part.name in _RENAMED and (name := _renamed(value, numbers)) != value:
@@ -346,9 +383,10 @@ def projects_of(request: Message) -> Iterator[str]:
     """Yield the projects that a request names, by id or number, as often as they are named; "" for a name
     that has none."""
     for part, value in request.ListFields():
-        if part.name in _NAMES and part.type == FieldDescriptor.TYPE_STRING:
+        is_list = part.name in _LISTS and part.is_repeated
+        if not is_list and part.type == FieldDescriptor.TYPE_STRING and part.name in _NAMED:
             yield project_in(value)
-        elif part.name in _LISTS:
+        elif is_list:
             yield from map(project_in, value)
         elif part.name == _BARE:
             yield from value
@@ -425,9 +463,6 @@ def camel(field: str) -> str:
     """Return `displayName` for `display_name`."""
     first, *others = field.split("_")
     return first + "".join(map(str.title, others))
-
-
-T = TypeVar("T")
 
 
 async def audited(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from google.protobuf.message import Message
 from msgspec import Struct, field
@@ -77,6 +77,11 @@ class BucketProbe(Protocol):
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         """Return those that a project's programs see, by name and directory. Raises Unavailable."""
+        ...
+
+    def open(self, uri: str) -> BinaryIO:
+        """Open the content of an object. Blocks. Raises FileNotFoundError, and OSError if the object exists
+        and cannot be read."""
         ...
 
     def digest(self, uri: str, limit: Bytes) -> "ContentDigest":

@@ -34,6 +34,7 @@ from trainshed.api.logging_v2.entry import (
     service_entries,
 )
 from trainshed.api.logging_v2.filters import LogFilter, compile_log_filter
+from trainshed.api.logging_v2.special_fields import FIELDS, LABELS
 from trainshed.api.resources.jobs import find_by_uid, with_links
 from trainshed.core.errors import (
     FailedPrecondition,
@@ -63,7 +64,7 @@ from trainshed.store.sqlite.reader import Reader
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
-_SERVICE: Final = "google.logging.v2.LoggingServiceV2"
+SERVICE_METHODS: Final = "google.logging.v2.LoggingServiceV2"
 _DIAGNOSTIC: Final = "logging.googleapis.com/diagnostic"
 """The only payload field of an entry in which a client library names itself, once per program."""
 _DEFAULT_PAGE: Final = 50
@@ -125,12 +126,9 @@ class Span(Struct, frozen=True):
 
 
 async def list_(call: Call, request: Any) -> Message:
-    try:
-        wanted = compile_log_filter(request.filter)
-    except FilterError as error:
-        raise InvalidRequest((Violation("filter", str(error)),)) from None
+    wanted = read_filter(request)
     descending = _is_descending(request.order_by)
-    projects = _projects(request)
+    projects = projects_of(request)
     size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
     question = (*projects, request.filter, request.order_by)
     after: Position | None = None
@@ -144,7 +142,7 @@ async def list_(call: Call, request: Any) -> Message:
         most = AT_MOST // len(projects)
         sources = [audit_entries(call, project, span, most) for project in projects]
     else:
-        jobs = await _jobs(call.services.reader, projects, wanted)
+        jobs = await jobs_of(call.services.reader, projects, wanted)
         sources = [
             job_entries(
                 call.services,
@@ -161,6 +159,14 @@ async def list_(call: Call, request: Any) -> Message:
         entries=[message(entry) for entry in page],
         next_page_token=encode_token("{}:{}".format(*last), *question) if last else "",
     )
+
+
+def read_filter(request: Any) -> LogFilter:
+    """Return the filter of a request. Raises InvalidRequest."""
+    try:
+        return compile_log_filter(request.filter)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
 
 
 async def write(call: Call, request: Any) -> Message:
@@ -195,8 +201,8 @@ async def _write(call: Call, program: JobClaims, lines: Sequence[str]) -> None:
 
 
 HANDLERS: Final[Handlers] = {
-    f"{_SERVICE}.ListLogEntries": list_,
-    f"{_SERVICE}.WriteLogEntries": write,
+    f"{SERVICE_METHODS}.ListLogEntries": list_,
+    f"{SERVICE_METHODS}.WriteLogEntries": write,
 }
 
 
@@ -236,7 +242,7 @@ async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
         yield batch
 
 
-async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Work]:
+async def jobs_of(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Work]:
     """Return the jobs whose entries the filter can match."""
     jobs: dict[JobUid, Work] = {}
     for project in projects:
@@ -292,7 +298,7 @@ def _is_descending(order_by: str) -> bool:
             raise InvalidRequest((Violation("order_by", text),))
 
 
-def _projects(request: Any) -> tuple[str, ...]:
+def projects_of(request: Any) -> tuple[str, ...]:
     """Return the project ids in `resource_names` (`projects/P`, or what lies below it) and `project_ids`.
     Raises InvalidRequest."""
     names: list[str] = list(request.resource_names)
@@ -300,7 +306,9 @@ def _projects(request: Any) -> tuple[str, ...]:
     if foreign:
         faults = [f"{name!r} is not of the form projects/PROJECT." for name in foreign]
         raise InvalidRequest(tuple(Violation("resource_names", fault) for fault in faults))
-    projects = dict.fromkeys((*(name.split("/")[1] for name in names), *request.project_ids))
+    # Requests to tail have no `project_ids`.
+    bare: Sequence[str] = getattr(request, "project_ids", ())
+    projects = dict.fromkeys((*(name.split("/")[1] for name in names), *bare))
     if not projects:
         text = "Name at least one project: projects/PROJECT."
         raise InvalidRequest((Violation("resource_names", text),))
@@ -318,7 +326,7 @@ def _line(entry: Any, labels: dict[str, str]) -> str:
         content["message"] = f"(an entry of the type {kind}, which is not read here)"
     content |= dict(_content(entry, public))
     if labels := {**labels, **entry.labels}:
-        content.setdefault("labels", labels)
+        content[LABELS] = labels
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -331,9 +339,9 @@ def _content(entry: Any, public: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from (member for member in payload.items() if member[0] != "severity")
         case _:
             pass
-    for name in ("httpRequest", "sourceLocation", "trace", "spanId"):
+    for member, name in FIELDS.items():
         if name in public:
-            yield name, public[name]
+            yield member, public[name]
 
 
 _LIST: Final = "trainshed.v1.Audit.List"
@@ -380,7 +388,7 @@ async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterato
         case _:
             assert_never(job)
     for program in programs:
-        replicas = _replicas(program, span.tasks)
+        replicas = replicas_of(program, span.tasks)
         if replicas is None or replicas:
             sources.append(_lines(services, program, job.name, span, replicas))
     if span.tasks is None or SERVICE_TASK in span.tasks:
@@ -450,7 +458,7 @@ async def _service(services: Services, job: Work, span: Span) -> AsyncIterator[E
             yield entry
 
 
-def _replicas(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
+def replicas_of(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
     """Return the writers that the tasks name; None for all."""
     if tasks is None:
         return None

@@ -13,15 +13,16 @@ from urllib.parse import quote
 from google.protobuf.message import Message
 from msgspec import Struct
 
+from trainshed.api.logging_v2.special_fields import ENTRY, split
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.names import SERVICE_TASK, JobName, log_task_name
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import SERVICE_TASK, Api, JobName, log_task_name
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.audit import AuditRow
 from trainshed.store.logs.lines import LogLine, Severity
 from trainshed.wire import json as wire_json
-from trainshed.wire import pool
 from trainshed.wire.status import StatusCode
 
 RESOURCE_TYPE: Final = "ml_job"
@@ -51,6 +52,17 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
     "failed": Severity.ERROR,
     "trial_infeasible": Severity.WARNING,
 }
+
+_STATE: Final = "ml.googleapis.com/job_state"
+_STATES: Final[Mapping[str, JobState]] = {
+    "admitted": JobState.PREPARING,
+    "running": JobState.RUNNING,
+    "cancel_requested": JobState.CANCELLING,
+    "succeeded": JobState.SUCCEEDED,
+    "failed": JobState.FAILED,
+    "cancelled": JobState.CANCELLED,
+}
+"""The job's state from timeline entries of these kinds on."""
 
 _VERDICTS: Final[Mapping[object, Severity]] = {
     Effect.JOB_SUCCEEDS: Severity.INFO,
@@ -92,6 +104,18 @@ class Entry(Struct, frozen=True):
     text: str
     #: The fields of a line that was JSON; of a record of the audit, the AuditLog message in its public form.
     payload: dict[str, Any] | None = None
+    #: Labels in addition to the source's, which win.
+    own_labels: dict[str, str] = {}
+    #: Further fields in public JSON, such as `httpRequest`. `insertId` is the one that clients see.
+    fields: dict[str, Any] = {}
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.own_labels | self.source.labels if self.own_labels else self.source.labels
+
+    @property
+    def shown_id(self) -> str:
+        return self.fields.get("insertId", self.insert_id)
 
     @property
     def position(self) -> tuple[int, str]:
@@ -101,7 +125,12 @@ class Entry(Struct, frozen=True):
 def replica_entry(name: JobName, line: LogLine, trial: str | None = None) -> Entry:
     """Return the entry of a replica's line, as one of the job `name`."""
     source = task_of(name, log_task_name(name.api, line.replica), trial)
-    return Entry(source, line.at, line.insert_id, line.severity, line.text, line.payload)
+    payload, labels, fields = line.payload, dict[str, str](), dict[str, Any]()
+    if payload is not None:
+        payload, labels, fields = split(payload)
+        if payload == {"message": line.text}:
+            payload = None
+    return Entry(source, line.at, line.insert_id, line.severity, line.text, payload, labels, fields)
 
 
 _SERVICES: Final = {
@@ -151,9 +180,14 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
     predecessor's moves behind it."""
     entries: list[Entry] = []
     source = task_of(job.name, SERVICE_TASK)
+    labels, is_ml = {"ml.googleapis.com/endpoint": ""}, job.name.api is Api.ML
+    if is_ml:
+        labels[_STATE] = JobState.QUEUED
     last, begun = 0, timeline[0].at if timeline else 0
     # The first line of a log says what the job gets instead of what it asked for (spec/runtimes#substitutes).
     for event in sorted(timeline, key=lambda event: event.kind != "notice" or event.at != begun):
+        if is_ml and event.kind in _STATES:
+            labels = {**labels, _STATE: _STATES[event.kind]}
         for text in _texts(event):
             last = max(event.at, last + 1)
             # "-" sorts before the digits of a replica's line (`LogLine.insert_id`).
@@ -161,19 +195,17 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
             severity = _SEVERITIES.get(event.kind, Severity.INFO)
             if event.kind == "verdict":
                 severity = _VERDICTS.get(event.details.get("effect"), Severity.ERROR)
-            entries.append(Entry(source, last, insert_id, severity, text))
+            entries.append(Entry(source, last, insert_id, severity, text, own_labels=labels))
     return tuple(entries)
 
 
 def message(entry: Entry) -> Message:
     source = entry.source
-    view = pool.message(
-        "google.logging.v2.LogEntry",
-        log_name=source.log_name,
-        insert_id=entry.insert_id,
-        severity=entry.severity.value,
-        labels=source.labels,
-    )
+    view: Any = wire_json.from_public(ENTRY, entry.fields)
+    view.log_name = source.log_name
+    view.insert_id = entry.shown_id
+    view.severity = entry.severity.value
+    view.labels.update(entry.labels)
     view.timestamp.seconds, view.timestamp.nanos = divmod(entry.at, 10**9)
     view.receive_timestamp.CopyFrom(view.timestamp)
     view.resource.type = source.resource_type
@@ -182,7 +214,7 @@ def message(entry: Entry) -> Message:
         view.text_payload = entry.text
     elif source.resource_type == RESOURCE_TYPE:
         # A line that was JSON keeps its fields beside `message`.
-        view.json_payload.update({**entry.payload, "message": entry.text})
+        view.json_payload.update({"message": entry.text, **entry.payload})
     else:
         view.proto_payload.Pack(wire_json.from_public(_AUDIT_MESSAGE, entry.payload))
     return view

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from trainshed.api.calls.call import camel
 from trainshed.api.filters.matching import (
     LAST_MOMENT,
     compile_tree,
@@ -29,6 +30,7 @@ from trainshed.api.filters.syntax import (
     parse_filter,
 )
 from trainshed.api.logging_v2.entry import RESOURCE_TYPE, Entry
+from trainshed.api.logging_v2.special_fields import FIELDS
 from trainshed.core.patterns import Operator
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Severity
@@ -38,6 +40,7 @@ _EVERYTHING: Final = (0, LAST_MOMENT)
 _RANKS: Final = {severity.value: rank for rank, severity in enumerate(Severity)}
 _TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
 """Both names of the resource; old clients ask for the second one as well."""
+_FIELDS: Final = frozenset(FIELDS.values()) - {"insertId"}
 _AUDIT: Final = "cloudaudit"
 """What names the audit's log: `:` looks for a part of the name."""
 
@@ -86,11 +89,13 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
         case ("insertId",) | ("insert_id",):
             # They order as texts, by which a reader goes on within one moment.
             ordered = ordered_test(leaf, leaf.value)
-            return lambda entry: ordered(entry.insert_id)
+            return lambda entry: ordered(entry.shown_id)
         case ("jsonPayload" | "json_payload" | "protoPayload" | "proto_payload", *inside) if (
             inside and inside != ["message"]
         ):
-            return _payload(leaf, tuple(inside))
+            return _field(leaf, tuple(inside), lambda entry: entry.payload)
+        case (name, *inside) if (field := camel(name)) in _FIELDS:
+            return _field(leaf, (field, *map(camel, inside)), lambda entry: entry.fields)
         case _:
             read = _text_field(leaf)
             test = text_test(leaf, fold_case=True)
@@ -117,7 +122,7 @@ def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
             return lambda entry: entry.source.resource_labels.get(resource_label)
         case ("labels", *rest) if rest:
             label = ".".join(rest)
-            return lambda entry: entry.source.labels.get(label)
+            return lambda entry: entry.labels.get(label)
         case ("logName",) | ("log_name",):
             return lambda entry: entry.source.log_name
         case ("textPayload" | "text_payload",) | ("jsonPayload" | "json_payload", "message"):
@@ -125,19 +130,22 @@ def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
         case _:
             raise FilterError(
                 f"log entries cannot be filtered by {leaf.name!r}; use timestamp, severity, insertId, "
-                "resource.type, resource.labels.NAME, labels.NAME, logName, textPayload or jsonPayload.NAME"
+                "resource.type, resource.labels.NAME, labels.NAME, logName, textPayload, jsonPayload.NAME, "
+                "httpRequest.NAME, operation.NAME, sourceLocation.NAME, spanId, trace or traceSampled"
             )
 
 
-def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
-    """Return the test of a field of a line that was JSON. Numbers order as numbers; everything else compares
-    as text."""
+def _field(
+    leaf: Comparison, path: tuple[str, ...], read: Callable[[Entry], dict[str, Any] | None]
+) -> EntryTest:
+    """Return the test of a value at a path in JSON of an entry. Numbers order as numbers; everything else
+    compares as text."""
     absent = leaf.operator is Operator.NOT_EQUAL
     if absent or leaf.operator in (Operator.EQUAL, Operator.HAS):
         test = text_test(leaf, fold_case=True)
 
         def compare(entry: Entry) -> bool:
-            value = _inside(entry.payload, path)
+            value = _inside(read(entry), path)
             if value is None:
                 return absent
             return test(str(value).lower() if isinstance(value, bool) else str(value))
@@ -151,7 +159,9 @@ def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
         ) from None
 
     def in_order(entry: Entry) -> bool:
-        value = _inside(entry.payload, path)
+        value = _inside(read(entry), path)
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)  # The text of an integer with 64 bits.
         return isinstance(value, int | float) and ordered(value)
 
     return in_order

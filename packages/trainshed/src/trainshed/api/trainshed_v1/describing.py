@@ -11,10 +11,11 @@ from trainshed.access.principals import Principal
 from trainshed.api import ml_v1 as ml
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.streams import Pace
 from trainshed.api.resources.jobs import find_work, links_of, pages_of, queue_position, with_link
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
+from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, line
 from trainshed.api.trainshed_v1.views import pipeline_view, trial_view, tuning_view
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.errors import NotFound

@@ -19,12 +19,13 @@ from typing import Any, Final
 import msgspec
 
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.streams import Pace
 from trainshed.api.calls.timestamps import text_nanos
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import read_replica
-from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace
+from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, Api, JobUid, ReplicaId, log_task_name

@@ -25,6 +25,7 @@ from trainshed.api.calls.http import (
     sent_object,
 )
 from trainshed.api.calls.services import Authenticate, Services
+from trainshed.api.calls.streams import lapse_of
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
     access,
@@ -40,7 +41,6 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
-from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.store.audit import concerns
@@ -89,8 +89,6 @@ class Method(Struct, frozen=True):
     body: type[Record] = Nothing
 
 
-_PATIENCE: Final = 15.0
-"""Seconds after which the right of a program to a stream is looked at without news of its job."""
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
     ("GET", "whoami"): Method("trainshed.v1.Service.WhoAmI", access.who_am_i),
@@ -171,7 +169,7 @@ class TrainshedSurface:
         body = await sent_object(request, method.most) if has_body else {}
         call = _call(self._services, principal, matched, request.values, body)
         if method.stream is not None:
-            lapse = partial(_lapse, self._services, principal)
+            lapse = partial(lapse_of, self._services, principal)
             parts = await method.stream(await _authorized(call, method.name))
             return Streamed(parts, self._services.closing, NDJSON, lapse)
         return json_answer(encode_text(plain(await _answer(method, call))))
@@ -212,19 +210,6 @@ def _call(
     method, variables = matched
     target = next(iter(variables.values()), "")
     return JsonCall(principal, services, target, query, body, method.body)
-
-
-async def _lapse(services: Services, principal: Principal) -> None:
-    """Return when somebody may have no more of a stream; a program's ends with its job, of which notices
-    tell."""
-    if principal.program is None:
-        await services.access.lapse(principal)
-        return
-    uid = JobUid(principal.program.job_uid)
-    seen = services.notices.count(uid)
-    while services.access.vouches(principal):
-        await services.notices.wait_beyond(uid, seen, _PATIENCE)
-        seen = services.notices.count(uid)
 
 
 def _known(verb: str, path: str) -> tuple[Method, dict[str, str]]:

@@ -1,0 +1,65 @@
+"""The special fields of structured logs: members of a JSON line that become fields of its log entry
+(facts/packaging#structured-logs)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from trainshed.wire import json as wire_json
+from trainshed.wire import plans, pool
+from trainshed.wire.status import WireError
+
+_PREFIX: Final = "logging.googleapis.com/"
+LABELS: Final = f"{_PREFIX}labels"
+FIELDS: Final[Mapping[str, str]] = {
+    "httpRequest": "httpRequest",
+    f"{_PREFIX}insertId": "insertId",
+    f"{_PREFIX}operation": "operation",
+    f"{_PREFIX}sourceLocation": "sourceLocation",
+    f"{_PREFIX}spanId": "spanId",
+    f"{_PREFIX}trace": "trace",
+    f"{_PREFIX}trace_sampled": "traceSampled",
+}
+"""The field of the entry by the member of the line."""
+ENTRY: Final = "google.logging.v2.LogEntry"
+
+
+def split(payload: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Return the payload without its special fields, the labels, and the other special fields in public
+    JSON. A field of a wrong type, and unknown members of it, remain in the payload."""
+    if LABELS not in payload and payload.keys().isdisjoint(FIELDS):
+        return payload, {}, {}
+    rest = dict(payload)
+    labels = _labels(rest.pop(LABELS)) if isinstance(payload.get(LABELS), dict) else {}
+    fields: dict[str, Any] = {}
+    for member in FIELDS.keys() & rest.keys():
+        name, value = FIELDS[member], rest.pop(member)
+        known, unknown = _parted(name, value)
+        try:
+            fields |= wire_json.to_public(wire_json.from_public(ENTRY, {name: known}))
+        except WireError:
+            rest[member] = value
+            continue
+        if unknown:
+            rest[member] = unknown
+    return rest, labels, fields
+
+
+def _labels(value: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+        for name, text in value.items()
+    }
+
+
+def _parted(name: str, value: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the members of a field's value that the field has, and the others. Empty text counts as no
+    value, as Google's handlers write it."""
+    plan = plans.plan_of(pool.message_descriptor(ENTRY)).by_key[name].value
+    if plan.message is None or not isinstance(value, dict):
+        return (None if value == "" else value), {}
+    members = cast("dict[str, Any]", value)
+    known = {key: part for key, part in members.items() if key in plan.plan.by_key}
+    return {key: part for key, part in known.items() if part != ""}, {
+        key: part for key, part in members.items() if key not in known
+    }

@@ -1,0 +1,204 @@
+"""Logging v2 `TailLogEntries` over gRPC and real log files (facts/packaging#tail)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
+from tests.contract.api.house import LOCATION, START, House
+from tests.contract.api.test_api_logging import end
+from tests.contract.api.test_grpc import grpc
+from tests.contract.api.test_ml_tuning import created, record, tried
+from tests.people import known
+from tests.unit.specs_requests import custom_job, pool
+from trainshed.api.logging_v2 import tail
+from trainshed.core.names import JobUid
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool as messages
+
+METHOD = "/google.logging.v2.LoggingServiceV2/TailLogEntries"
+REPLICA, OTHER = "workerpool0-0", "workerpool1-0"
+AT_ONCE = {"bufferWindow": "0s"}
+LINES = 'textPayload:line OR textPayload:"Job is" OR textPayload:completed'
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
+    async with GrpcHouse(tmp_path).open() as opened:
+        yield opened
+    assert not +tail._sessions
+
+
+class Session:
+    """A session whose client has sent its request, and closed its side."""
+
+    def __init__(self, house: GrpcHouse, project: str, token: str, **request: Any) -> None:
+        body = {"resourceNames": [f"projects/{project}"], **request}
+        message = wire_json.from_public("google.logging.v2.TailLogEntriesRequest", body)
+        metadata = (("authorization", f"Bearer {token or house.token}"),)
+        stream = house.channel.stream_stream(METHOD)
+        self.call = stream(iter([message.SerializeToString()]), metadata=metadata)
+        self._entries: list[dict[str, Any]] = []
+
+    async def next(self) -> dict[str, Any]:
+        """The next entry."""
+        while not self._entries:
+            response = await self.call.read()
+            assert response is not grpc.aio.EOF
+            read = messages.message_class("google.logging.v2.TailLogEntriesResponse")
+            self._entries = wire_json.to_public(read.FromString(response))["entries"]
+        return self._entries.pop(0)
+
+    async def texts(self, number: int) -> list[str]:
+        return [(await self.next())["textPayload"] for _ in range(number)]
+
+    async def failure(self) -> Any:
+        """The error with which the session ends."""
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await self.call.read()
+        return failure.value
+
+
+async def started(
+    house: GrpcHouse, project: str = "p1", token: str = "", **request: Any
+) -> Session:
+    """A session that returns what is written from now on."""
+    before = tail._sessions[project]
+    session = Session(house, project, token, **request)
+    await until(lambda: tail._sessions[project] > before)
+    return session
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not is_true():  # noqa: ASYNC110 - the server sends nothing when a session begins
+            await asyncio.sleep(0.001)
+
+
+async def job(house: GrpcHouse) -> None:
+    await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+
+
+async def test_entries_come_as_they_are_written(house: GrpcHouse) -> None:
+    await job(house)
+    house.write_log(1000, REPLICA, (START - 1, "before the session"))
+    session = await started(house, filter=LINES, **AT_ONCE)
+    house.write_log(1000, REPLICA, (START + 1, "line 1"), (START + 2, "x"), (START + 3, "line 2"))
+    assert await session.texts(2) == ["line 1", "line 2"]
+    house.write_log(1000, REPLICA, (START + 4, "line 3"))
+    entry = await session.next()
+    assert entry["textPayload"] == "line 3"
+    assert entry["resource"]["labels"]["task_name"] == REPLICA
+    await end(house)
+    house.notices.publish(JobUid(1000))
+    expected = ["Job is preparing.", "Job is running.", "Job completed successfully."]
+    assert await session.texts(3) == expected
+    session.call.cancel()
+
+
+async def test_late_entries_within_the_window_come_in_order(house: GrpcHouse) -> None:
+    await job(house)
+    only = f'resource.labels.task_name="{REPLICA}" OR resource.labels.task_name="{OTHER}"'
+    session = await started(house, filter=only, bufferWindow="0.2s")
+    house.write_log(1000, REPLICA, (START + 5, "later"))
+    house.write_log(1000, OTHER, (START + 1, "earlier"))
+    assert await session.texts(2) == ["earlier", "later"]
+    session.call.cancel()
+
+
+async def test_a_full_buffer_is_returned_before_its_window_ends(
+    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "MAX_BUFFER", 5)
+    monkeypatch.setattr(tail, "_CHUNK", 2)
+    await job(house)
+    session = await started(house, filter="textPayload:line", bufferWindow="60s")
+    house.write_log(1000, REPLICA, *((START + n, f"line {n}") for n in range(20)))
+    assert await session.texts(16) == [f"line {n}" for n in range(16)]
+    session.call.cancel()
+
+
+async def test_only_named_projects_and_jobs_are_read(house: GrpcHouse) -> None:
+    await job(house)
+    path = LOCATION.replace("/p1/", "/p2/")
+    await house.result("POST", f"{path}/customJobs", custom_job(pool(), pool()))
+    await job(house)
+    named = 'resource.labels.job_id="1002" AND textPayload:line'
+    session = await started(house, filter=named, **AT_ONCE)
+    for uid in (1000, 1001, 1002):
+        house.write_log(uid, REPLICA, (START + 1, f"line of {uid}"))
+    assert await session.texts(1) == ["line of 1002"]
+    everything = await started(house, filter="textPayload:line", **AT_ONCE)
+    for uid in (1000, 1001, 1002):
+        house.write_log(uid, REPLICA, (START + 2, f"line of {uid}"))
+    assert sorted(await everything.texts(4)) == ["line of 1000"] * 2 + ["line of 1002"] * 2
+    for open_session in (session, everything):
+        open_session.call.cancel()
+
+
+async def test_lines_of_trials_belong_to_their_tuning_job(house: GrpcHouse) -> None:
+    await created(house)
+    await tried(house)
+    uid = (await record(house)).uid + 6
+    session = await started(house, filter="textPayload:line", **AT_ONCE)
+    trial = await started(house, filter='resource.labels.job_id="census.6"', **AT_ONCE)
+    house.write_log(uid, REPLICA, (START + 1, "line"))
+    entry = await session.next()
+    assert entry["resource"]["labels"]["job_id"] == "census"
+    assert entry["labels"]["ml.googleapis.com/trial_id"] == "6"
+    assert (await trial.next())["resource"]["labels"]["job_id"] == "census.6"
+    session.call.cancel()
+    trial.call.cancel()
+
+
+async def test_a_session_ends_with_its_callers_rights(house: GrpcHouse) -> None:
+    made = await house.result("POST", "/trainshed/v1/tokens", {"email": "ana@corp.example"})
+    known(house.tokens, "ana@corp.example", project="p1")
+    session = await started(house, token=made["token"])
+    await house.result("DELETE", f"/trainshed/v1/tokens/{made['id']}")
+    assert (await session.failure()).code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_stopping_service_ends_sessions(house: GrpcHouse) -> None:
+    session = await started(house)
+    house.services.closing.set()
+    assert (await session.failure()).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_project_has_a_limited_number_of_sessions(
+    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "MAX_SESSIONS", 1)
+    first = await started(house)
+    refused = await Session(house, "p1", "").failure()
+    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    first.call.cancel()
+    await until(lambda: not +tail._sessions)
+    (await started(house)).call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        ({"bufferWindow": "61s"}, "buffer_window"),
+        ({"bufferWindow": "-1s"}, "buffer_window"),
+        ({"filter": 'logName:"cloudaudit"'}, "filter"),
+        ({"filter": "severity>>"}, "filter"),
+        ({"resourceNames": ["folders/1"]}, "resource_names"),
+    ],
+)
+async def test_what_cannot_be_tailed(
+    house: GrpcHouse, request_: dict[str, Any], field: str
+) -> None:
+    failure = await Session(house, "p1", "", **request_).failure()
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert [violation.field for violation in violations_of(status_of(failure))] == [field]
+
+
+async def test_over_rest_it_is_refused_with_advice(house: GrpcHouse) -> None:
+    answer = await House.call(house, "POST", "/v2/entries:tail", {})
+    assert answer.error["status"] == "UNIMPLEMENTED"
+    assert "over gRPC" in answer.error["message"]
