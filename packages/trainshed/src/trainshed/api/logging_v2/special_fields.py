@@ -36,10 +36,11 @@ def split(payload: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str], dict
         name, value = FIELDS[member], rest.pop(member)
         known, unknown = _parted(name, value)
         try:
-            fields |= wire_json.to_public(wire_json.from_public(ENTRY, {name: known}))
+            public = wire_json.to_public(wire_json.from_public(ENTRY, {name: known}))
         except WireError:
             rest[member] = value
             continue
+        fields |= {field: read for field, read in public.items() if read != {}}
         if unknown:
             rest[member] = unknown
     return rest, labels, fields
