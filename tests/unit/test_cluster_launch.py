@@ -34,6 +34,7 @@ from trainshed.core.job import JobSpec
 from trainshed.core.launch import STALL_LABEL
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import OldWay
+from trainshed.core.terminals import dashboard_port
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 UID = JobUid(7)
@@ -206,3 +207,15 @@ def test_a_newer_framework_does_as_the_one_that_was_asked_for() -> None:
 def test_a_stall_label_of_any_size_can_be_told_to_an_agent() -> None:
     patient = replace(job(), labels=((STALL_LABEL, "9" * 60),))
     assert msgspec.msgpack.encode(stall_after(patient))
+
+
+def test_a_job_with_a_dashboard_has_a_port_for_it() -> None:
+    """spec/program#cluster_spec: the same in each replica, and another one in each job."""
+    spec = vertex(custom_job(container(), container(), enableDashboardAccess=True))
+    ports = [
+        json.loads(environ(spec, replica)["CLUSTER_SPEC"])["open_ports"]
+        for replica in spec.replicas()
+    ]
+    assert ports == [[dashboard_port(UID)]] * 2
+    assert dashboard_port(UID) != dashboard_port(JobUid(UID + 1))
+    assert 1024 <= dashboard_port(JobUid(2**63 - 1)) < 32768

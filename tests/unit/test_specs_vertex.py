@@ -115,20 +115,13 @@ def test_warnings_of_pools() -> None:
 def test_what_is_ignored_is_said() -> None:
     """Nothing that was asked for is dropped silently."""
     request = custom_job(
-        enableDashboardAccess=True,
         network="projects/1/global/networks/default",
         tensorboard="projects/1/locations/us-central1/tensorboards/2",
         persistentResourceId="mine",
     )
     request["encryptionSpec"] = {"kmsKeyName": "k"}
     warnings = " ".join(parse(request).spec.warnings)
-    for field in (
-        "enable_dashboard_access",
-        "network",
-        "tensorboard",
-        "encryption_spec",
-        "persistent_resource_id",
-    ):
+    for field in ("network", "tensorboard", "encryption_spec", "persistent_resource_id"):
         assert field in warnings
 
 

@@ -172,8 +172,9 @@ async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:
     assert (answer.status, answer.json) == (200, {}), answer.body
     ((uid, attempt, replica, lines),) = house.written
     assert (uid, attempt, str(replica)) == (1, 1, "workerpool0-0")
+    labels = "logging.googleapis.com/labels"
     assert [json.loads(line) for line in lines] == [
-        {"severity": "WARNING", "message": "plain", "labels": {"a": "b"}},
+        {"severity": "WARNING", "message": "plain", labels: {"a": "b"}},
         {"severity": "ERROR", "message": "with fields", "loss": 0.5},
         {"severity": "DEFAULT", "loss": 1},
     ]

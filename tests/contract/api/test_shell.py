@@ -28,7 +28,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.study.records import StudyUid, Trial, TrialState
-from trainshed.core.terminals import Autopsy
+from trainshed.core.terminals import Autopsy, dashboard_port
 from trainshed.core.tuning.records import RunningTrial
 
 HOUSE = Shelled
@@ -315,10 +315,27 @@ async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
     assert await described_links(house) == uris
 
 
+async def test_a_dashboard_has_a_port_and_a_link_while_the_primary_runs(house: Shelled) -> None:
+    """docs/coming-from-vertex: `enableDashboardAccess`."""
+    made = await house.result(
+        "POST", f"{LOCATION}/customJobs", custom_job(enableDashboardAccess=True)
+    )
+    assert "webAccessUris" not in made
+    name, uid = made["name"], int(made["name"].rpartition("/")[2])
+    await house.run(name)
+    port = dashboard_port(JobUid(uid))
+    expected = {f"workerpool0-0:{port}": house.services.links.to_page(JobUid(uid), str(port))}
+    assert await links(house, name) == await described_links(house) == expected
+    assert await links(house, name, PROGRAM_TOKEN) == {}
+    await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(0)))
+    assert await links(house, name) == {}
+
+
 @pytest.mark.parametrize("asked_for", [True, False])
 async def test_web_access_uris_of_trials_that_run(house: Shelled, asked_for: bool) -> None:
     """facts/resources: trial 1 runs, trial 2 has not begun."""
     spec = tuning_job()["trialJobSpec"] | {"enableWebAccess": asked_for}
+    spec |= {"enableDashboardAccess": asked_for}
     name = await created(house, trialJobSpec=spec)
     study, running = StudyUid(int(name.rpartition("/")[2])), TrialState.ACTIVE
     trials = (
@@ -330,7 +347,8 @@ async def test_web_access_uris_of_trials_that_run(house: Shelled, asked_for: boo
     first, second = (await house.result("GET", f"/v1/{name}"))["trials"]
     assert "webAccessUris" not in second
     links = first.get("webAccessUris", {})
-    assert list(links) == ["workerpool0-0"] * asked_for
+    dashboard = f"workerpool0-0:{dashboard_port(JobUid(71))}"
+    assert sorted(links) == ["workerpool0-0", dashboard] * asked_for
     assert not asked_for or links["workerpool0-0"].startswith(f"{ADDRESS}/shell/#job=71&")
 
 

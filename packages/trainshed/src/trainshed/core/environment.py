@@ -34,6 +34,7 @@ from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.requests import snake_case
 from trainshed.core.runtime import REDUCERS
+from trainshed.core.terminals import dashboard_port
 from trainshed_reduction import variables as known
 
 REDUCER_PROGRAM: Final = ("python3", "-m", "trainshed_reduction.reducer")
@@ -243,9 +244,12 @@ def _cluster(
         if pool.position not in outside
     }
     task = {"type": names[replica.pool], "index": replica.index, **trial, **more}
+    job = json.loads(spec.job_json)
     value = {"cluster": cluster, "environment": "cloud", "task": task}
     if fits_cluster_spec(spec.job_json, len(spec.replicas())):
-        value["job"] = json.loads(spec.job_json)
+        value["job"] = job
+    if job.get("enableDashboardAccess"):
+        value["open_ports"] = [dashboard_port(gang.uid)]
     return _dump(value)
 
 

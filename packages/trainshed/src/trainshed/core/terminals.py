@@ -134,6 +134,12 @@ def is_port(port: str) -> bool:
     return len(port) < 6 and port.isascii() and port.isdecimal() and 0 < int(port) <= HIGHEST
 
 
+def dashboard_port(uid: JobUid) -> int:
+    """Return the port for the dashboard of a job: programs may share a network, so jobs have different
+    ones."""
+    return 10_000 + uid % 9_973
+
+
 def page_entry(name: str, port: str) -> str:
     """Return what the label has for a page. Raises ValueError."""
     text = f"{name}-{port}" if port else name

@@ -261,7 +261,7 @@ async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
     measured = {} if in_list else await studies.measurements(job.study)
     # Takes half a second if a thousand trials measured a hundred times each; other requests go on meanwhile.
     view: Any = await asyncio.to_thread(views.tuning_job, job, trials, measured)
-    if view.trial_job_spec.enable_web_access:
+    if view.trial_job_spec.enable_web_access or view.trial_job_spec.enable_dashboard_access:
         add_to_trials(call, job, view.trials)
     return view
 

@@ -33,8 +33,8 @@ from trainshed.core.failure.messages import linked
 from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Actor, Job
-from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.names import Api, Collection, JobName, JobUid, ReplicaId, log_task_name
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
@@ -239,34 +239,49 @@ async def _maker(reader: Reader, work: Work) -> Work | None:
     return maker
 
 
+PRIMARY: Final = ReplicaId(0, 0)
 OPEN: Final = "trainshed.v1.Jobs.Shell"
 """The method that a link stands for."""
 
 
 def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
-    """Add the links of the running trials of a tuning job that was made with web access, in either API's
-    view."""
+    """Add the links of the running trials of a tuning job that was made with access to shells or to a
+    dashboard, in either API's view."""
     links = _links(call.services, call.principal, job.name.project_id)
     shown = call.principal.shown
     if links is None or shown is None or not job.running:
         return
     running = {str(trial.number): trial.job for trial in job.running}
-    replicas = job.spec.trial.replicas()
+    spec = job.spec.trial
+    replicas = spec.replicas() if asked_for(spec) else ()
     for view in trials:
         # `id` in one API, `trialId` in the other.
         number = view.id if "id" in view.DESCRIPTOR.fields_by_name else view.trial_id
         if number in running and view.HasField("start_time"):
             uris = links.of_replicas(running[number], job.name.api, replicas, shown)
             view.web_access_uris.update(uris)
+            view.web_access_uris.update(_dashboard(links, running[number], spec))
 
 
 def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
-    """Return the links of a running job of either API that was made with web access; {} if `principal` may
-    not see them."""
+    """Return the links of a running job of either API that was made with access to shells or to a dashboard;
+    {} if `principal` may not see them."""
     links, shown = _links(services, principal, job.name.project_id), principal.shown
-    if links is None or shown is None or not asked_for(job.spec):
+    if links is None or shown is None:
         return {}
-    return links.of_job(job, shown)
+    uris = links.of_job(job, shown) if asked_for(job.spec) else {}
+    is_running = job.state is JobState.RUNNING and any(
+        replica.id == PRIMARY and replica.state is ReplicaState.RUNNING for replica in job.replicas
+    )
+    return {**uris, **(_dashboard(links, job.uid, job.spec) if is_running else {})}
+
+
+def _dashboard(links: Links, uid: JobUid, spec: JobSpec) -> dict[str, str]:
+    """Return the link to the dashboard of the primary replica, if the job was made with one."""
+    if not has_dashboard(spec):
+        return {}
+    port = str(terminals.dashboard_port(uid))
+    return {f"{log_task_name(spec.api, PRIMARY)}:{port}": links.to_page(uid, port)}
 
 
 def pages_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
@@ -281,6 +296,11 @@ def pages_of(services: Services, principal: Principal, job: Job) -> dict[str, st
 def asked_for(spec: JobSpec) -> bool:
     """Whether a job of either API was made with web access."""
     return bool(json.loads(spec.job_json).get("enableWebAccess"))
+
+
+def has_dashboard(spec: JobSpec) -> bool:
+    """Whether a job was made with access to a dashboard, which only Vertex has."""
+    return bool(json.loads(spec.job_json).get("enableDashboardAccess"))
 
 
 def _links(services: Services, principal: Principal, project: str) -> Links | None:

@@ -15,7 +15,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.call import actor_of
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
-from trainshed.api.resources.jobs import asked_for, find_by_uid
+from trainshed.api.resources.jobs import asked_for, find_by_uid, has_dashboard
 from trainshed.core.environment import service_account
 from trainshed.core.errors import (
     FailedPrecondition,
@@ -212,9 +212,12 @@ def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
             yield not_mounted(name)
     if warning := without_gpus(spec.pools, services.capacity.accelerators()):
         yield warning
-    if not services.allows_shells and asked_for(spec):
+    fields = {"enable_web_access": asked_for(spec), "enable_dashboard_access": has_dashboard(spec)}
+    if not services.allows_shells and (
+        wanted := [name for name, is_set in fields.items() if is_set]
+    ):
         yield (
-            "The job asks for web access (enable_web_access), and there will be none: this service opens "
+            f"The job asks for web access ({', '.join(wanted)}), and there will be none: this service opens "
             "no shells, its operator has turned them off (setting `shell`)."
         )
 

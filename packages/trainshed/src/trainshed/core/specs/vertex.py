@@ -45,7 +45,6 @@ WITHOUT_EFFECT = {
     "network": "the job runs in the network of its host",
     "reservedIpRanges": "the job runs in the network of its host",
     "pscInterfaceConfig": "the job runs in the network of its host",
-    "enableDashboardAccess": "there is no dashboard access",
     "models": "only jobs of the public service's own make use of it",
     "persistentResourceId": "the job gets its machines as any other, none are kept for it",
     "protectedArtifactLocationId": "there are no protected artifacts",
