@@ -136,9 +136,9 @@ async def test_the_end_of_an_old_connection_is_no_error(
 ) -> None:
     """gRPC's clients print errors with which a server ends a connection."""
     name = "grpc.max_connection_age_ms"
-    assert name in dict(grpc_module._OPTIONS)
-    options = tuple({**dict(grpc_module._OPTIONS), name: 200}.items())
-    monkeypatch.setattr(grpc_module, "_OPTIONS", options)
+    assert name in dict(grpc_module.OPTIONS)
+    options = tuple({**dict(grpc_module.OPTIONS), name: 200}.items())
+    monkeypatch.setattr(grpc_module, "OPTIONS", options)
     server = GrpcServer(house.services, house.issuers.authenticate)
     server.listen(address := f"unix:{tmp_path / 's'}")
     await server.start()

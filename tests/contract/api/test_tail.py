@@ -29,7 +29,7 @@ LINES = 'textPayload:line OR textPayload:"Job is" OR textPayload:completed'
 async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
     async with GrpcHouse(tmp_path).open() as opened:
         yield opened
-    assert not +tail._sessions
+    assert not +tail.sessions
 
 
 class Session:
@@ -66,9 +66,9 @@ async def started(
     house: GrpcHouse, project: str = "p1", token: str = "", **request: Any
 ) -> Session:
     """A session that returns what is written from now on."""
-    before = tail._sessions[project]
+    before = tail.sessions[project]
     session = Session(house, project, token, **request)
-    await until(lambda: tail._sessions[project] > before)
+    await until(lambda: tail.sessions[project] > before)
     return session
 
 
@@ -176,7 +176,7 @@ async def test_a_project_has_a_limited_number_of_sessions(
     refused = await Session(house, "p1", "").failure()
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     first.call.cancel()
-    await until(lambda: not +tail._sessions)
+    await until(lambda: not +tail.sessions)
     (await started(house)).call.cancel()
 
 

@@ -265,7 +265,7 @@ def _fits(message: str, status: bytes) -> bool:
     return plain + (len(status) + 2) // 3 * 4 <= _MOST_TRAILER
 
 
-_OPTIONS: Final = (
+OPTIONS: Final = (
     # gRPC's own default. A message of many small parts takes forty times its bytes once it is parsed.
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", -1),
@@ -307,7 +307,7 @@ class GrpcServer:
     ) -> None:
         """`connections`: how many each address takes at once."""
         self._transport = GrpcTransport(services, authenticate, registry)
-        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
+        options = (*OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
         self._server: Any = aio.server(interceptors=(self._transport,), options=options)
 
     def listen(self, address: str, identity: Identity | None = None) -> None:

@@ -245,7 +245,7 @@ def _cluster(
     }
     task = {"type": names[replica.pool], "index": replica.index, **trial, **more}
     job = json.loads(spec.job_json)
-    value = {"cluster": cluster, "environment": "cloud", "task": task}
+    value: dict[str, Any] = {"cluster": cluster, "environment": "cloud", "task": task}
     if fits_cluster_spec(spec.job_json, len(spec.replicas())):
         value["job"] = job
     if job.get("enableDashboardAccess"):

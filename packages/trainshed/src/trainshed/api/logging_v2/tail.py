@@ -52,7 +52,8 @@ _MAX_DONE: Final = 100_000
 _RECHECK: Final = 600.0
 """Seconds after which a session without notices checks for news all the same."""
 _THREAD: Final = ThreadPoolExecutor(1, "tailing")
-_sessions: Counter[str] = Counter()
+sessions: Final[Counter[str]] = Counter()
+"""Open sessions by project."""
 
 
 async def tail(call: Call, request: Any) -> AsyncGenerator[Message]:
@@ -70,7 +71,7 @@ async def tail(call: Call, request: Any) -> AsyncGenerator[Message]:
         text = f"The window must be from 0 to {_MAX_WINDOW:.0f} seconds, such as 2s."
         faults.add("buffer_window", text)
     faults.refuse()
-    if full := [project for project in projects if _sessions[project] >= MAX_SESSIONS]:
+    if full := [project for project in projects if sessions[project] >= MAX_SESSIONS]:
         raise ResourceExhausted(
             f"{MAX_SESSIONS} sessions tail the logs of the project {full[0]}, which is the most. End one "
             "of them, or read with entries:list."
@@ -99,7 +100,7 @@ class _Followed(Struct):
 async def _responses(
     services: Services, projects: Sequence[str], wanted: LogFilter, window: float
 ) -> AsyncGenerator[Message]:
-    _sessions.update(projects)
+    sessions.update(projects)
     try:
         session = _Session(services, projects, wanted, window)
         pace = Pace(services.notices)
@@ -112,7 +113,7 @@ async def _responses(
                 yield pool.message("google.logging.v2.TailLogEntriesResponse", entries=entries)
             await session.wait()
     finally:
-        _sessions.subtract(projects)
+        sessions.subtract(projects)
 
 
 class _Session:
