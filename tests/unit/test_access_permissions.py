@@ -94,7 +94,7 @@ def test_only_owners_decide_who_may_what(role: str) -> None:
 
 
 READS = re.compile(
-    r"(BatchRead|Check|Get|List|Lookup|Query|Read|Search|Test|Wait)\w*|WhoAmI|Policy|Curves|Describe|Explain|"
+    r"(BatchRead|Check|Get|List|Lookup|Query|Read|Search|Tail|Test|Wait)\w*|WhoAmI|Policy|Curves|Describe|Explain|"
     r"Launch|Log\w+|Outlook|ResumeReport|Tensorboard|Timeline|Usage|Watch"
 )
 UNRECORDED = {

@@ -258,26 +258,29 @@ async def test_special_fields_of_structured_lines(house: House) -> None:
     house.write_log(1000, "workerpool0-0", *stamped)
     house.clock = START + 60 * SECOND
     shown = 'resource.labels.task_name="workerpool0-0"'
-    one, two, three = (await entries(house, shown)).json["entries"]
-    assert one["textPayload"] == "one"
-    assert (one["labels"]["run"], one["labels"]["ml.googleapis.com/job_id"]) == ("7", "1000")
-    assert (one["trace"], one["insertId"]) == ("projects/p/traces/1", "mine")
-    assert one["httpRequest"] == {"status": 404}
-    assert two["jsonPayload"] == {"message": {"nested": {"a": 1}}, "x": 2}
-    assert three["sourceLocation"] == {"file": "a.py", "line": "12"}
-    assert three["jsonPayload"] == {"message": "three", "y": 3}
+    labelled, nested, located = (await entries(house, shown)).json["entries"]
+    assert labelled["textPayload"] == "one"
+    assert (labelled["labels"]["run"], labelled["labels"]["ml.googleapis.com/job_id"]) == (
+        "7",
+        "1000",
+    )
+    assert (labelled["trace"], labelled["insertId"]) == ("projects/p/traces/1", "mine")
+    assert labelled["httpRequest"] == {"status": 404}
+    assert nested["jsonPayload"] == {"message": {"nested": {"a": 1}}, "x": 2}
+    assert located["sourceLocation"] == {"file": "a.py", "line": "12"}
+    assert located["jsonPayload"] == {"message": "three", "y": 3}
     for filter_, expected in {
         'labels.run="7"': ["mine"],
         'trace="projects/p/traces/1"': ["mine"],
         "httpRequest.status>=400": ["mine"],
         'http_request.status="404"': ["mine"],
-        "sourceLocation.line>10": [three["insertId"]],
-        'source_location.file:"a.py"': [three["insertId"]],
+        "sourceLocation.line>10": [located["insertId"]],
+        'source_location.file:"a.py"': [located["insertId"]],
         'insertId="mine"': ["mine"],
-        "jsonPayload.message.nested.a=1": [two["insertId"]],
+        "jsonPayload.message.nested.a=1": [nested["insertId"]],
     }.items():
-        found = (await entries(house, f"{shown} AND {filter_}")).json.get("entries", [])
-        assert [entry["insertId"] for entry in found] == expected, filter_
+        matching = (await entries(house, f"{shown} AND {filter_}")).json.get("entries", [])
+        assert [entry["insertId"] for entry in matching] == expected, filter_
 
 
 async def test_service_lines_have_the_state_of_an_ml_job(house: House) -> None:

@@ -126,8 +126,8 @@ async def test_only_named_projects_and_jobs_are_read(house: GrpcHouse) -> None:
     path = LOCATION.replace("/p1/", "/p2/")
     await house.result("POST", f"{path}/customJobs", custom_job(pool(), pool()))
     await job(house)
-    named = 'resource.labels.job_id="1002" AND textPayload:line'
-    session = await started(house, filter=named, **AT_ONCE)
+    only = 'resource.labels.job_id="1002" AND textPayload:line'
+    session = await started(house, filter=only, **AT_ONCE)
     for uid in (1000, 1001, 1002):
         house.write_log(uid, REPLICA, (START + 1, f"line of {uid}"))
     assert await session.texts(1) == ["line of 1002"]
