@@ -2,11 +2,24 @@
 
 from base64 import urlsafe_b64decode
 
-from trainshed.access.principals import Bearer
-from trainshed.api.calls.links import LIFETIME, Links, page_of
-from trainshed.core.names import JobUid
+from trainshed.access.principals import Bearer, Principal
+from trainshed.api.calls.links import LIFETIME, Links, Ticket, Tickets, page_of
+from trainshed.core.names import JobUid, ReplicaId
 
 WHOSE = "ab" * 32
+
+
+def test_many_tickets_of_one_person_void_none_of_others() -> None:
+    tickets = Tickets(lambda: 1)
+
+    def issue(email: str) -> str:
+        ticket = Ticket(JobUid(1), ReplicaId(0, 0), email, Principal(email))
+        return tickets.issue(ticket)[0]
+
+    of_bo = issue("bo@corp.example")
+    of_ana = [issue("ana@corp.example") for _ in range(1005)]
+    assert tickets.redeem(of_bo) is not None
+    assert tickets.redeem(of_ana[0]) is None and tickets.redeem(of_ana[-1]) is not None
 
 
 def links(now: int = 0, key: bytes = b"key") -> Links:

@@ -17,6 +17,7 @@ from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
 from tests.unit.test_specs_tuning import tuning_job
+from trainshed.access import strangers
 from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.policy import Grant
 from trainshed.access.principals import Principal
@@ -352,7 +353,15 @@ async def test_web_access_uris_of_trials_that_run(house: Shelled, asked_for: boo
     assert not asked_for or links["workerpool0-0"].startswith(f"{ADDRESS}/shell/#job=71&")
 
 
-async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) -> None:
+async def test_a_link_gives_tickets_for_its_own_replica_alone(
+    house: Shelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guesses: list[str] = []
+
+    async def refused_slowly(of: object, source: str) -> None:
+        guesses.append(source)
+
+    monkeypatch.setattr(strangers.Strangers, "refused", refused_slowly)
     name = await running(house)
     uris = await links(house, name)
     fields = fields_of(uris["workerpool1-0"])
@@ -371,6 +380,7 @@ async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) ->
         refused = await house.call("POST", "/shell/ticket", order, token=None)
         assert refused.status == 403, wrong
     assert (await house.call("POST", "/shell/ticket", {}, token=None)).status == 403
+    assert len(guesses) == 7, "a brute-force attack on keys of links is slowed"
     for replica in (PRIMARY, WORKER):
         await house.happen(name, ReplicaExited(1, replica, 1, exited(0)))
     over = await house.call("POST", "/shell/ticket", fields, token=None)

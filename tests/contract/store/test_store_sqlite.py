@@ -7,8 +7,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -266,3 +269,38 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
         await store.ledger.commit(epoch, step(live, JobState.FAILED))
         store.close()
     assert len(reached) > 100
+
+
+class LockedConnection:
+    """A database that another process holds, until `gives_up` is set; `tries`: how often it was locked."""
+
+    def __init__(self) -> None:
+        self.waits, self.gives_up, self.tries = threading.Event(), threading.Event(), 0
+        self.in_transaction = False
+
+    def execute(self, statement: str) -> None:
+        assert statement == "BEGIN IMMEDIATE"
+        self.tries += 1
+        self.waits.set()
+        assert self.gives_up.wait(60)
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        raise error
+
+    def close(self) -> None:
+        pass
+
+
+async def test_no_write_waits_for_two_timeouts_of_a_locked_database() -> None:
+    """Writes that come while the first one waits are refused together with it."""
+    connection: Any = LockedConnection()
+    files: Any = SimpleNamespace(fault={connection: None}.get)
+    writer = Writer(connection, files)
+    begun = [asyncio.ensure_future(writer.run("first", str))]
+    await asyncio.to_thread(connection.waits.wait)
+    begun += [asyncio.ensure_future(writer.run("more", str)) for _ in range(2000)]
+    await asyncio.sleep(0)  # Every task has queued its write.
+    connection.gives_up.set()
+    results = await asyncio.gather(*begun, return_exceptions=True)
+    assert {type(result) for result in results} == {Unavailable} and connection.tries == 1
+    writer.close()

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from trainshed.access.principals import Principal
+from trainshed.access.strangers import GUESS
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import is_loopback, name_of
@@ -68,6 +69,7 @@ _ASKS_TO_SIGN_IN: Final = "x-trainshed-sign-in"
 """A header of the page that signs in. Pages of others cannot send it, so they cannot have a browser keep a
 session of theirs."""
 _CHALLENGE: Final = (b"www-authenticate", b'Basic realm="Trainshed"')
+_BACK: Final = "/login/back"
 _CHALLENGES: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _PORTS: Final = re.compile(r"|[1-9][0-9]{0,4}")
 _log = logging.getLogger(__name__)
@@ -101,7 +103,7 @@ class ConsoleApplication:
             ("HEAD", "/login"): self._show_login,
             ("POST", "/login"): self._log_in,
             ("GET", "/login/with"): self._to_issuer,
-            ("GET", "/login/back"): self._from_issuer,
+            ("GET", _BACK): self._from_issuer,
             ("POST", "/login/link"): self._link,
             ("POST", "/login/token"): self._redeem,
             ("GET", "/signed-in"): self._signed_in,
@@ -129,11 +131,14 @@ class ConsoleApplication:
                 StatusCode.PERMISSION_DENIED,
                 "Only pages of this console may do that, and the request says that it comes from elsewhere.",
             )
-        at_the_door = self._door.get((call.method, call.path))
+        path = _BACK if call.path.startswith(f"{_BACK}/") else call.path
+        at_the_door = self._door.get((call.method, path))
         if at_the_door is not None:
             return await at_the_door(call)
         principal = self._visitor(call)
         if principal is None:
+            # A wrong password of a session leads to the page that signs in, and to no status 401.
+            call.scope[GUESS] = "authorization" in call.headers
             if call.path.startswith("/events/"):
                 # Said as an event, since scripts do not learn why an event stream was refused.
                 return self._guarded(sized(live.SIGNED_OUT, _EVENTS, more=[_FRESH]))
@@ -287,7 +292,7 @@ class ConsoleApplication:
             cause = call.query.get("error_description") or call.query.get("error") or "nothing"
             raise Unauthenticated(f"The issuer did not sign you in; it says: {cause[:300]}.")
         state, sender = call.query.get("state", ""), call.query.get("iss", "")
-        made = await self._signing_in.finish(state, call.query["code"], sender)
+        made = await self._signing_in.finish(state, call.query["code"], sender, call.path)
         code = self._sessions.link_code(made.shown)
         query = urlencode({"code": code, "next": made.following, "mark": made.mark})
         return self._guarded(_see(f"/login?{query}"))

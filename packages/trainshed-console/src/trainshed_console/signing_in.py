@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from msgspec import Struct
 
@@ -90,7 +90,7 @@ class SigningIn:
         query = {
             "response_type": "code",
             "client_id": issuer.client_id,
-            "redirect_uri": self._back,
+            "redirect_uri": await self._redirect(issuer),
             "scope": f"openid email profile{' groups' if is_asked else ''}",
             "state": self._state(claims),
             "nonce": self._derived(id_, "nonce"),
@@ -99,22 +99,33 @@ class SigningIn:
         }
         return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
 
-    async def finish(self, state: str, code: str, sender: str) -> SignedIn:
-        """Sign in somebody whom an issuer sends back. `sender`: which, by what the answer says (RFC 9207), ""
-        = nothing; the code of one is shown to no other. Raises Unauthenticated, Unavailable."""
+    async def finish(self, state: str, code: str, sender: str, came_to: str) -> SignedIn:
+        """Sign in somebody whom an issuer sends back. `sender`: the issuer by the answer's `iss` (RFC 9207),
+        "" = there is none; `came_to`: the path of the redirect address. Both prevent a mix-up attack, which
+        sends the code of one issuer to another. Raises Unauthenticated, Unavailable."""
         begun = self._read_state(state)
         issuer = self._issuers.by_name.get(str(begun["iss"]))
         if issuer is None:
             raise Unauthenticated("This sign-in was begun with other settings: begin again.")
-        if sender not in ("", issuer.issuer):
-            raise Unauthenticated(f"{issuer.name} led to another issuer, {sender[:200]!r}.")
+        back = await self._redirect(issuer)
+        names_itself = await self._names_itself(issuer)
+        if sender != issuer.issuer and (sender or names_itself):
+            raise Unauthenticated(
+                f"{issuer.name} led to another issuer, {sender[:200]!r}: begin again, and tell whoever runs "
+                "this service if it happens again."
+            )
+        if not unquote(urlsplit(back).path).endswith(came_to):
+            raise Unauthenticated(
+                f"The answer of {issuer.name} came to another issuer's address: register {back} there as the "
+                "redirect address."
+            )
         address = await self._address(issuer, "token_endpoint")
 
         id_ = str(begun["jti"])
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": self._back,
+            "redirect_uri": await self._redirect(issuer),
             "client_id": issuer.client_id,
             "code_verifier": self._derived(id_, "verifier"),
         }
@@ -147,6 +158,18 @@ class SigningIn:
             return claims
         # What is told of somebody else is not believed.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
+
+    async def _names_itself(self, issuer: Issuer) -> bool:
+        """Whether an issuer names itself in its answers (RFC 9207)."""
+        published = await self._issuers.published(issuer)
+        return published.get("authorization_response_iss_parameter_supported") is True
+
+    async def _redirect(self, issuer: Issuer) -> str:
+        """Return the address to which an issuer sends browsers back. Of several issuers, one that does not
+        name itself in its answers has an address of its own."""
+        if len(self.names) == 1 or await self._names_itself(issuer):
+            return self._back
+        return f"{self._back}/{quote(issuer.name, safe='')}"
 
     async def _address(self, issuer: Issuer, name: str) -> str:
         """Return where an issuer takes requests. Raises Unavailable."""

@@ -241,11 +241,13 @@ async def test_a_page_of_a_stranger_cannot_call(house: House) -> None:
 async def test_an_agent_reads_no_sign_that_its_person_does_not_see(house: House) -> None:
     """What turns text around, is not shown, or steers a terminal comes as an escape sequence."""
     name = (await house.result("POST", f"{LOCATION}/customJobs", custom_job()))["name"]
-    reason = "caf\u00e9\n\x1b[2J\x9b\u202e\U000e0041"
+    hidden = "\u202e\U000e0041\ufe0f\U000e0100\u034f\u115f\u3164\u17b4\u180b\u2800\uffa0"
+    reason = f"caf\u00e9\n\x1b[2J\x9b{hidden}"
     await house.become(name, state=JobState.FAILED, error=JobError(3, "Over.", reason=reason))
     answer = await sent(house, "tools/call", name="why_failed", arguments={"job": name})
     text = answer.json["result"]["content"][0]["text"]
     assert text.isprintable() and "caf\u00e9" in text
+    assert not set(hidden) & set(text) and "\\ufe0f" in text
     assert json.loads(text)["reason"] == reason
     assert (await tool(house, "describe_job", job="\u202e")).replace("\n", "").isprintable()
 

@@ -258,6 +258,24 @@ async def test_the_command_gets_a_link_for_its_token(house: ConsoleHouse) -> Non
     assert (await house.call("POST", "/login/link", {}, token=None)).status == 403
 
 
+async def test_guessed_session_passwords_are_slowed(
+    house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brute force; a browser that is signed in never waits."""
+    slowed: list[str] = []
+
+    async def refused(of: object, source: str) -> None:
+        slowed.append(source)
+
+    monkeypatch.setattr(strangers.Strangers, "refused", refused)
+    guessing, signed_in = Browser(house), Browser(house)
+    assert (await signed_in.sign_in(token=house.token)).status == 200
+    assert (await signed_in.get("/jobs")).status == 200
+    assert (await guessing.get("/jobs")).status == 303 and slowed == [], "nothing was guessed"
+    guessing.session = "x" * 43
+    assert (await guessing.get("/jobs")).status == 303 and len(slowed) == 1
+
+
 async def test_a_session_ends_with_its_time_or_its_token(house: ConsoleHouse) -> None:
     browser, other = Browser(house), Browser(house)
     await browser.sign_in(token=house.token)

@@ -5,6 +5,7 @@ import asyncio
 import base64
 import binascii
 import json
+import re
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -127,6 +128,15 @@ def _malformed(message: Any) -> _Fault | None:
     )
 
 
+_IGNORABLE: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+"""Default-ignorable characters of Unicode, such as variation selectors and tags, and the blank Braille
+pattern: people do not see them, and a model reads them."""
+
+
 def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | None:
     """Return what is wrong with a request's version, and with the headers that repeat what is in its body."""
     sent = params.get("_meta")
@@ -164,6 +174,7 @@ def _cut(answer: Any) -> str:
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     seen = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     text = text if text.isprintable() else "".join(seen)
+    text = _IGNORABLE.sub(lambda match: json.dumps(match[0])[1:-1], text)
     more = f"… ({len(text) - MOST} more characters; ask for less)"
     return text if len(text) <= MOST else text[: MOST - len(more)] + more
 

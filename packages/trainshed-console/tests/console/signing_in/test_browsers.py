@@ -2,8 +2,9 @@
 get in so who should not."""
 
 import hashlib
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.console.browser import Browser, ConsoleHouse, text_of
 from tests.console.signing_in.conftest import (
     ANA,
     JOBS,
+    NOW,
     back,
     give,
     in_base64,
@@ -19,7 +21,7 @@ from tests.console.signing_in.conftest import (
     state_of,
 )
 from tests.contract.api.house import Answer
-from tests.issuer import ScriptedIssuer
+from tests.issuer import ScriptedIssuer, issuing
 from trainshed.access.tokens import digest_of
 from trainshed_console import sessions
 from trainshed_console.signing_in import LIFETIME, SigningIn
@@ -120,6 +122,37 @@ async def test_a_code_is_shown_to_no_other_issuer(
     for sender, status in (("https://honest.example", 401), (issuer.address, 303)):
         answer = await Browser(house).get(f"/login/back?{urlencode({**query, 'iss': sender})}")
         assert (answer.status, len(issuer.forms)) == (status, int(status == 303))
+
+
+async def test_a_mix_up_attack_gets_no_code(tmp_path: Path) -> None:
+    """RFC 9207: a malicious issuer sends a browser, which began to sign in there, to an honest one."""
+    with issuing(lambda: NOW) as honest, issuing(lambda: NOW) as malicious:
+        tables = [honest.settings(), malicious.settings(name="Evil Corp")]
+        house = ConsoleHouse(tmp_path, issuers=tables)
+        begun = await Browser(house).get("/login/with?issuer=Evil+Corp")
+        state = state_of(begun.headers["location"])
+        right = parse_qs(urlsplit(await sent(Browser(house))).query)["redirect_uri"][0]
+        assert right.endswith("/login/back/Corp")
+        assert "Evil%20Corp" in unquote(begun.headers["location"])
+        code = honest.signs_in(await sent(Browser(house)))
+        query = urlencode({"state": state, "code": code})
+        for path in ("/login/back", "/login/back/Corp"):
+            answer = await Browser(house).get(f"{path}?{query}")
+            assert answer.status == 401 and malicious.forms == [], path
+        location = await sent(Browser(house))
+        query = urlencode({"state": state_of(location), "code": honest.signs_in(location)})
+        assert (await Browser(house).get(f"/login/back/Corp?{query}")).status == 303
+        house.close()
+
+
+async def test_an_issuer_that_names_itself_in_answers_has_to(
+    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = issuer.published() | {"authorization_response_iss_parameter_supported": True}
+    monkeypatch.setattr(issuer, "published", lambda: published)
+    location = await sent(Browser(house))
+    answer = await back(Browser(house), state_of(location), issuer.signs_in(location))
+    assert answer.status == 401 and issuer.forms == []
 
 
 async def test_a_code_is_good_once_and_a_refusal_is_told(

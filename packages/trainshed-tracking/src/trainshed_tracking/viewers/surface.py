@@ -15,7 +15,7 @@ from typing import Final
 from trainshed.access.principals import Shown
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import NDJSON, LinkPage, error_answer, refusal_answer, sent_object
-from trainshed.api.calls.links import OPEN_VIEW, Links, holder
+from trainshed.api.calls.links import OPEN_VIEW, Links, guesses, holder
 from trainshed.core.errors import PermissionDenied, RequestError, Unauthenticated
 from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, Streamed, serve
@@ -80,7 +80,8 @@ class ViewerSurface:
         fields = await sent_object(request, _MOST)
         view = str(fields.get("view"))
         whose = self._links.read(view_link(view), str(fields.get("key")))
-        directories = await self._directories(view, whose)
+        with guesses(request.scope):
+            directories = await self._directories(view, whose)
         assert whose is not None, "nobody else is let in"
         path = f"{view}/{self._links.mark(PATH + view, whose)}/"
         lines = _opening(self._viewers, view, directories, path)

@@ -1,7 +1,7 @@
 """Slows those who show unknown credentials again and again, by their address, and tells of it.
 
-A token has 256 random bits, so guessing leads nowhere; this keeps it from being cheap, and lets an operator
-see it. Known credentials never wait: many people may have one address.
+A token has 256 random bits, so a brute-force attack leads nowhere; this keeps it from being cheap, and lets
+an operator see it. Known credentials never wait: many people may have one address.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ from typing import Final
 
 SOURCE: Final[ContextVar[str]] = ContextVar("source", default="")
 """The address that the request under way came from."""
+GUESS: Final = "trainshed.guess"
+"""Key of a request's scope: its session password or link key is unknown, which no status 401 shows."""
 SOURCE_HEADER: Final = "x-trainshed-source"
 """What the bucket process sends it in, when it asks whose a token is."""
 _FREE: Final = 30
@@ -20,7 +22,9 @@ _FREE: Final = 30
 _SPAN: Final = 60.0
 """Seconds."""
 _DELAY: Final = 1.0
-"""Seconds that each further one takes."""
+"""Seconds between the answers to further ones of a network, however many are sent at once."""
+_LONGEST_DELAY: Final = 60.0
+"""Seconds that an answer is delayed at most: so many connections held are a limit of their own."""
 _MOST: Final = 10_000
 """Callers that are remembered; the oldest are forgotten first."""
 
@@ -56,6 +60,8 @@ class Strangers(Refusals):
     def __init__(self, tell: Callable[[str, Mapping[str, object]], Awaitable[None]]) -> None:
         super().__init__(_SPAN)
         self._tell = tell
+        #: When the last delayed answer of a network is due, oldest first.
+        self._due: dict[str, float] = {}
 
     def count(self, caller: str) -> int:
         """Count a refusal of an address."""
@@ -69,4 +75,9 @@ class Strangers(Refusals):
             return
         if count == _FREE + 1:
             await self._tell(source, {"refusals": count, "seconds": _SPAN})
-        await asyncio.sleep(_DELAY)
+        network, now = network_of(source), time.monotonic()
+        due = max(self._due.pop(network, now), now) + _DELAY
+        self._due[network] = due = min(due, now + max(_DELAY, _LONGEST_DELAY))
+        if len(self._due) > _MOST:
+            del self._due[next(iter(self._due))]
+        await asyncio.sleep(due - now)

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 
 from google.protobuf.message import Message
 
-from trainshed.access.strangers import SOURCE, SOURCE_HEADER, Strangers
+from trainshed.access.strangers import GUESS, SOURCE, SOURCE_HEADER, Strangers
 from trainshed.api import projects, service_accounts
 from trainshed.api.calls.call import (
     Call,
@@ -151,9 +151,11 @@ class ApiApplication:
         source = (scope.get("client") or ("",))[0]
 
         async def answered(message: HttpMessage) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 401:
-                await self._strangers.refused(source)
-                message = keeping_credentials(scope, message)
+            if message["type"] == "http.response.start":
+                if message["status"] == 401 or scope.get(GUESS):
+                    await self._strangers.refused(source)
+                if message["status"] == 401:
+                    message = keeping_credentials(scope, message)
             await send(message)
 
         if fault := self._hosts.fault(scope):

@@ -17,14 +17,17 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal, Shown
+from trainshed.access.strangers import GUESS
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
@@ -59,6 +62,16 @@ def holder(
             "open this any more. Take one of your own: trainshed jobs describe JOB"
         )
     return principal
+
+
+@contextmanager
+def guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
+    """Mark a request whose link opens nothing as a guess (`access.strangers`)."""
+    try:
+        yield
+    except PermissionDenied:
+        scope[GUESS] = True
+        raise
 
 
 class Links:
@@ -181,7 +194,7 @@ def _text(content: bytes) -> str:
 TICKET_LIFETIME: Final = 60 * 10**9
 """Nanoseconds that a ticket is good for."""
 _MOST: Final = 1000
-"""Most tickets that wait to be used; beyond that the oldest one is void."""
+"""Most tickets that wait to be used; beyond that the oldest one of whoever has the most is void."""
 
 
 class Ticket(Struct, frozen=True):
@@ -214,7 +227,9 @@ class Tickets:
         for old in [key for key, (_, until) in self._waiting.items() if until <= now]:
             del self._waiting[old]
         while len(self._waiting) >= _MOST:
-            del self._waiting[next(iter(self._waiting))]
+            whose = {key: waiting.principal.email for key, (waiting, _) in self._waiting.items()}
+            most, _ = Counter(whose.values()).most_common(1)[0]
+            del self._waiting[next(key for key, email in whose.items() if email == most)]
         token = secrets.token_urlsafe(32)
         self._waiting[_digest(token)] = (ticket, now + TICKET_LIFETIME)
         return token, now + TICKET_LIFETIME

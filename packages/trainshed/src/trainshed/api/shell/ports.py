@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from trainshed.api.calls.errors import refusal
-from trainshed.api.calls.links import Ticket, holder, page_of
+from trainshed.api.calls.links import Ticket, guesses, holder, page_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN as OPEN_SHELL
 from trainshed.api.shell.opening import open_port, tell_of_port
@@ -97,8 +97,9 @@ class PortSurface:
         links = self._services.links
         ticket = self._services.tickets.redeem(call.query.get("ticket", ""))
         uid, name = self._page(call)
-        if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
-            raise PermissionDenied("This link was used already, or is older than a minute.")
+        with guesses(call.scope):
+            if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
+                raise PermissionDenied("This link was used already, or is older than a minute.")
         shown = ticket.principal.shown
         if shown is None or call.headers.get("sec-fetch-mode", "navigate") != "navigate":
             raise PermissionDenied("Only a person opens a page, by a link.")
@@ -119,7 +120,8 @@ class PortSurface:
         marks = [part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_ours(part)]
         held = (self._services.links.lets(page_of(uid, name), mark) for mark in marks)
         shown = next(filter(None, held), None)
-        holder(self._services.access.known, shown, OPEN_SHELL, ())
+        with guesses(call.scope):
+            holder(self._services.access.known, shown, OPEN_SHELL, ())
         job, _ = await self._services.reader.job_by_uid(uid)
         assert isinstance(job, Job), "only jobs with replicas have pages"
         projects = (job.name.project_id,)

@@ -31,7 +31,7 @@ from trainshed.api.calls.http import (
     refusal_answer,
     sent_object,
 )
-from trainshed.api.calls.links import Ticket, holder, shell_of
+from trainshed.api.calls.links import Ticket, guesses, holder, shell_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN
 from trainshed.api.shell.opening import (
@@ -88,7 +88,9 @@ class ShellSurface:
         """Answer a request. Raises whatever is wrong with a request for a ticket."""
         if (request.method, request.raw_path) == ("POST", "/shell/ticket"):
             request.api = "trainshed_v1"
-            ticket, title = await self._ticket_by_link(await sent_object(request, _MOST))
+            link = await sent_object(request, _MOST)
+            with guesses(request.scope):
+                ticket, title = await self._ticket_by_link(link)
             token, _ = self._services.tickets.issue(ticket)
             return json_answer(encode_text({"token": token, "title": title}))
         return _PAGE.answer(request) or refusal_answer(no_such_method(request))

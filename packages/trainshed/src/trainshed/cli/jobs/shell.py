@@ -336,4 +336,22 @@ def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> i
     with unpacking, unpacking.stdin as packed, Path(os.devnull).open() as nothing:
         files = nothing.fileno(), packed.fileno()
         status = _run_shell(client, uid, which, "tar -c .", files=files)
+    for left_out in _without_ways_out(target):
+        click.echo(f"{left_out}  was left out: it leads out of the copy, or is no file", err=True)
     return status or unpacking.returncode
+
+
+def _without_ways_out(root: Path) -> list[str]:
+    """Remove symbolic links that lead out of a copy, by which its reader would open other files (path
+    traversal), and what is neither a file, a directory nor a link. Return their paths."""
+    top, removed = root.resolve(), list[str]()
+    for directory, directories, files in os.walk(root):
+        for path in (Path(directory, name) for name in (*directories, *files)):
+            if path.is_symlink():
+                stays = Path(os.path.realpath(path)).is_relative_to(top)
+            else:
+                stays = path.is_file() or path.is_dir()
+            if not stays:
+                path.unlink()
+                removed.append(str(path.relative_to(root)))
+    return removed

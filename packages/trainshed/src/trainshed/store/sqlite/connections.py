@@ -25,7 +25,7 @@ from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
 log = logging.getLogger(__name__)
 
 DATABASE_FILE = "trainshed.db"
-_BUSY_TIMEOUT_MS = 10_000
+_BUSY_TIMEOUT_MS = 5_000
 _CACHE_KIB = 16 * 1024
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 

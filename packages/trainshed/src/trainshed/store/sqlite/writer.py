@@ -86,6 +86,9 @@ class Writer:
                     raise Unavailable(f"nothing was stored: {fault}")
                 self._execute(batch)
             except Exception as error:
+                if _is_locked(error):
+                    # Those that came meanwhile have waited as well: none waits for two timeouts.
+                    last = self._drain_into(batch, most=None) or last
                 self._fail_all(batch, error)
             # If the loop is closed, its callers are gone, but their writes are stored.
             with contextlib.suppress(RuntimeError):
@@ -93,10 +96,10 @@ class Writer:
             if last:
                 return
 
-    def _drain_into(self, batch: list[_Command]) -> bool:
-        """Add the commands that wait to the batch, without waiting for more. Return whether the end of the
-        queue was reached."""
-        while len(batch) < _MOST_IN_ONE_COMMIT:
+    def _drain_into(self, batch: list[_Command], most: int | None = _MOST_IN_ONE_COMMIT) -> bool:
+        """Add the commands that wait to the batch, up to `most` in all (None = all), without waiting for
+        more. Return whether the end of the queue was reached."""
+        while most is None or len(batch) < most:
             try:
                 command = self._queue.get_nowait()
             except queue.Empty:
@@ -162,6 +165,12 @@ def public(what: str, error: Exception) -> Exception:
         )
     unavailable.__cause__ = error
     return unavailable
+
+
+def _is_locked(error: Exception) -> bool:
+    """Whether another process has locked the database for too long."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _settle(commands: list[_Command]) -> None:
