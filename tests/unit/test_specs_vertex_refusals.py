@@ -52,6 +52,8 @@ FAULT_OF_THE_FIRST_POOL: dict[str, tuple[Request, str]] = {
     "mapped image without a command": (container(imageUri=MAPPED_IMAGE), COMMAND),
     "prebuilt image with arguments only": (container(imageUri=SKLEARN, args=["--x"]), COMMAND),
     "variable name": (container(env=variables({"GOOD": "", "1BAD": "x"})), f"{ENV}[1].name"),
+    "command in one text": (container(command=["python3 -m x", "y"]), COMMAND),
+    "short name of a prebuilt image": (container(imageUri="sklearn-cpu.1-6:slim"), IMAGE),
     "command of letters": (container(command=[*"python3 -m x"]), COMMAND),
     "command of two letters": (container(command=[*"ls"]), COMMAND),
     "arguments of letters": (container(args=[*"--epochs 3"]), f"{CONTAINER}.args"),

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from trainshed.cli.text.moments import seconds_of
-from trainshed.core.catalog.images import named_image, parse_prebuilt, short_names
+from trainshed.core.catalog.images import named_image, prebuilt_name, short_names
 from trainshed.core.catalog.machines import (
     GIB,
     RETIRED,
@@ -35,10 +35,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
 
-_PREBUILT = "us-docker.pkg.dev/vertex-ai/training/"
-"""The repository of the prebuilt images."""
-
-
 def image_uri(image: str, *, gpus: bool) -> str:
     """Return the image URI that --image means. Raises click.UsageError for a framework or a version that does
     not exist."""
@@ -48,7 +44,7 @@ def image_uri(image: str, *, gpus: bool) -> str:
         raise click.UsageError(f"--image {image}: {fault}.") from None
     if uri:
         return uri
-    if "/" not in image and (listed := _PREBUILT + image) and parse_prebuilt(listed):
+    if listed := prebuilt_name(image):
         raise click.UsageError(
             f"--image: {image!r} has no registry. Did you mean --image {listed}?"
         )

@@ -102,6 +102,12 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     return PrebuiltImage(framework, match["device"], version, python, match["tag"] == "slim")
 
 
+def prebuilt_name(name: str) -> str | None:
+    """Return the URI of a prebuilt image from its name without a repository; None if there is none."""
+    uri = f"us-docker.pkg.dev/vertex-ai/training/{name}"
+    return uri if "/" not in name and parse_prebuilt(uri) else None
+
+
 def listed_images() -> tuple[str, ...]:
     """Return the image names of the public list, without repository and tag."""
     return tuple(table("images")["images"])

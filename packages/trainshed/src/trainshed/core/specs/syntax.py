@@ -4,7 +4,9 @@ A `..._fault` function returns what is wrong and what would be right, or "" if n
 function reports that to the section's faults.
 """
 
+import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -245,7 +247,7 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
             "long values into a file of the bucket.",
         )
         return ()
-    section.check(name, _letters_fault(section.texts(name), is_command=name in _COMMANDS))
+    section.check(name, _list_fault(section.texts(name), is_command=name in _COMMANDS))
     return section.checked_texts(
         name,
         lambda text: string_fault(text) or (secrets.argument_fault(text) if expanded else None),
@@ -255,9 +257,23 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
 _COMMANDS = ("command", "containerCommand")
 
 
-def _letters_fault(words: tuple[str, ...], *, is_command: bool) -> str:
-    """Return what is wrong with a list of single characters: Python makes one of a text where it expects a
-    list."""
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # Quotes without an end.
+        return text.split()
+
+
+def _list_fault(words: tuple[str, ...], *, is_command: bool) -> str:
+    """Return what is wrong with a list that was made of a text: of its characters, as Python does it, or with
+    the whole text as the name of the program."""
+    first = words[0].split() if is_command and words else []
+    if len(first) > 1 and "/" not in first[0]:
+        example = ", ".join(json.dumps(word) for word in (*_words(words[0]), *words[1:])[:8])
+        return (
+            f"The first item is the name of a program, and {words[0][:60]!r} has spaces. Write a list "
+            f"with one word per item: [{example}]."
+        )
     text = "".join(words)
     is_text = is_command or text.startswith("--")
     if not is_text or len(words) < MIN_LETTERS or len(text) != len(words):

@@ -139,9 +139,14 @@ def read_runtime(
         section.fault(field, elsewhere)
     else:
         answer = runtimes.for_image(image_uri)
-        if isinstance(answer, RuntimeChoice):
+        listed = images.prebuilt_name(image_uri)
+        is_mapped = isinstance(answer, RuntimeChoice) and answer.family != CONTAINER
+        if listed and not is_mapped:
+            section.fault(field, f"{image_uri!r} has no registry. Did you mean {listed}?")
+        elif isinstance(answer, RuntimeChoice):
             return answer
-        section.fault(field, answer.reason)
+        else:
+            section.fault(field, answer.reason)
     return UNKNOWN_RUNTIME
 
 
