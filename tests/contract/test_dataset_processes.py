@@ -12,7 +12,7 @@ import pytest
 from tests.contract.buckets_service import Service
 from tests.e2e.processes import children, command_line
 from tests.waiting import until
-from trainshed.core.datasets.plans import SplitMethod, SplitPlan, SplitRule
+from trainshed.core.datasets.plans import DirectoryCopy, SplitMethod, SplitPlan, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.datasets.port import Account, DataRefused
 from trainshed.datasets.service import SplitProcesses
@@ -99,6 +99,28 @@ async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> N
     # One that had just begun is killed, and not waited for.
     await until(lambda: child not in steps())
     assert "manifest.json" not in files(service, large_plan.directory)
+
+
+async def test_a_directory_is_copied_with_the_rights_of_the_project(service: Service) -> None:
+    for name in ("model.pt", "variables/0%20a%25b", "old/x"):
+        service.put("of-own", f"m/{name}", name.encode())
+    service.put("of-own", "m-old/model.pt", b"another model")
+    processes = SplitProcesses(service.replicas)
+    await processes.copy(DirectoryCopy("gs://of-own/m/", "gs://of-own/copy/"), OWN)
+    place = service.root / "of-own"
+    copied = {
+        str(f.relative_to(place / "copy")) for f in (place / "copy").rglob("*") if f.is_file()
+    }
+    kept = {str(f.relative_to(place / "m")) for f in (place / "m").rglob("*") if f.is_file()}
+    assert copied == kept
+    assert len(kept) == 3
+    for source, target, words in (
+        ("gs://of-other/in/", "gs://of-own/x/", "does not have storage.objects"),
+        ("gs://of-own/m/", "gs://of-other/x/", "does not have storage.objects"),
+        ("gs://of-own/none/", "gs://of-own/x/", "There is nothing at gs://of-own/none/"),
+    ):
+        with pytest.raises(DataRefused, match=words):
+            await processes.copy(DirectoryCopy(source, target), OWN)
 
 
 async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) -> None:

@@ -42,10 +42,24 @@ texts.import_data(
     import_schema_uri=aiplatform.schema.dataset.ioformat.text.single_label_classification,
 )
 texts.delete()
+model = aiplatform.Model.upload(
+    display_name="kept",
+    artifact_uri="gs://trainshed/weights",
+    serving_container_image_uri="us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest",
+)
 seen = {
     "name": found.display_name,
     "schema": found.metadata_schema_uri,
     "same": found.resource_name == table.resource_name,
+    "exported": list(photos.export_data("gs://trainshed/exported/")),
+    "models": [
+        model.export_model("custom-trained", artifact_destination="gs://trainshed/out", sync=sync)
+        for sync in (True, False)
+    ],
+    "formats": {
+        name: [kind.name for kind in kinds]
+        for name, kinds in model.supported_export_formats.items()
+    },
     "columns": sorted(series.column_names),
     "kinds": [type(each).__name__ for each in (series, photos, texts)],
 }
@@ -78,6 +92,8 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     service.put("trainshed", "data/a.csv", (header + rows(range(600))).encode())
     service.put("trainshed", "data/b.csv", (header + rows(range(600, 1000))).encode())
     service.put("trainshed", "data/photos.csv", b"gs://trainshed/data/1.jpg,daisy\n")
+    service.put("trainshed", "weights/model.pt", b"weights")
+    service.put("trainshed", "weights/variables/0", b"more")
     line = {"textContent": "hi", "classificationAnnotation": {"displayName": "greeting"}}
     service.put("trainshed", "data/texts.jsonl", json.dumps(line).encode())
     scratch = tmp_path_factory.mktemp("datasets")
@@ -90,6 +106,25 @@ def test_datasets_of_each_kind_are_made_listed_and_changed(seen: dict[str, Any])
     assert seen["same"]
     assert seen["columns"] == ["id", "text"]
     assert seen["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
+
+
+def test_datasets_and_models_are_exported(service: Service, seen: dict[str, Any]) -> None:
+    """facts/models#export"""
+    (exported,) = seen["exported"]
+    buckets = service.data / "buckets"
+    item = json.loads((buckets / exported.removeprefix("gs://")).read_text())
+    assert item == {
+        "imageGcsUri": "gs://trainshed/data/1.jpg",
+        "classificationAnnotation": {"displayName": "daisy"},
+    }
+    assert seen["formats"] == {"custom-trained": ["ARTIFACT"]}
+    first, second = (output["artifactOutputUri"] for output in seen["models"])
+    assert first != second
+    for output in (first, second):
+        assert output.startswith("gs://trainshed/out/model-export-kept-")
+        directory = buckets / output.removeprefix("gs://")
+        assert (directory / "model.pt").read_bytes() == b"weights"
+        assert (directory / "variables" / "0").read_bytes() == b"more"
 
 
 @needs_view

@@ -36,6 +36,12 @@ class Memory(Storage):
     def write(self, uri: str, content: bytes, content_type: str) -> None:
         self.objects[uri] = content
 
+    def copy(self, source: Found, target: str) -> bool:
+        if source.uri not in self.objects:
+            return False
+        self.objects[target] = self.objects[source.uri]
+        return True
+
     def delete(self, uri: str) -> None:
         self.objects.pop(uri, None)
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from msgspec.structs import replace
 
+from tests.contract.api.exporting import MemoryFiles
 from tests.contract.api.rooms import ValueRoom
 from tests.people import owned
 from tests.unit.specs_requests import FakeRuntimes
@@ -26,6 +27,7 @@ from trainshed.api.additions import AdditionContext, registry_with
 from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.services import ApiSettings, Authenticate, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
+from trainshed.controller.exports import ExportWorker
 from trainshed.core.lifecycle.events import Event, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -164,6 +166,8 @@ class House:
         self.capacity = ValueRoom(self.store.reader)
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
+        self.files = MemoryFiles()
+        self.exports = self.export_worker()
         self._uids = iter(range(1_000, 10**9))
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
         self.tokens, self.token = owned(self.now, self.jobs)
@@ -193,6 +197,7 @@ class House:
             wake=self.woken.append,
             create=self.create,
             suggest=self.asked.append,
+            exports=self.exports,
             outlook=_expected,
             capacity=self.capacity,
             links=Links(b"key of the house", ADDRESS, self.now),
@@ -245,6 +250,10 @@ class House:
             terms=cast("Any", None),
             event_files=lambda directory: None,
         )
+
+    def export_worker(self) -> ExportWorker:
+        """The worker of a service that starts."""
+        return ExportWorker(self.store.studies, self.files, self.notices, self.now)
 
     def now(self) -> int:
         return self.clock

@@ -15,7 +15,6 @@ from trainshed.core.errors import NotFound
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.names import JobUid
 from trainshed.core.study.changes import stopped
 from trainshed.core.study.records import MAX_TRIALS, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.core.units import Nanos
@@ -52,7 +51,8 @@ class StudyOperations:
     async def start(self) -> None:
         """Go on with what an earlier service left undone."""
         for operation in await self._studies.running_operations():
-            self.wake(operation.study)
+            if operation.study:
+                self.wake(operation.study)
 
     def wake(self, study: StudyUid) -> None:
         """Have the waiting operations of a study carried out."""
@@ -193,7 +193,7 @@ class StudyOperations:
         self, operation: Operation, assigned: Sequence[int] = (), suggested: Sequence[Trial] = ()
     ) -> None:
         await self._studies.finish_operation(operation, assigned=assigned, suggested=suggested)
-        self._notices.publish(JobUid(operation.study))
+        self._notices.publish(operation.subject)
 
 
 def _failed(operation: Operation, code: int, message: str, now: Nanos) -> Operation:

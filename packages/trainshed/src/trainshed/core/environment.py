@@ -328,8 +328,12 @@ def _snake_keys(value: object) -> object:
 def service_account(project_id: str, spec: JobSpec) -> str:
     """Return the account as which a job's programs run: the one it names, else its project's service agent
     (facts/program#variables)."""
-    agent = f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
-    return spec.service_account or agent
+    return spec.service_account or service_agent(project_id)
+
+
+def service_agent(project_id: str) -> str:
+    """Return the service account that a project has from the beginning."""
+    return f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
 
 
 def _dump_within(members: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from trainshed.core.datasets.plans import SplitPlan
+from trainshed.core.datasets.plans import DirectoryCopy, SplitPlan
 from trainshed.core.units import Bytes
 
 
@@ -79,14 +79,23 @@ class SplitFiles(Protocol):
         ...
 
 
+class ExportFiles(SplitFiles, Protocol):
+    """Writes the files of exports."""
+
+    async def copy(self, copy: DirectoryCopy, account: Account) -> None:
+        """Copy all objects of a directory. Raises DataRefused, DataUnwritten."""
+        ...
+
+
 class Request(Struct, frozen=True):
-    """What to write, through which socket of the buckets, and with whose rights. The process dies with
-    `parent`."""
+    """What to write (`plan` or `copy`), through which socket of the buckets, and with whose rights. The
+    process dies with `parent`."""
 
     socket: str
     account: Account
-    plan: SplitPlan
     parent: int
+    plan: SplitPlan | None = None
+    copy: DirectoryCopy | None = None
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
@@ -96,3 +105,4 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     refused: str | None = None
     failed: str | None = None
     written: Written | None = None
+    is_copied: bool = False

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from trainshed.core.datasets.plans import SplitPlan
+from trainshed.core.datasets.plans import DirectoryCopy, SplitPlan
 from trainshed.datasets.port import (
     Account,
     Answer,
@@ -50,9 +50,20 @@ class SplitProcesses:
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
         """See the port. Cancelling it kills the process."""
-        lock = self._writing.setdefault(plan.directory, asyncio.Lock())
+        request = Request(str(self._socket), account, os.getpid(), plan)
+        answer = await self._run(request, plan.directory, progress)
+        assert answer.written is not None
+        return answer.written
+
+    async def copy(self, copy: DirectoryCopy, account: Account) -> None:
+        """See the port. Cancelling it kills the process."""
+        request = Request(str(self._socket), account, os.getpid(), copy=copy)
+        await self._run(request, copy.target, lambda _: None)
+
+    async def _run(self, request: Request, directory: str, progress: Progress) -> Answer:
+        """Run a process, and return its last answer. Raises DataRefused, DataUnwritten."""
+        lock = self._writing.setdefault(directory, asyncio.Lock())
         async with lock, self._turns:
-            request = Request(str(self._socket), account, plan, os.getpid())
             # The request is a file that is complete before anybody reads it: writing to a pipe could fail
             # because the process has died already.
             with await asyncio.to_thread(_written, msgspec.json.encode(request)) as file:
@@ -84,7 +95,7 @@ def _written(request: bytes) -> BinaryIO:
     return file
 
 
-async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Written:
+async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Answer:
     assert child.stdout is not None and child.stderr is not None
     async for line in child.stdout:
         answer = msgspec.json.decode(line, type=Answer)
@@ -92,11 +103,11 @@ async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Writ
             raise DataRefused(answer.refused)
         if answer.failed is not None:
             raise DataUnwritten(answer.failed)
-        if answer.written is not None:
-            return answer.written
+        if answer.written is not None or answer.is_copied:
+            return answer
         if answer.progress is not None:
             progress(answer.progress)
     errors = (await child.stderr.read(_SHOWN)).decode("utf-8", "replace").strip()
     status = await child.wait()
     log.error("dataset step died with status %d: %s", status, errors)
-    raise DataUnwritten(f"The process that splits the dataset died with status {status}.")
+    raise DataUnwritten(f"The process that writes the files died with status {status}.")

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from trainshed.core.datasets.lines import BadData, row_of
-from trainshed.core.datasets.plans import SPLITS, Split, SplitPlan
+from trainshed.core.datasets.plans import SPLITS, DirectoryCopy, Split, SplitPlan
 from trainshed.core.datasets.records import DataFiles
 from trainshed.core.datasets.rows import ItemFile, Table, TableFile, of_items, of_table
 from trainshed.datasets.port import (
@@ -107,16 +107,20 @@ def _written(plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], sha
     sources = _sources(plan, buckets)
     total = sum(source.size for source, _ in sources)
     header, rows = _rows(plan, sources, buckets, _Meter(total, tell))
-    shards = {split: Shards(plan, split, header, buckets, size=shard) for split in SPLITS}
+    shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
     ignored = 0
     for row, split in rows:
-        if split is None:
+        if plan.is_whole:
+            shards[Split.TRAINING].add(row)
+        elif split is None:
             ignored += 1
         else:
             shards[split].add(row)
     if not any(split_shards.rows for split_shards in shards.values()):
         raise BadData(_nothing(plan, ignored))
-    training, validation, test = (shards[split].close() for split in SPLITS)
+    training, validation, test = (
+        shards[split].close() if split in shards else SplitCounts() for split in SPLITS
+    )
     read = tuple((source.uri, source.generation) for source, _ in sources)
     written = Written(str(plan.dataset), total, training, validation, test, ignored, read)
     _tidy(plan, buckets, written)
@@ -167,11 +171,28 @@ def _rows(
 def _tidy(plan: SplitPlan, buckets: Storage, written: Written) -> None:
     """Remove files of an earlier try that this one did not write: its sources may have been others."""
     for split, counts in zip(
-        SPLITS, (written.training, written.validation, written.test), strict=True
+        plan.splits, (written.training, written.validation, written.test), strict=False
     ):
         for old in buckets.named(plan.pattern(split)):
             if old.uri not in counts.shards:
                 buckets.delete(old.uri)
+
+
+def copy_directory(copy: DirectoryCopy, buckets: Storage) -> None:
+    """Copy all objects of a directory; a repetition writes the same objects. Raises DataRefused,
+    DataUnwritten."""
+    objects = buckets.named(f"{copy.source}**")
+    if not objects:
+        raise DataRefused(
+            f"There is nothing at {copy.source} any more. Copy the files there again, and repeat the export."
+        )
+    for stored in objects:
+        target = copy.target + stored.uri.removeprefix(copy.source)
+        if not buckets.copy(stored, target):
+            raise DataRefused(
+                f"{stored.uri} changed during the export, so the copy at {copy.target} is incomplete. "
+                "Delete the copy, and export again."
+            )
 
 
 class _Meter:
@@ -211,7 +232,11 @@ def main() -> None:
     os.nice(5)
     storage = Storage(request.socket, request.account)
     try:
-        written = write_splits(request.plan, storage, lambda text: _say(Answer(progress=text)))
+        answer = Answer(is_copied=True)
+        if request.copy is not None:
+            copy_directory(request.copy, storage)
+        elif request.plan is not None:
+            answer = Answer(written=write_splits(request.plan, storage, _tell))
     except DataRefused as failure:
         _say(Answer(refused=str(failure)))
     except DataUnwritten as failure:
@@ -219,7 +244,11 @@ def main() -> None:
     except MemoryError:
         _say(Answer(failed=f"The files need more than {MEMORY >> 20} MiB of memory."))
     else:
-        _say(Answer(written=written))
+        _say(answer)
+
+
+def _tell(text: str) -> None:
+    _say(Answer(progress=text))
 
 
 def _say(answer: Answer) -> None:

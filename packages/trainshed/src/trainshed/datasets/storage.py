@@ -84,6 +84,15 @@ class Storage:
         query = {"uploadType": "media", "name": name}
         _require(self._ask("POST", path, query, content, {"Content-Type": content_type}), uri)
 
+    def copy(self, source: Found, target: str) -> bool:
+        """Copy that generation of an object; return False if it does not exist any more."""
+        path = f"{_object(source.uri)}/rewriteTo/{_object(target).removeprefix('/storage/v1/')}"
+        answer = self._ask("POST", path, {"sourceGeneration": source.generation}, b"")
+        if answer.status == 404:
+            return False
+        _require(answer, target)
+        return True
+
     def delete(self, uri: str) -> None:
         """Delete an object; one that does not exist is no error."""
         answer = self._ask("DELETE", _object(uri), {})

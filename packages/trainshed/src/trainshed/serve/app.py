@@ -20,6 +20,7 @@ from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.controller.carrier import Ports
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
+from trainshed.controller.exports import ExportWorker
 from trainshed.controller.idling import IdlePolicy, IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.outbox import OutboxWorker
@@ -146,6 +147,9 @@ class App:
         brought = (addition.tracking for addition in self.additions.values())
         tracking = next(filter(None, brought), None)
         self.suggesting = StudyOperations(store.studies, self.advisor, notices, now)
+        # Exports have processes of their own, so that many of them do not delay the splits of jobs.
+        writing = SplitProcesses(bootstrap.bucket_socket.resolve())
+        self.exports = ExportWorker(store.studies, writing, notices, now)
         password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
         self.outbox = OutboxWorker(
             Senders(settings.notify, mail_server(settings.smtp, password), now),
@@ -248,6 +252,7 @@ class App:
             wake=self.controller.wake,
             create=self.controller.create,
             suggest=self.suggesting.wake,
+            exports=self.exports,
             outlook=self.advisor.outlook,
             capacity=self.controller,
             settings=api_settings,

@@ -172,6 +172,7 @@ class Service:
     async def _begin_work(self) -> None:
         """Start what runs beside jobs and requests."""
         await self._app.suggesting.start()
+        await self._app.exports.start()
         self._app.retention.start()
         self._app.outbox.start()
         self._app.idling.start()
@@ -187,6 +188,7 @@ class Service:
         await self._app.idling.close()
         await self._app.retention.close()
         await self._app.suggesting.close()
+        await self._app.exports.close()
         await self._app.controller.close()
         await self._app.outbox.close()
 

@@ -4,8 +4,10 @@ import enum
 
 from msgspec import Struct
 
+from trainshed.core.datasets.plans import Export
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import JobUid
 from trainshed.core.notifications import Notification
 from trainshed.core.study.records import StudyUid
 from trainshed.core.units import Nanos
@@ -22,6 +24,8 @@ class OperationKind(enum.StrEnum):
     UPDATE = "update"
     #: Files were added to a dataset; done when the request is answered.
     IMPORT = "import"
+    #: Files of a dataset or of a model are written, beside requests.
+    EXPORT = "export"
     #: Trials of a study are suggested.
     SUGGEST = "suggest"
     #: It is decided whether a trial of a study should stop.
@@ -40,7 +44,7 @@ class Operation(Struct, frozen=True):
     created: Nanos
     updated: Nanos
     state: OperationState = OperationState.SUCCEEDED
-    #: Under its number notices of its end are published.
+    #: The study of a SUGGEST or CHECK_STOPPING.
     study: StudyUid = StudyUid(0)
     #: SUGGEST: the client that asks for `count` trials of `study`.
     client: str = ""
@@ -51,11 +55,18 @@ class Operation(Struct, frozen=True):
     trials: tuple[int, ...] = ()
     #: CHECK_STOPPING: the answer.
     should_stop: bool = False
-    #: CREATE, UPDATE: the resource in public JSON; IMPORT: the response.
+    #: CREATE, UPDATE: the resource in public JSON; IMPORT, EXPORT: the response.
     response: str = ""
     #: The full name of the response's message type.
     response_type: str = ""
     error: JobError | None = None
+    #: EXPORT: what is written.
+    export: Export | None = None
+
+    @property
+    def subject(self) -> JobUid:
+        """The number under which its end is published: that of its study, or else its own."""
+        return JobUid(self.study or int(self.name.rpartition("/")[2]))
 
 
 class Outgoing(Struct, frozen=True):

@@ -1,6 +1,6 @@
-"""`aiplatform` v1 DatasetService: datasets, and imports of their data (facts/datasets#kinds).
+"""`aiplatform` v1 DatasetService: datasets, imports of their data (facts/datasets#kinds), and exports.
 
-Everything is done at once, because a dataset only names files, which are read when they are needed.
+All but exports is done at once, because a dataset only names files, which are read when they are needed.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 from msgspec.structs import replace
 
+from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
@@ -20,6 +21,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.submission import BucketUse, checked
 from trainshed.core import patterns
+from trainshed.core.datasets.plans import Export, SplitPlan
 from trainshed.core.datasets.records import (
     FORMATS,
     KINDS_BY_SCHEMA,
@@ -31,6 +33,7 @@ from trainshed.core.datasets.records import (
 )
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.requests import Faults, Section
+from trainshed.core.specs.input_data import read_export
 from trainshed.core.specs.syntax import (
     bucket_path_fault,
     check_texts,
@@ -101,6 +104,27 @@ async def import_(call: Call, request: Any) -> Message:
     return await KIND.change(
         call, name, with_files, OperationKind.IMPORT, lambda _: message("ImportDataResponse")
     )
+
+
+async def export(call: Call, request: Any) -> Message:
+    """Start to write the rows of a dataset into files. The operation's metadata contains their directory."""
+    services = call.services
+    name = DatasetName.parse(request.name)
+    dataset = await services.datasets.get(name)
+    config = Section(wire_json.to_public(request), "", Faults()).section("exportConfig")
+
+    def plan() -> SplitPlan:
+        read = read_export(config, dataset, services.exports.moment())
+        config.faults.refuse()
+        assert read is not None, "what is no plan is a fault"
+        return read
+
+    prefix = request.export_config.gcs_destination.output_uri_prefix
+    use = ("export_config.gcs_destination.output_uri_prefix", prefix)
+    read = checked(plan, (use,), services.buckets, project=name.project_id)
+    uses = tuple(("name", uri) for files in read.files for uri in files.uris)
+    await require_files(services, name.project_id, uses)
+    return await operations.export(services, name, str(name), Export(name.project_id, plan=read))
 
 
 async def require_files(services: Services, project: str, uses: tuple[BucketUse, ...]) -> None:
@@ -311,4 +335,6 @@ KIND: Final = Kind(
     ),
 )
 """Datasets, newest first. Deleting one leaves its files where they are; pipelines that began before go on."""
-HANDLERS: Final = KIND.handlers(CreateDataset=create, UpdateDataset=update, ImportData=import_)
+HANDLERS: Final = KIND.handlers(
+    CreateDataset=create, UpdateDataset=update, ImportData=import_, ExportData=export
+)

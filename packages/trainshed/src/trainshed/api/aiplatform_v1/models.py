@@ -21,6 +21,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import checked, kept_json
+from trainshed.core.datasets.plans import DirectoryCopy, Export, model_directory_name
 from trainshed.core.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -46,6 +47,8 @@ from trainshed.wire import json as wire_json
 _SERVICE: Final = f"{V1}.ModelService"
 _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
 """Fields of a model's public JSON that its record keeps separately."""
+_EXPORT_FORMAT: Final = "custom-trained"
+"""The only format of exports: the files of the model as they are (facts/models#export)."""
 _DEFAULT: Final = "default"
 """The alias that exactly one version of each model has."""
 _OF_MODEL: Final = ("display_name", "description", "labels")
@@ -207,6 +210,62 @@ async def delete_version(call: Call, request: Any) -> Message:
     done = done_at_once(call.services, OperationKind.DELETE, f"{name}@{number}")
     await call.services.models.delete_version(name, number, done)
     return operations.finished(done)
+
+
+async def export(call: Call, request: Any) -> Message:
+    """Start to copy the files of a version. The operation's metadata contains the directory of the copy."""
+    name, version = ModelName.parse(request.name)
+    services = call.services
+    record = await services.models.version(name, version)
+    public = wire_json.to_public(request)
+    prefix = request.output_config.artifact_destination.output_uri_prefix
+    checked(
+        lambda: _check_export(public, record),
+        (("output_config.artifact_destination.output_uri_prefix", prefix),),
+        services.buckets,
+        project=name.project_id,
+    )
+    target = f"{name}@{record.version}"
+    if not record.artifact_uri:
+        raise FailedPrecondition(
+            f"{target} has no supported export format because it has no artifacts. Upload a version with an "
+            "artifactUri."
+        )
+    if await asyncio.to_thread(services.buckets.last_written, record.artifact_uri) == 0:
+        raise FailedPrecondition(
+            f"{target} cannot be exported: its files at {record.artifact_uri} do not exist any more. Copy "
+            "them there again, or upload a new version."
+        )
+    directory = model_directory_name(record.display_name, services.exports.moment())
+    copy = DirectoryCopy(
+        f"{record.artifact_uri.rstrip('/')}/", f"{prefix.rstrip('/')}/{directory}/"
+    )
+    return await operations.export(services, name, target, Export(name.project_id, copy=copy))
+
+
+def _check_export(public: Mapping[str, Any], record: ModelVersion) -> None:
+    """Check an ExportModelRequest in public JSON. Raises InvalidRequest with all faults."""
+    faults = Faults()
+    config = Section(public, "", faults).section("outputConfig")
+    wanted = config.text("exportFormatId")
+    if wanted and wanted != _EXPORT_FORMAT:
+        config.fault(
+            "exportFormatId",
+            f"The model does not support the format {wanted!r}; use {_EXPORT_FORMAT!r}.",
+        )
+    if config.is_set("imageDestination"):
+        config.fault(
+            "imageDestination", "Container images are not exported; set artifactDestination only."
+        )
+    destination = config.section("artifactDestination")
+    prefix = destination.text("outputUriPrefix")
+    fault = bucket_path_fault(prefix) if prefix else "Set a gs:// directory for the copy."
+    files = record.artifact_uri.rstrip("/")
+    if not fault and files and f"{prefix.rstrip('/')}/".startswith(f"{files}/"):
+        fault = f"{prefix!r} is inside the directory of the model ({files}); use another directory."
+    if fault:
+        destination.fault("outputUriPrefix", fault)
+    faults.refuse()
 
 
 async def list_models(call: Call, request: Any) -> Message:
@@ -412,6 +471,8 @@ def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
     view.model_source_info.source_type = "CUSTOM"
     view.model_source_info.copy = bool(view.original_model_info.model)
     del view.supported_export_formats[:]
+    if record.artifact_uri:
+        view.supported_export_formats.add(id=_EXPORT_FORMAT, exportable_contents=["ARTIFACT"])
     for created in (view.create_time, view.version_create_time):
         set_micros(created, record.created)
     for updated in (view.update_time, view.version_update_time):
@@ -481,6 +542,7 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.MergeVersionAliases": merge_aliases,
     f"{_SERVICE}.DeleteModel": delete,
     f"{_SERVICE}.DeleteModelVersion": delete_version,
+    f"{_SERVICE}.ExportModel": export,
     f"{_SERVICE}.ImportModelEvaluation": import_evaluation,
     f"{_SERVICE}.GetModelEvaluation": _EVALUATIONS.get,
     f"{_SERVICE}.ListModelEvaluations": list_evaluations,

@@ -12,13 +12,16 @@ from google.protobuf.message import Message
 from trainshed.api.aiplatform_v1.views import message, set_trial
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import SCAN_LIMIT, Scan, decode_token, encode_token, page_size
+from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import record_filter
 from trainshed.api.resources.operations import cancel_operation, wait_for
+from trainshed.core.datasets.plans import Export
+from trainshed.core.datasets.records import DatasetName
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.names import StudyName
+from trainshed.core.names import ModelName, StudyName
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
@@ -88,8 +91,8 @@ HANDLERS: Final[Handlers] = {
 
 
 def finished(record: Operation) -> Message:
-    """Return the message of an operation that was done when it was stored: DELETE, CREATE, UPDATE, IMPORT.
-    Reads nothing from the store."""
+    """Return the message of an operation that was done when it was stored (DELETE, CREATE, UPDATE, IMPORT)
+    or of an EXPORT that succeeded. Reads nothing from the store."""
     view = _begun(record)
     answer = pool.message("google.protobuf.Empty")
     if record.kind is not OperationKind.DELETE:
@@ -106,12 +109,33 @@ async def operation_view(services: Services, record: Operation) -> Message:
         case OperationKind.CHECK_STOPPING:
             name = "CheckTrialEarlyStoppingStateResponse"
             answer = message(name, should_stop=record.should_stop)
+        case OperationKind.EXPORT if not is_done:
+            answer = None
         case _:
             return finished(record)
     view = _begun(record)
     if is_done:
         view.response.Pack(answer)
     return view
+
+
+async def export(
+    services: Services, place: DatasetName | ModelName, target: str, what: Export
+) -> Message:
+    """Start an export of `target`, a resource of that place, and return its operation."""
+    now = services.now()
+    location = LocationName(place.project_id, place.location)
+    record = Operation(
+        name=f"{location}/operations/{services.new_uid()}",
+        kind=OperationKind.EXPORT,
+        target=target,
+        created=now,
+        updated=now,
+        state=OperationState.RUNNING,
+        export=what,
+    )
+    await services.exports.begin(record)
+    return _begun(record)
 
 
 def _begun(record: Operation) -> Any:
@@ -143,6 +167,13 @@ def _metadata(record: Operation) -> Any:
             return message(f"{method}OperationMetadata")
         case OperationKind.IMPORT:
             return message("ImportDataOperationMetadata")
+        case OperationKind.EXPORT:
+            output = record.export.output if record.export is not None else ""
+            if record.export is not None and record.export.copy is None:
+                return message("ExportDataOperationMetadata", gcs_output_directory=output)
+            metadata = message("ExportModelOperationMetadata")
+            metadata.output_info.artifact_output_uri = output
+            return metadata
         case OperationKind.SUGGEST:
             return message("SuggestTrialsMetadata", client_id=record.client)
         case OperationKind.CHECK_STOPPING:

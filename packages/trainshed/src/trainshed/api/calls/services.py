@@ -31,6 +31,7 @@ from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
+from trainshed.store.records import Operation
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.reader import Reader
@@ -52,6 +53,23 @@ class ContentDigest(Struct, frozen=True):
     size: Bytes = Bytes(0)
     #: Why it is not known, as a clause about the object; None = it is.
     unknown: str | None = None
+
+
+class Exports(Protocol):
+    """Carries out exports of models and datasets beside requests."""
+
+    def moment(self) -> Nanos:
+        """Return the current time (ns) for the name of an export's directory. No two exports have the same
+        millisecond."""
+        ...
+
+    async def begin(self, operation: Operation) -> None:
+        """Store an export, and start it. Its end is published as a notice of its subject."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """Stop writing for a cancelled operation. Does nothing if it is no running export."""
+        ...
 
 
 class BucketProbe(Protocol):
@@ -245,6 +263,7 @@ class Services(Struct, frozen=True):
     #: Tells the controller that an operation of a study waits. Its end is published as a notice of
     #: `JobUid(study)`.
     suggest: Callable[[StudyUid], None]
+    exports: Exports
     #: Returns what the model of a study expects over some of its parameters, given its trials. Raises
     #: AdvisorFailed.
     outlook: Callable[[StudySpec, Sequence[Seen], Sequence[str]], Awaitable[Outlook]]

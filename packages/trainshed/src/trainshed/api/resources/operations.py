@@ -12,7 +12,6 @@ from trainshed.api.calls.services import Services
 from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.names import JobUid
 from trainshed.eventloop.background import first_of
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind
@@ -45,9 +44,9 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
     clock = asyncio.get_running_loop()
     end = clock.time() + patience
     record = await services.reader.operation(name)
-    subject = JobUid(record.study)
     while not record.state.is_final:
         # Count before looking, so that an end after this look is news beyond the count.
+        subject = record.subject
         seen = services.notices.count(subject)
         record = await services.reader.operation(name)
         left = end - clock.time()
@@ -63,12 +62,15 @@ async def cancel_operation(services: Services, name: str) -> None:
     record = await services.reader.operation(name)
     if record.state.is_final:
         return
-    # Nothing was handed out yet, so no work has to be stopped first.
-    ended = OperationState.CANCELLED
-    error = JobError(CANCELLED, "The operation was cancelled.")
+    # No trial was handed out yet; what an export has written stays.
+    ended, text = OperationState.CANCELLED, "The operation was cancelled."
+    if record.export is not None:
+        text += f" Delete the files that it has written to {record.export.output}."
+    error = JobError(CANCELLED, text)
     # It may have ended at this moment, which is fine as well.
     with contextlib.suppress(StaleCommit):
         await services.studies.finish_operation(
             replace(record, state=ended, error=error, updated=services.now())
         )
-    services.notices.publish(JobUid(record.study))
+    services.exports.stop(name)
+    services.notices.publish(record.subject)

@@ -52,6 +52,13 @@ class SplitPlan(Struct, frozen=True):
     rule: SplitRule
     #: gs:// URI of the directory that the files are written to, without a `/` at its end.
     directory: str
+    #: All rows are written as one set, whose files are called `data-…`.
+    is_whole: bool = False
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits that are written; the first one is the whole set."""
+        return SPLITS[:1] if self.is_whole else SPLITS
 
     @property
     def format(self) -> str:
@@ -60,7 +67,7 @@ class SplitPlan(Struct, frozen=True):
 
     def pattern(self, split: Split) -> str:
         """Return the value of AIP_TRAINING_DATA_URI, or of its like for another split."""
-        return f"{self.directory}/{split}-*.{self.format}"
+        return f"{self.directory}/{self._stem(split)}-*.{self.format}"
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:
@@ -70,12 +77,38 @@ class SplitPlan(Struct, frozen=True):
 
     def shard(self, split: Split, number: int) -> str:
         """Return the URI of a split's file; `number` counts from 0."""
-        return f"{self.directory}/{split}-{number:05}.{self.format}"
+        return f"{self.directory}/{self._stem(split)}-{number:05}.{self.format}"
+
+    def _stem(self, split: Split) -> str:
+        return "data" if self.is_whole else split
 
     @property
     def manifest(self) -> str:
         """URI of the file that says that all others are written."""
         return f"{self.directory}/manifest.json"
+
+
+class DirectoryCopy(Struct, frozen=True):
+    """A copy of all objects below one directory to another one. Both are gs:// URIs that end with a slash."""
+
+    source: str
+    target: str
+
+
+class Export(Struct, frozen=True):
+    """An export of a dataset (`plan`) or of the files of a model (`copy`); the other one is None."""
+
+    #: The project whose service agent reads and writes the files.
+    project: str
+    plan: SplitPlan | None = None
+    copy: DirectoryCopy | None = None
+
+    @property
+    def output(self) -> str:
+        """The gs:// URI of the directory that the export creates."""
+        return (
+            self.copy.target if self.copy is not None else self.plan.directory if self.plan else ""
+        )
 
 
 def completed(parts: Sequence[float]) -> tuple[float, float, float]:
@@ -96,5 +129,15 @@ def completed(parts: Sequence[float]) -> tuple[float, float, float]:
 
 def directory_name(dataset_id: str, annotation: str, at: Nanos) -> str:
     """Return `dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
-    seconds = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"dataset-{dataset_id}-{annotation}-{seconds}.{at // 1000 % 10**6:06}Z"
+    return f"dataset-{dataset_id}-{annotation}-{_seconds(at)}.{at // 1000 % 10**6:06}Z"
+
+
+def model_directory_name(display_name: str, at: Nanos) -> str:
+    """Return `model-export-NAME-TIME`; `at`: nanoseconds since the epoch (facts/models#export). Characters of
+    the display name that do not fit into a path are replaced by `-`."""
+    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in display_name)
+    return f"model-export-{plain}-{_seconds(at)}.{at // 10**6 % 1000:03}Z"
+
+
+def _seconds(at: Nanos) -> str:
+    return datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")

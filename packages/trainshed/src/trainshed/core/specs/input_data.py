@@ -1,8 +1,10 @@
-"""`inputDataConfig` of a pipeline becomes a `SplitPlan` or a list of everything wrong with it
-(facts/datasets#splits)."""
+"""`inputDataConfig` of a pipeline, or the configuration of an export, becomes a `SplitPlan` or a list of
+everything wrong with it (facts/datasets#splits)."""
 
 import re
 from typing import Final
+
+from msgspec.structs import replace
 
 from trainshed.core.datasets.plans import (
     SPLITS,
@@ -56,16 +58,35 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
         return None
     config = pipeline.section("inputDataConfig")
     config.check("datasetId", dataset_id_fault(config.text("datasetId")))
-    for name, instead in _UNSERVED_SPLITS.items():
-        if config.has(name):
-            config.fault(name, instead)
-    syntax.refuse(config, _UNSERVED)
+    _refuse_unserved(config)
     if config.has("bigqueryDestination"):
         config.fault(
             "bigqueryDestination",
             "Nothing is written to BigQuery here: set gcs_destination, where the program finds files.",
         )
-    elif not config.has("gcsDestination"):
+    return _read_plan(config, dataset, at)
+
+
+def read_export(config: Section, dataset: Dataset, at: Nanos) -> SplitPlan | None:
+    """Read `exportConfig` of a dataset; without a split, all rows are one set. See `read_data`."""
+    _refuse_unserved(config)
+    if config.text("exportUse") == "CUSTOM_CODE_TRAINING" and not config.has("fractionSplit"):
+        config.fault("fractionSplit", "It must be set for the export use CUSTOM_CODE_TRAINING.")
+    plan = _read_plan(config, dataset, at)
+    if plan is None or any(map(config.has, _METHODS)):
+        return plan
+    return replace(plan, is_whole=True)
+
+
+def _refuse_unserved(config: Section) -> None:
+    for name, instead in _UNSERVED_SPLITS.items():
+        if config.has(name):
+            config.fault(name, instead)
+    syntax.refuse(config, _UNSERVED)
+
+
+def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
+    if not config.has("gcsDestination") and not config.has("bigqueryDestination"):
         config.fault("gcsDestination", "The destination must be set; the files are written there.")
     rule = _read_rule(config, dataset)
     annotation = _read_annotation(config, dataset)

@@ -181,7 +181,8 @@ class Studies(Resources[StudyName, Study]):
 
         def work(connection: sqlite3.Connection) -> None:
             # Nobody would end an operation of a study that was deleted meanwhile.
-            _study_by_uid(connection, operation.study)
+            if operation.study:
+                _study_by_uid(connection, operation.study)
             insert_operation(connection, operation)
 
         await self._writer.run("begin_operation", work)
