@@ -20,6 +20,7 @@ from tests.open_files import opened
 from trainshed.access.job_tokens import JobClaims, JobTokens
 from trainshed.buckets.authentication import CALLER, LISTENER, Authenticator, Listener
 from trainshed.buckets.callers import Caller, Reach, encode_caller
+from trainshed.buckets.content import Digest
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.metadata import Metadata
@@ -482,3 +483,108 @@ def test_a_batch_s_answer_is_bounded(ask: Ask, monkeypatch: pytest.MonkeyPatch) 
     sent = {"content_type": "multipart/mixed; boundary=b", "content_encoding": "gzip"}
     answer = ask("POST", "/batch/storage/v1", gzip.compress(2 * part + b"--b--"), **sent)
     assert (answer.body.count(b"HTTP/1.1 404"), answer.body.count(b"HTTP/1.1 400")) == (1, 1)
+
+
+def crc(content: bytes) -> str:
+    digest = Digest()
+    digest.update(content)
+    return digest.sums().crc32c
+
+
+def md5(content: bytes) -> str:
+    digest = Digest()
+    digest.update(content)
+    return digest.sums().md5
+
+
+def resumable(ask: Ask, resource: dict[str, str], **headers: str) -> str:
+    """The address of a new session."""
+    started = ask("POST", f"{UPLOAD}?uploadType=resumable&name=a", {**resource}, **headers)
+    assert started.status == 200, started.body
+    return "/" + started.headers["location"].split("/", 3)[3]
+
+
+@pytest.mark.parametrize("kind", ["crc32c", "md5"])
+@pytest.mark.parametrize("place", ["metadata", "start", "first", "last", "none"])
+@pytest.mark.parametrize("is_right", [True, False])
+def test_each_checksum_of_a_resumable_upload_counts(
+    ask: Ask, kind: str, place: str, is_right: bool
+) -> None:
+    """A checksum from the start was dropped if the last part had one of its own, as the client of Python
+    sends it."""
+    digest = (crc if kind == "crc32c" else md5)(b"hello" if is_right else b"other")
+    wrong = {"x_goog_hash": f"{kind}={digest}"}
+    # What the client sends at the end is always right.
+    right = {"x_goog_hash": f"crc32c={crc(b'hello')}"}
+    field = "crc32c" if kind == "crc32c" else "md5Hash"
+    at = resumable(
+        ask, {field: digest} if place == "metadata" else {}, **(wrong if place == "start" else {})
+    )
+    first = ask(
+        "PUT", at, b"he", content_range="bytes 0-1/*", **(wrong if place == "first" else {})
+    )
+    assert first.status == 308
+    sent = wrong if place == "last" else right
+    last = ask("PUT", at, b"llo", content_range="bytes 2-4/5", **sent)
+    assert last.status == (200 if is_right or place == "none" else 400), last.body
+    assert ask("GET", f"{ITEM}a").status == (200 if last.status == 200 else 404)
+
+
+PARTS = (
+    b"--x\r\nContent-Type: application/json\r\n\r\n%b\r\n"
+    b"--x\r\nContent-Type: text/plain\r\n%b\r\nhello\r\n--x--\r\n"
+)
+
+
+def test_each_checksum_of_an_upload_in_one_request_counts(ask: Ask) -> None:
+    """In headers (several of one name too), of a part, in the metadata, of the body, and in conflict."""
+    good, bad = crc(b"hello"), crc(b"other")
+    kinds = {"content_type": "multipart/related; boundary=x"}
+    media, multipart_ = f"{UPLOAD}?uploadType=media&name=a", f"{UPLOAD}?uploadType=multipart&name=a"
+    whole = PARTS % (b"{}", b"")
+    wrong: list[tuple[str, str, bytes, dict[str, str]]] = [
+        ("POST", media, b"hello", {"content_md5": md5(b"other")}),
+        ("POST", media, b"hello", {"x_goog_hash": f"crc32c={good},crc32c={bad}"}),
+        ("POST", media, b"hello", {"x_goog_hash": f"crc32c={good}, md5={md5(b'other')}"}),
+        ("POST", media, b"hello", {"x_goog_hash": "sha256=abc"}),
+        ("POST", media, b"hello", {"x_goog_hash": "crc32c=?"}),
+        ("POST", multipart_, whole, {**kinds, "content_md5": md5(b"hello")}),
+        ("POST", multipart_, PARTS % (b'{"crc32c":"%b"}' % bad.encode(), b""), kinds),
+        (
+            "POST",
+            multipart_,
+            PARTS % (b'{"crc32c":"%b"}' % bad.encode(), b""),
+            {**kinds, "x_goog_hash": f"crc32c={good}"},
+        ),
+        ("POST", multipart_, PARTS % (b"{}", b"Content-MD5: abc\r\n"), kinds),
+        ("POST", multipart_, PARTS % (b"{}", b"X-Goog-Hash: md5=abc\r\n"), kinds),
+        ("PUT", "/bucket/a", b"hello", {"x_goog_hash": f"crc32c={good},md5=abc"}),
+    ]
+    for number, (method, target, body, headers) in enumerate(wrong):
+        refused = ask(method, target, body, **headers)
+        assert (refused.status, ask("GET", f"{ITEM}a").status) == (400, 404), number
+    for headers in ({"content_md5": md5(whole)}, {"x_goog_hash": f"crc32c={good}"}):
+        assert ask("POST", multipart_, whole, **kinds, **headers).status == 200
+    for action in ("compose", "rewriteTo/b/bucket/o/b"):
+        body = {"sourceObjects": [{"name": "a"}]}
+        target = f"{ITEM}{'b/compose' if action == 'compose' else 'a/' + action}"
+        assert ask("POST", target, body, x_goog_hash=f"crc32c={bad}").status == 400
+        assert ask("GET", f"{ITEM}b").status == 404
+    copied = {"x_goog_copy_source": "bucket/a"}
+    assert ask("PUT", "/bucket/b", **copied, x_goog_hash=f"crc32c={bad}").status == 400
+    assert ask("PUT", "/bucket/b", **copied, x_goog_hash=f"crc32c={good}").status == 200
+
+
+def test_a_multipart_upload_has_the_checksum_that_its_client_announces(ask: Ask) -> None:
+    """Of the XML API, at its start or its end."""
+    for at_start, at_end in ((True, False), (False, True)):
+        wrong = {"x_goog_hash": f"crc32c={crc(b'other')}"}
+        started = ask("POST", "/bucket/m?uploads", **(wrong if at_start else {}))
+        upload_id = started.body.decode().partition("<UploadId>")[2].partition("<")[0]
+        part = ask("PUT", f"/bucket/m?partNumber=1&uploadId={upload_id}", b"hello")
+        assert part.status == 200
+        listed = "<M><Part><PartNumber>1</PartNumber></Part></M>"
+        ended = ask(
+            "POST", f"/bucket/m?uploadId={upload_id}", listed.encode(), **(wrong if at_end else {})
+        )
+        assert (ended.status, ask("GET", f"{ITEM}m").status) == (400, 404)

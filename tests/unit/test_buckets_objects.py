@@ -367,12 +367,12 @@ class TestSessions:
         monkeypatch.setattr(os, "rename", crashing(os.rename))
         monkeypatch.setattr(os, "link", crashing(os.link))
         with pytest.raises(KeyboardInterrupt):
-            writer.commit(Checksums("", ""))
+            writer.commit()
         monkeypatch.undo()
         after = UploadSessions(store).resume(BUCKET, upload_id)
         if point == "announced":
             assert isinstance(after, UploadWriter)
-            after.commit(Checksums("", ""))
+            after.commit()
         else:
             assert isinstance(after, Committed)
         assert get(store, "big") == b"hello"
@@ -387,7 +387,7 @@ class TestSessions:
         with pytest.raises(BucketsError, match="taken over"):
             first.write(b"stale")
         second.write(b"2")
-        second.commit(Checksums("", ""))
+        second.commit()
         assert get(store, "x") == b"12"
 
     def test_what_has_arrived_is_hashed_once(
@@ -425,7 +425,7 @@ class TestSessions:
         sessions = UploadSessions(store)
         bad = sessions.start(UploadSpec(BUCKET, "x", expected=Checksums("AA", "")))
         with pytest.raises(InvalidRequest):
-            self.writer(sessions, bad).commit(Checksums("", ""))
+            self.writer(sessions, bad).commit()
         cancelled = sessions.start(UploadSpec(BUCKET, "x"))
         sessions.cancel(BUCKET, cancelled)
         old = sessions.start(UploadSpec(BUCKET, "x"))

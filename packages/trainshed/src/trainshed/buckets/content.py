@@ -9,7 +9,7 @@ import base64
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import cast
 
@@ -88,13 +88,43 @@ def verify(actual: Checksums, expected: Checksums) -> None:
             )
 
 
-def parse_goog_hash(value: str) -> Checksums:
-    """The checksums that an `X-Goog-Hash` header (`crc32c=…,md5=…`) names."""
-    digests: dict[str, str] = {}
-    for item in value.split(","):
+def parse_goog_hash(values: Iterable[str]) -> Checksums:
+    """Returns the checksums in `X-Goog-Hash` headers (`crc32c=…,md5=…`). Raises InvalidRequest for checksums
+    of another kind, which nothing would verify, and for two different ones of one kind."""
+    sums = UNKNOWN
+    for item in ",".join(values).split(","):
         kind, _, digest = item.strip().partition("=")
-        digests[kind.lower()] = digest
-    return Checksums(digests.get("md5", ""), digests.get("crc32c", ""))
+        match kind.strip().lower():
+            case "md5":
+                sums = agreed(sums, Checksums(digest.strip(), ""))
+            case "crc32c":
+                sums = agreed(sums, Checksums("", digest.strip()))
+            case "":
+                pass
+            case _:
+                raise InvalidRequest(f"X-Goog-Hash has {kind[:50]!r}. Send crc32c or md5.")
+    return sums
+
+
+def agreed(*sums: Checksums) -> Checksums:
+    """Returns the checksums that a client has sent in several places. Raises InvalidRequest if they differ,
+    since no content has both."""
+    md5 = sorted({part.md5 for part in sums if part.md5})
+    crc32c = sorted({part.crc32c for part in sums if part.crc32c})
+    for kind, digests in (("MD5", md5), ("CRC32C", crc32c)):
+        if len(digests) > 1:
+            raise InvalidRequest(
+                f"The request has different {kind} hashes, {' and '.join(digests)[:200]}: the content cannot "
+                "have both. Send the content again."
+            )
+    return Checksums(*md5 or [""], *crc32c or [""])
+
+
+def check_md5(body: bytes, sent: str) -> None:
+    """Raise InvalidRequest if a body has not the MD5 of its `Content-MD5` header; "" = there is none."""
+    digest = Digest()
+    digest.update(body if sent else b"")
+    verify(digest.sums(), Checksums(sent, ""))
 
 
 FILE_MODE = 0o666

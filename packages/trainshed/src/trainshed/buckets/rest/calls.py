@@ -17,7 +17,7 @@ import msgspec
 from trainshed.access.principals import Bearer
 from trainshed.buckets.authentication import Listener, Renewal
 from trainshed.buckets.callers import UNKNOWN
-from trainshed.buckets.content import BLOCK, Staged
+from trainshed.buckets.content import BLOCK, Checksums, Staged, check_md5, parse_goog_hash
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotModified, condition_failed
 from trainshed.buckets.names import Endpoint, Target
@@ -26,7 +26,7 @@ from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.views import error_view, xml_error
 from trainshed.buckets.signatures import is_signed
 from trainshed.core.names import project_number
-from trainshed.httpd.messages import CHALLENGE, Disconnected, Request, Response
+from trainshed.httpd.messages import CHALLENGE, Disconnected, Headers, Request, Response
 
 IDENTITY_HEADER = "x-trainshed-identity"
 """The gateway names the caller in it; no client can set it."""
@@ -136,7 +136,20 @@ class Call:
 
     async def json(self) -> dict[str, Any]:
         """The body as a JSON object, {} if it is empty; raises `InvalidRequest`."""
-        return parse_json(b"".join([block async for block in self.blocks(limit=_MAX_JSON)]))
+        body = b"".join([block async for block in self.blocks(limit=_MAX_JSON)])
+        check_md5(body, self.content_md5)
+        return parse_json(body)
+
+    @property
+    def content_md5(self) -> str:
+        """The MD5 of the request's body in base64; "" = the client does not send it."""
+        return self.request.headers.get("content-md5", "")
+
+    def checksums(self) -> Checksums:
+        """The checksums of the whole object in the headers. Raises InvalidRequest."""
+        headers: Headers = self.request.scope["headers"]
+        name = b"x-goog-hash"
+        return parse_goog_hash(value.decode("latin-1") for key, value in headers if key == name)
 
     def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
         """Yields the body in blocks of about `BLOCK` bytes, unpacked if it was packed for the way; in the XML

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from trainshed.buckets.content import Checksums, agreed, parse_goog_hash
 from trainshed.buckets.errors import InvalidRequest
 from trainshed.buckets.names import Endpoint
 from trainshed.buckets.rest.calls import Call, answer, error_answer
@@ -23,10 +24,12 @@ _EPILOGUE = 256
 
 
 class Head(Struct, frozen=True):
-    """What precedes the content: the metadata part's bytes and the content part's media type."""
+    """What precedes the content: the metadata part's bytes, and the content part's media type and
+    checksums."""
 
     metadata: bytes
     content_type: str
+    expected: Checksums
 
 
 def boundaries_of(content_type: str) -> tuple[bytes, ...]:
@@ -100,7 +103,9 @@ class MultipartReader:
         self._newline = b"\r\n" if buffer[line_end - 1] == ord("\r") else b"\n"
         self._delimiter = delimiter
         metadata = bytes(buffer[first[1] : second]).strip()
-        self.head = Head(metadata, content[0].get("content-type", ""))
+        sums = parse_goog_hash([content[0].get("x-goog-hash", "")])
+        expected = agreed(sums, Checksums(content[0].get("content-md5", ""), ""))
+        self.head = Head(metadata, content[0].get("content-type", ""), expected)
         del buffer[: content[1]]
         return True
 

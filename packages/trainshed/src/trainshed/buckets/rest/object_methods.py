@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from trainshed.buckets.content import Checksums
 from trainshed.buckets.errors import InvalidRequest, NotSupported, no_such_object, require_object
 from trainshed.buckets.port import (
     EDITABLE,
@@ -116,7 +117,9 @@ async def action(call: Call) -> Response:
     )
     target = call.destination()
     work = move if verb == "moveTo" else copy
-    record = await call.run_in_steps(work(call.store, source, target, _redraft(body)))
+    record = await call.run_in_steps(
+        work(call.store, source, target, _redraft(body, call.checksums()))
+    )
     resource = object_view(call.base, target.bucket, target.name, record)
     if verb != "rewriteTo":
         return json_answer(resource)
@@ -139,7 +142,10 @@ async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
     destination = checked_object(require_object(body.get("destination"), "destination"))
     # Ignore checksums in the destination: clients send the first component's, which are not this content's.
     draft = Draft(
-        editable_fields(destination), custom_metadata(destination), holds=holds_of(destination)
+        editable_fields(destination),
+        custom_metadata(destination),
+        call.checksums(),
+        holds_of(destination),
     )
     return await call.run_in_steps(compose(call.store, call.ref(), sources, draft))
 
@@ -159,18 +165,19 @@ def _source(bucket: str, entry: Any) -> ObjectRef:
     )
 
 
-def _redraft(body: Mapping[str, Any]) -> Callable[[ObjectRecord], Draft]:
+def _redraft(body: Mapping[str, Any], sums: Checksums) -> Callable[[ObjectRecord], Draft]:
     """Returns a function that makes a copy's draft: the source's properties, unless the request has a
-    resource."""
+    resource. `sums`: the checksums in the request's headers. Those of the resource are ignored: clients send
+    what the destination was before."""
     holds = holds_of(body)
 
     def redraft(source: ObjectRecord) -> Draft:
         fields, metadata = editable_fields(body), custom_metadata(body)
         if not fields and not metadata:
-            return Draft(source.fields, source.metadata, holds=holds)
+            return Draft(source.fields, source.metadata, sums, holds)
         if "contentType" not in fields and "contentType" in source.fields:
             fields["contentType"] = source.fields["contentType"]
-        return Draft(fields, metadata, holds=holds)
+        return Draft(fields, metadata, sums, holds)
 
     return redraft
 

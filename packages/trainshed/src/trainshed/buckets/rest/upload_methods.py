@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainshed.buckets.content import Checksums, Staged, parse_goog_hash
+from trainshed.buckets.content import Checksums, Digest, Staged, agreed, verify
 from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
 from trainshed.buckets.names import Endpoint
 from trainshed.buckets.port import Draft, ObjectRecord, read_digits
@@ -55,18 +55,21 @@ async def _media(call: Call) -> Response:
     try:
         await call.receive(staged)
         content_type = call.request.headers.get("content-type", "")
-        return await _commit(call, name, staged, {}, content_type)
+        sums = Checksums(call.content_md5, "")
+        return await _commit(call, name, staged, {}, content_type=content_type, sums=sums)
     finally:
         await call.run(staged.discard)
 
 
 async def _multipart(call: Call) -> Response:
-    reader = MultipartReader(call.request.headers.get("content-type", ""))
+    reader, body = MultipartReader(call.request.headers.get("content-type", "")), Digest()
     staged = await call.run(call.store.stage)
     resource: Mapping[str, Any] | None = None
     name = ""
     try:
         async for block in call.blocks():
+            if call.content_md5:
+                await call.run(body.update, block)
             content = reader.feed(block)
             if reader.head is not None and resource is None:
                 resource = checked_object(parse_json(reader.head.metadata))
@@ -79,14 +82,25 @@ async def _multipart(call: Call) -> Response:
         await call.run(staged.write, content)
         if reader.head is None or resource is None:
             raise InvalidRequest("The multipart upload has no metadata part. Send both parts.")
-        return await _commit(call, name, staged, resource, reader.head.content_type)
+        verify(body.sums(), Checksums(call.content_md5, ""))
+        head = reader.head
+        return await _commit(
+            call, name, staged, resource, content_type=head.content_type, sums=head.expected
+        )
     finally:
         await call.run(staged.discard)
 
 
 async def _commit(
-    call: Call, name: str, staged: Staged, resource: Mapping[str, Any], content_type: str
+    call: Call,
+    name: str,
+    staged: Staged,
+    resource: Mapping[str, Any],
+    *,
+    content_type: str,
+    sums: Checksums,
 ) -> Response:
+    """Store the content. `sums`: further checksums that the client has sent."""
     record = await call.run(
         call.store.at(call.target.bucket).commit,
         call.ref(name),
@@ -94,7 +108,7 @@ async def _commit(
         Draft(
             _fields(call, resource, content_type),
             custom_metadata(resource),
-            _expected(call, resource),
+            agreed(_expected(call, resource), sums),
             holds_of(resource),
         ),
     )
@@ -144,6 +158,13 @@ async def continue_upload(call: Call) -> Response:
 async def _receive(call: Call, writer: UploadWriter) -> Response:
     """Append one chunk, and finish the upload if it is the last."""
     first, total, is_last = _content_range(call)
+    await call.run(writer.expect, call.checksums())
+    if call.content_md5:
+        if first != 0 or writer.offset or not (is_last or total == _length(call)):
+            raise NotSupported(
+                "Content-MD5 is served for uploads in one request. Send X-Goog-Hash of the whole object."
+            )
+        await call.run(writer.expect, Checksums(call.content_md5, ""))
     if first is None:
         async for _ in call.blocks():
             pass  # A status query has no content.
@@ -160,7 +181,7 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
             "Cancel it and start again."
         )
     if total is not None and writer.offset == total:
-        record = await call.run(writer.commit, _expected(call, {}))
+        record = await call.run(writer.commit)
         return _finished(call, writer.spec, record)
     await call.run(writer.sync)
     response = _incomplete(call)
@@ -168,6 +189,12 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
     if writer.offset:
         with_header(response, "Range", f"bytes=0-{writer.offset - 1}")
     return response
+
+
+def _length(call: Call) -> int | None:
+    """Returns the number of bytes in the request's body; None if it is not known."""
+    length = call.request.headers.get("content-length", "")
+    return int(length) if length.isdecimal() else None
 
 
 def _incomplete(call: Call) -> Response:
@@ -237,8 +264,5 @@ def _fields(call: Call, resource: Mapping[str, Any], content_type: str) -> dict[
 
 
 def _expected(call: Call, resource: Mapping[str, Any]) -> Checksums:
-    header = parse_goog_hash(call.request.headers.get("x-goog-hash", ""))
-    return Checksums(
-        header.md5 or str(resource.get("md5Hash") or ""),
-        header.crc32c or str(resource.get("crc32c") or ""),
-    )
+    md5, crc32c = (str(resource.get(name) or "") for name in ("md5Hash", "crc32c"))
+    return agreed(call.checksums(), Checksums(md5, crc32c))

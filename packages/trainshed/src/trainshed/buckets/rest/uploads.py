@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.access.principals import Bearer
-from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
+from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, agreed, write_all
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
@@ -243,20 +244,32 @@ class UploadWriter:
         with self._lock:
             os.fsync(self._require().fd)
 
-    def commit(self, expected: Checksums) -> ObjectRecord:
-        """Make the session's bytes the object; `expected` adds to the checksums announced.
+    def expect(self, sums: Checksums) -> None:
+        """Add to the checksums that the object must have, durably. Raises InvalidRequest, after which the
+        session is gone, if they contradict those announced before."""
+        if sums == UNKNOWN:
+            return
+        try:
+            self.spec = replace(self.spec, expected=agreed(self.spec.expected, sums))
+        except BucketsError:
+            self._sessions.drop(self._directory)
+            raise
+        text = msgspec.json.encode(self.spec)
+        durable.write(str(self._directory / "session.json"), text, is_shared=True)
+
+    def commit(self) -> ObjectRecord:
+        """Make the session's bytes the object.
 
         A session whose commit is refused for good (checksum, precondition) is dropped.
         """
         spec = self.spec
-        sums = Checksums(expected.md5 or spec.expected.md5, expected.crc32c or spec.expected.crc32c)
         with self._lock:
             staged = self._require()
             try:
                 record = self._store.at(spec.bucket).commit(
                     spec.ref,
                     staged,
-                    Draft(spec.fields, spec.metadata, sums, spec.holds),
+                    Draft(spec.fields, spec.metadata, spec.expected, spec.holds),
                     announce=self._announce,
                 )
             except BucketsError as error:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, parse_goog_hash, verify
+from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, agreed, check_md5, verify
 from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported, Unavailable
 from trainshed.buckets.listing import behind, common_prefix, encode_token, list_page
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query, parse_number
@@ -168,12 +168,13 @@ async def _put(call: Call) -> Response:
 
 async def _copy(call: Call) -> Response:
     target, headers = call.target, call.request.headers
+    sums = _expected(call)
     replaced = headers.get("x-goog-metadata-directive", "").upper() == "REPLACE"
 
     def redraft(source: ObjectRecord) -> Draft:
         if replaced:
-            return Draft(_properties(call), _custom(call))
-        return Draft(source.fields, source.metadata)
+            return Draft(_properties(call), _custom(call), sums)
+        return Draft(source.fields, source.metadata, sums)
 
     generation = parse_number(headers, "x-goog-copy-source-generation")
     source = ObjectRef(target.bucket, target.object, generation)
@@ -184,7 +185,8 @@ async def _copy(call: Call) -> Response:
 
 async def _initiate(call: Call) -> Response:
     bucket, name = call.target.bucket, call.target.object
-    spec = UploadSpec(bucket, name, _properties(call), _custom(call), UNKNOWN, call.conditions())
+    fields, custom = _properties(call), _custom(call)
+    spec = UploadSpec(bucket, name, fields, custom, call.checksums(), call.conditions())
     upload_id = await call.run(call.sessions.start, spec)
     inner = _elements(Bucket=bucket, Key=name, UploadId=upload_id)
     return _xml("InitiateMultipartUploadResult", _UPLOADED, inner)
@@ -228,9 +230,10 @@ async def _put_part(call: Call) -> Response:
 
 async def _complete(call: Call) -> Response:
     body = b"".join([block async for block in call.blocks(limit=_MAX_XML)])
-    bucket = call.target.bucket
+    check_md5(body, call.content_md5)
+    bucket, parts, sums = call.target.bucket, _parts(body), call.checksums()
     name, record = await call.run(
-        complete, call.sessions, bucket, call.query["uploadId"], _parts(body)
+        complete, call.sessions, bucket, call.query["uploadId"], parts, sums
     )
     place = f"{call.base}/{bucket}/{name}"
     inner = _elements(Location=place, Bucket=bucket, Key=name, ETag=etag_of(record))
@@ -275,8 +278,7 @@ def _custom(call: Call) -> dict[str, str]:
 
 def _expected(call: Call) -> Checksums:
     """Returns the checksums that a client sends with its content. Raises `InvalidRequest`."""
-    sent = parse_goog_hash(call.request.headers.get("x-goog-hash", ""))
-    return Checksums(sent.md5 or call.request.headers.get("content-md5", ""), sent.crc32c)
+    return agreed(call.checksums(), Checksums(call.content_md5, ""))
 
 
 def _xml(name: str, namespace: str, inner: str, record: ObjectRecord | None = None) -> Response:
@@ -331,10 +333,15 @@ def keep_part(staged: Staged, number: int) -> str:
 
 
 def complete(
-    sessions: UploadSessions, bucket: str, upload_id: str, parts: Sequence[Part]
+    sessions: UploadSessions,
+    bucket: str,
+    upload_id: str,
+    parts: Sequence[Part],
+    sums: Checksums = UNKNOWN,
 ) -> tuple[str, ObjectRecord]:
-    """Make the object; returns its name and record. Raises `NotFound`, `InvalidRequest` for missing
-    parts, `Unavailable` while that is done already: its client did not wait."""
+    """Make the object, which must have these checksums; returns its name and record. Raises `NotFound`,
+    `InvalidRequest` for missing parts or another checksum, `Unavailable` while another
+    request does that already: its client did not wait."""
     if upload_id in sessions.completing:
         raise Unavailable("The parts are being put together. Send the request again in a while.")
     sessions.completing.add(upload_id)
@@ -358,7 +365,8 @@ def complete(
             with path.open("rb", buffering=0) as file:
                 while block := file.read(BLOCK):
                     session.write(block)
-        record = session.commit(UNKNOWN)
+        session.expect(sums)
+        record = session.commit()
         for path in directory.glob("part-*"):
             path.unlink(missing_ok=True)
         return session.spec.name, record
