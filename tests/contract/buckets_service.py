@@ -27,6 +27,9 @@ from trainshed.buckets.callers import address_with_key
 from trainshed.buckets.gateway import BucketsGateway
 from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketRules, BucketSetup
+from trainshed.httpd.connections import Limits
+from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
+from trainshed.httpd.secure import SecureServer
 from trainshed.replica.system.listening import hold_tcp, listen_tcp
 
 MIB = 1 << 20
@@ -132,6 +135,21 @@ def serving(app: Any) -> Generator[int, None, None]:
     server = uvicorn.Server(
         uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
     )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+@contextmanager
+def front(app: Any) -> Generator[int, None, None]:
+    """As `serving`, with the HTTP server of the service's own processes."""
+    listener = listen_tcp("127.0.0.1", 0)
+    groups = ConnectionGroups(Limits())
+    server = SecureServer(server_config(app, guarded(groups), grace=1), (), groups)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:

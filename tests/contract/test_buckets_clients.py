@@ -13,13 +13,15 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 
-from tests.contract.buckets_service import MIB, Service, client_at, plain, serving
+from tests.contract.buckets_service import MIB, Service, client_at, front, plain, serving
 from trainshed.buckets.callers import Caller, Reach, encode_caller
 
 
@@ -212,3 +214,33 @@ class TestGateway:
             head = connection.getresponse()
             assert (head.read(), head.headers["Content-Length"]) == (b"", "100004")
             connection.close()
+
+
+@pytest.mark.parametrize("way", ["port", "gateway"])
+@pytest.mark.parametrize("closes", [True, False])
+def test_an_early_refusal_reaches_clients_that_send_all_first(
+    service: Service, way: str, closes: bool
+) -> None:
+    """Under load they got a 503, or nothing, for a 400, 403, 404 or 412, and Google's clients repeat that for
+    minutes. A client sends its whole body before it reads the answer."""
+    service.call("POST", "/storage/v1/b?project=p", {"name": "refusing"})
+    service.put("refusing", "x", b"old")
+    media = "/upload/storage/v1/b/{}/o?uploadType=media&name=x"
+    targets: list[tuple[int, str, dict[str, str]]] = [
+        (404, media.format("nowhere"), service.bearer),
+        (401, media.format("refusing"), {}),
+        (412, media.format("refusing") + "&ifGenerationMatch=0", service.bearer),
+        (400, media.format("refusing") + "&kmsKeyName=k", service.bearer),
+    ]
+    body = b"x" * (8 * MIB)
+
+    def send(number: int) -> tuple[int, int]:
+        status, target, headers = targets[number % len(targets)]
+        last = {"Connection": "close"} if closes else {}
+        return status, plain(port, "POST", target, body, {**headers, **last})[0]
+
+    with ExitStack() as stack:
+        port = service.port if way == "port" else stack.enter_context(front(service.gateway()))
+        with ThreadPoolExecutor(24) as pool:
+            for expected, status in pool.map(send, range(96)):
+                assert status == expected

@@ -41,6 +41,18 @@ class ConnectionGroups:
         return self._unix.setdefault(name, Connections(self._limits))
 
 
+class _LingeringTransport:
+    """The transport of a request that is the last of its connection. It closes when the body has been read: a
+    client that still sends would lose its answer."""
+
+    def __init__(self, transport: Any, close: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close = close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 def guarded(groups: ConnectionGroups) -> "type[GuardedProtocol]":
     class Counted(GuardedProtocol):
         counting = groups
@@ -65,6 +77,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _unread = 0
     #: The parser is being given a head again whose request has been started already.
     _is_head_known = False
+    #: The connection ends with the answer and the request's body.
+    _is_ending = False
     #: Something else came before the answer to a request: the connection ends with that.
     _is_last = False
     #: The next request, from a caller who has the whole answer before the application has said that it ends.
@@ -190,6 +204,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counted.active(self)
         HOLD.set(partial(self._counted.held, self))
         super().on_headers_complete()
+        # Before a WebSocket there is no cycle.
+        if self.cycle and not self.cycle.keep_alive:
+            self.cycle.transport = cast("Any", _LingeringTransport(self.transport, self._end))
 
     def on_body(self, body: bytes) -> None:
         self._spent = 0
@@ -209,7 +226,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._spent = 0
         self._counted.body_ended(self)
         super().on_message_complete()
-        if self.cycle and self.cycle.response_complete:
+        if self._is_ending:
+            self.transport.close()
+        elif self.cycle and self.cycle.response_complete:
             self._rest()
 
     def on_response_complete(self) -> None:
@@ -223,6 +242,12 @@ class GuardedProtocol(HttpToolsProtocol):
             if early := self._next:
                 self._next = b""
                 self.data_received(early)
+
+    def _end(self) -> None:
+        """Close the connection once the request's body has been read, within limits."""
+        if self._in_head:
+            self.transport.close()
+        self._is_ending = True
 
     def _rest(self) -> None:
         self._is_idle = True
@@ -244,6 +269,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def drop(self, reason: Reason) -> None:
         if reason is Reason.CROWDED or (self._is_busy and self.cycle.response_started):
             self._abort()
+        elif self._is_ending:
+            self.transport.close()
         elif reason is Reason.HEAD_LATE:
             # A caller that has sent nothing gets no answer.
             if not self._spent:
