@@ -28,6 +28,7 @@ from trainshed.buckets.notices import Notices
 from trainshed.buckets.rest import multipart
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.rest.calls import VerbatimName
+from trainshed.core.names import project_number
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.messages import Message
 
@@ -245,7 +246,7 @@ def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
         ("POST", "/storage/v1/b/bucket/o/x/restore", 400),
         ("POST", "/storage/v1/b/bucket/notificationConfigs", 400),
         ("POST", "/storage/v1/b/bucket/o", 400),
-        ("GET", "/storage/v1/projects/p/serviceAccount", 400),
+        ("GET", "/storage/v1/projects/p/hmacKeys", 400),
         ("POST", UPLOAD + "?uploadType=other&name=x", 400),
         ("POST", UPLOAD + "?uploadType=media", 400),
         ("GET", "/storage/v1/b/no-such-bucket/o", 404),
@@ -588,3 +589,15 @@ def test_a_multipart_upload_has_the_checksum_that_its_client_announces(ask: Ask)
             "POST", f"/bucket/m?uploadId={upload_id}", listed.encode(), **(wrong if at_end else {})
         )
         assert (ended.status, ask("GET", f"{ITEM}m").status) == (400, 404)
+
+
+def test_clients_find_the_agent_of_a_project_and_settings_of_buckets(ask: Ask) -> None:
+    number = project_number("p1")
+    account = ask("GET", "/storage/v1/projects/p1/serviceAccount").json
+    email = f"service-{number}@gs-project-accounts.iam.gserviceaccount.com"
+    assert account == {"kind": "storage#serviceAccount", "email_address": email}
+    refused = ask("GET", "/storage/v1/projects/p1/serviceAccount", caller=Caller("bo@test"))
+    assert refused.status == 403
+    assert ask("GET", "/storage/v1/projects/p1/hmacKeys").status == 400
+    bucket = ask("GET", "/storage/v1/b/bucket").json
+    assert (bucket["rpo"], bucket["hierarchicalNamespace"]) == ("DEFAULT", {"enabled": False})

@@ -70,7 +70,7 @@ def test_what_asks_for_nothing_is_taken(ask: Ask) -> None:
     read = ask("GET", "/storage/v1/b/other").json
     assert read["softDeletePolicy"] == {"retentionDurationSeconds": "0"}
     assert read["iamConfiguration"]["uniformBucketLevelAccess"] == {"enabled": True}
-    assert not read.keys() & {"autoclass", "rpo", "encryption", "lifecycle", "cors"}
+    assert not read.keys() & {"autoclass", "encryption", "lifecycle", "cors"}
     for method in ("PATCH", "PUT"):
         assert ask(method, "/storage/v1/b/other", {**read, "labels": {"a": "b"}}).status == 200
 

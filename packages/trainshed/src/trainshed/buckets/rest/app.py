@@ -338,6 +338,11 @@ async def _metadata(call: Call) -> Response:
         if target.action:
             return await bucket_methods.part(call)
         return await bucket_methods.bucket(call)
-    if target.action:
-        raise NotSupported(f"{call.request.method} {target.action} is not supported.")
+    match call.request.method, (target.action or "").split("/"):
+        case "GET", ["projects", project, "serviceAccount"]:
+            return bucket_methods.service_account(call, unquote(project))
+        case method, [first, *_] if first:
+            raise NotSupported(f"{method} {target.action} is not supported.")
+        case _:
+            pass
     return await bucket_methods.collection(call)

@@ -15,7 +15,7 @@ from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, Buck
 from trainshed.buckets.errors import InvalidRequest, NotFound, NotSupported
 from trainshed.buckets.listing import decode_token, encode_token
 from trainshed.buckets.rest.calls import Call, json_answer
-from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view
+from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view, service_account_view
 from trainshed.httpd.messages import Response
 
 _log = logging.getLogger(__name__)
@@ -71,6 +71,12 @@ def _who(call: Call) -> str:
 
 def _view(call: Call, record: BucketRecord) -> dict[str, Any]:
     return bucket_view(call.base, record, call.store.catalog.project_of(record))
+
+
+def service_account(call: Call, project: str) -> Response:
+    """`projects/P/serviceAccount`: get. Raises Unauthenticated, Forbidden."""
+    admit_project(call.caller, "storage.buckets.list", project)
+    return json_answer(service_account_view(project))
 
 
 async def part(call: Call) -> Response:

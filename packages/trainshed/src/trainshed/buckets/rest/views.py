@@ -83,10 +83,18 @@ def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]
         "metageneration": str(record.metageneration),
         "location": record.location,
         "locationType": _location_type(record),
+        "rpo": "DEFAULT",
+        "hierarchicalNamespace": {"enabled": False},
         "etag": record.etag,
         "timeCreated": timestamp(record.created_ns),
         "updated": timestamp(record.updated_ns),
     }
+
+
+def service_account_view(project: str) -> dict[str, Any]:
+    """Returns a `storage#serviceAccount`: the agent that the public service has for a project."""
+    email = f"service-{project_number(project)}@gs-project-accounts.iam.gserviceaccount.com"
+    return {"kind": "storage#serviceAccount", "email_address": email}
 
 
 def layout_view(record: BucketRecord) -> dict[str, Any]:
