@@ -18,6 +18,9 @@ from trainshed_cluster.kubernetes.build import new_engine
 class KubernetesEngineLab(OnMachines):
     """`settings`: of `[engines.kubernetes]`, besides what the lab asks for."""
 
+    # A Pod that is replaced before its agent connects may occupy an old kubelet for a minute.
+    patience = 240.0
+
     def __init__(self, lab: KubernetesLab, directory: Path, kills: int, **settings: Any) -> None:
         table = {**lab_settings(lab), **settings}
         super().__init__(lab, engine_of, directory, settings=table, kills=kills)

@@ -400,11 +400,13 @@ class KubernetesCluster:
             await self._until(lambda: None if kueue.crowded(name, need, self._mine) else True)
             self._unmade.pop(name, None)
         while True:
+            is_new = True
             try:
                 pod = await self._api.create(f"/api/v1/namespaces/{where}/pods", manifest, Pod)
             except ApiFailure as failure:
                 if failure.status == 409 and failure.reason == "AlreadyExists":
                     pod = await self._found(where, manifest["metadata"]["name"], name)
+                    is_new = False
                 elif failure.is_full:
                     self._unmade[name] = Delay(
                         WaitReason.CLUSTER,
@@ -422,8 +424,13 @@ class KubernetesCluster:
                 else:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
             known = self._mine.get(name)
+            if is_new and (name in self._ends or name in self._ghosts):
+                return pod  # The watch has shown its end before the API answered.
             if known is None or known.metadata.uid != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
+            if is_new:
+                # It has no agent yet, even if the watch has already shown that it runs.
+                self._fresh.add(pod.metadata.uid)
             return pod
 
     async def _found(self, where: str, pod_name: str, name: HoldName) -> Pod:
