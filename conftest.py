@@ -14,6 +14,7 @@ import pytest
 import uvloop
 from hypothesis import given
 from hypothesis.strategies import none
+from tests.skips import summary
 from tests.soaks import SOAKS
 
 # With one thread, as the service computes: several wait for each other where tests run side by side.
@@ -121,6 +122,11 @@ def pytest_collection_finish() -> None:
     hypothesis.settings(database=None)(given(none())(_draw_nothing))()
     gc.freeze()
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for line in summary(terminalreporter.stats.get("skipped", ())):
+        terminalreporter.write_line(line)
 
 
 def _rank(nodeid: str) -> int:
