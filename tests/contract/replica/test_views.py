@@ -110,6 +110,54 @@ def test_a_program_leaves_no_set_user_id_file_in_a_bucket(seen: Place, tmp_path:
     assert not [path for path in bucket.iterdir() if path.stat().st_mode & stat.S_ISUID]
 
 
+WRITES = """
+import json, os
+for place in ("/tmp", "/var/tmp", "/var/hypertune"):
+    open(place + "/mine", "w").close()
+print(json.dumps(sorted(os.listdir("/tmp"))))
+"""
+
+
+def test_private_directories_can_be_written_whatever_the_machines_are(seen: Place) -> None:
+    """With a slot below a /tmp of mode 0700, which is hidden for that, programs found /tmp read-only."""
+    assert said(seen, WRITES, hidden=["/tmp", "/var/tmp", "/var/hypertune"])[0] == "mine"
+
+
+WITHOUT_HOSTS = """
+import os, sys
+from pathlib import Path
+from trainshed.replica.system import kernel
+kernel.unshare(0x20000)
+kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+root, etc = Path(sys.argv[1]), Path(sys.argv[1], "etc")
+etc.mkdir()
+for path in Path("/etc").iterdir():
+    if path.is_symlink():
+        (etc / path.name).symlink_to(path.readlink())
+    elif path.name != "hosts" and (path.is_dir() or path.is_file()):
+        (etc / path.name).mkdir() if path.is_dir() else (etc / path.name).touch()
+        kernel.bind(str(path), str(etc / path.name))
+kernel.bind(str(etc), "/etc")
+assert not Path("/etc/hosts").exists()
+from tests.contract.replica.conftest import Place, spawner
+zygote = spawner.start()
+place = Place(root, zygote, sys.argv[2])
+print(place.python("print(open('/etc/hosts').read())").record()["exit_code"], *place.texts())
+zygote.close()
+assert not Path("/etc/hosts").exists()
+"""
+
+
+def test_a_machine_without_a_hosts_file_gets_none(seen: Place, tmp_path: Path) -> None:
+    """Minimal images have none: no program could be started."""
+    if seen.level == protocol.LEVEL_USER or os.geteuid():
+        pytest.skip("the file can be taken away in a view of root's alone")
+    (root := tmp_path / "other").mkdir()
+    argv = [sys.executable, "-c", WITHOUT_HOSTS, str(root), seen.level]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0", "127.0.0.1", "localhost"], done.stderr
+
+
 OLD_KERNEL = """
 from trainshed.replica.system import kernel
 def missing(*_, **__):

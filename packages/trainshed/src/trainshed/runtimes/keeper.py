@@ -271,7 +271,6 @@ def main() -> None:
 _FIRST_USER = 0x7FFE0000
 """The machine's first user id of those that all installations use: they see nothing of each other, and own no
 files."""
-_HOSTS = "/etc/hosts"
 _OWN_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 _DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 """Signals that the interpreter ignores or the keeper handles, which the installer gets as defaults."""
@@ -340,7 +339,6 @@ def _view(confinement: Confinement) -> view.View:
     isolation = protocol.Isolation(
         level=terms.level,
         hostname="installation",
-        hosts=_HOSTS,
         hidden=terms.hidden,
         covered=terms.covered,
         read_only=confinement.shown,

@@ -18,6 +18,7 @@ from trainshed.replica.system import cgroups, kernel, processes, roots
 
 GCS = "/gcs"
 HYPERTUNE = "/var/hypertune"
+_HOSTS = "/etc/hosts"
 
 
 def detach() -> None:
@@ -109,6 +110,8 @@ class View:
             self._add_missing([target for _, target in self._binds])
             if self._isolation.buckets:
                 self._add_missing([GCS])
+            if self._isolation.hosts:
+                mounts.add_file(os.path.realpath(_HOSTS), self._scratch)
         # The directories around the buckets, as there may be more buckets than files can be open.
         around = {
             place: mounts.open_path(place)
@@ -145,7 +148,7 @@ class View:
             (self._own(source), to, False) for source, to in self._replaced if os.path.isdir(to)
         ]
         bound.sort(key=lambda mount: mount[1])  # Outer ones first: they would cover others.
-        hosts = self._source(self._isolation.hosts or "/etc/hosts")
+        hosts = self._hosts()
         places, hidden = self._hidden, list(filter(_cover, mounts.outermost(self._hidden)))
         for path in self._isolation.covered:
             if mounts.is_file(path):
@@ -165,7 +168,8 @@ class View:
             for way in mounts.outermost(passed):
                 _cover(way)
                 in_memory.append(way)
-        hosts.bind("/etc/hosts")
+        if hosts is not None:
+            hosts.bind(_HOSTS)
         # Last, because what was covered so far (a private /tmp, for example) must not cover these. Sources
         # that contain hidden directories come first: those are hidden again inside them.
         around = [mount for mount in bound if mounts.holds(mount[1], places)]
@@ -173,8 +177,9 @@ class View:
         mounts.make_directory(self._files, 0o755)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
-        # A hidden directory below a target that was shown is covered itself, and cannot be seen.
-        seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
+        # A hidden directory at or below a target that was shown is covered itself, and cannot be seen.
+        targets = [target for _, target in shown]
+        seen = [p for p in hidden if not any(p == to or mounts.holds(to, [p]) for to in targets)]
         for path in [*(target for _, target, frost in bound if frost), *in_memory]:
             kernel.make_read_only(path)
         for path in seen + again:
@@ -209,6 +214,11 @@ class View:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
         return list(filter(None, map(mounts.first_closed, set(map(os.path.dirname, ways)))))
+
+    def _hosts(self) -> mounts.Source | None:
+        """Open the program's hosts file: its own, or the machine's, which minimal systems lack."""
+        path = self._isolation.hosts or _HOSTS
+        return self._source(path) if self._isolation.hosts or os.path.exists(path) else None
 
     def _source(self, path: str) -> mounts.Source:
         """Open a source before anything is covered, because its path may lead elsewhere afterwards."""
@@ -248,7 +258,7 @@ class View:
         if self.owners is not None and max(user, group) >= users.COUNT:
             text = "the image runs as %d:%d, and a replica has the users and groups 0 to %d"
             raise OSError(text % (user, group, users.COUNT - 1))
-        hosts = self._source(self._isolation.hosts or "/etc/hosts")
+        hosts = self._hosts()
         shown = [(self._own(source), target, False) for source, target in self._binds]
         shown.append((self._source("/sys"), "/sys", True))
         shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
@@ -268,7 +278,7 @@ class View:
             if any(mounts.holds(target, [path]) for target in same) and mounts.is_directory(place):
                 _cover(place)
                 _seal(place)
-        files = [("/etc/hosts", hosts)]
+        files = [] if hosts is None else [(_HOSTS, hosts)]
         if os.path.exists("/etc/resolv.conf"):
             files.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
         for path, source in files:
