@@ -117,7 +117,7 @@ NETWORK = protocol.Network(cluster_port=2222)
 
 
 def test_a_kernel_without_such_filters_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*, connect: bool) -> int:
+    def refuse(**_: bool) -> int:
         raise OSError(errno.EINVAL, "no listener")
 
     monkeypatch.setattr(call_filter, "install", refuse)

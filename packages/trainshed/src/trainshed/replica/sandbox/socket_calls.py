@@ -55,7 +55,9 @@ _LONGEST_ADDRESS = 128
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
-def be_asked(shim: socket.socket, network: protocol.Network, *, in_image: bool) -> bool | None:
+def be_asked(
+    shim: socket.socket, network: protocol.Network, *, in_image: bool = False
+) -> bool | None:
     """Have the shim make some calls in the program's place, if any need it and the kernel supports that.
     `in_image`: the program may make set-user-id files, as installers of an image's packages do.
     Returns whether connect is among them, None = no call is made in its place."""
