@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, SETTINGS, START, House, Lines
+from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls import streams
@@ -25,6 +26,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.lines import LogLine
 from trainshed.store.logs.reader import LogReader
 
+OURS = "/trainshed/v1"
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 JOB = "/trainshed/v1/jobs/1000"
@@ -408,3 +410,45 @@ async def test_bad_requests_are_refused_before_a_stream_begins(
     answer = await house.call("GET", path)
     assert answer.status == status
     assert answer.error["message"]
+
+
+async def submitted(house: House, person: str, project: str = "p1") -> str:
+    path = f"/v1/projects/{project}/locations/us-central1/customJobs"
+    house.clock += SECOND
+    token = known(house.tokens, person)
+    return (await house.result("POST", path, custom_job(pool()), token=token))["name"]
+
+
+async def is_cancelled(house: House, name: str) -> bool:
+    """Whether a cancel of the job waits."""
+    live = await house.store.ledger.load_live()
+    return any(work.intents for work in live if str(work.job.name) == name)
+
+
+async def test_all_jobs_that_a_removed_person_left_are_cancelled(house: House) -> None:
+    ana, bo = "ana@corp.example", "bo@corp.example"
+    first, second = await submitted(house, ana), await submitted(house, ana, "p2")
+    other = await submitted(house, bo)
+    wanted = {"project": "-", "user": "Ana@Corp.Example"}
+    lead = known(house.tokens, "lead@corp.example", "roles/viewer", "p1")
+    refused = await house.call("POST", f"{OURS}/jobs:cancel", wanted, token=lead)
+    assert refused.status == 403
+    answer = await house.result("POST", f"{OURS}/jobs:cancel", wanted)
+    assert set(answer["jobs"]) == {first, second}
+    assert [await is_cancelled(house, name) for name in (first, second, other)] == [
+        True,
+        True,
+        False,
+    ]
+    entry, *_ = (await house.result("GET", f"{OURS}/audit?project=-"))["entries"]
+    assert (entry["resource"], entry["detail"]) == (f"jobs of {ana}", {"count": 2})
+
+
+async def test_all_jobs_of_a_deleted_project_are_cancelled(house: House) -> None:
+    left, other = await submitted(house, "ana@x.io", "p2"), await submitted(house, "ana@x.io")
+    await house.result("POST", "/v1/projects", {"projectId": "p2"})
+    assert (await house.call("DELETE", "/v1/projects/p2")).status == 200
+    answer = await house.result("POST", f"{OURS}/jobs:cancel", {"project": "p2"})
+    assert answer["jobs"] == [left] and not await is_cancelled(house, other)
+    for vague in ({}, {"project": "-"}, {"user": "nobody"}, {"project": "p 2", "user": "a@x.io"}):
+        assert (await house.call("POST", f"{OURS}/jobs:cancel", vague)).status == 400

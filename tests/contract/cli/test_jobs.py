@@ -348,3 +348,18 @@ def test_describe_says_what_was_submitted(service: FakeService) -> None:
     assert "workerpool1: 3 × n1-standard-4" in text
     assert facts["Output"] == "gs://b/out"
     assert "hidden" not in text
+
+
+def test_all_jobs_of_a_person_or_a_project_are_cancelled(service: FakeService) -> None:
+    service.on("POST", f"{JOBS}:cancel", {"jobs": ["projects/p/locations/l/customJobs/7"]})
+    shown = service.cli("jobs", "cancel", "--user", "ana@corp.example", "--project", "-")
+    assert shown.stdout == "projects/p/locations/l/customJobs/7  is being cancelled\n"
+    service.cli("jobs", "cancel", "--all", "--project", "vision")
+    assert [*map(json.loads, service.bodies("POST", f"{JOBS}:cancel"))] == [
+        {"project": "-", "user": "ana@corp.example"},
+        {"project": "vision", "user": ""},
+    ]
+    for words in ((), ("7", "--all"), ("--all", "--user", "ana@corp.example")):
+        result = service.cli("jobs", "cancel", *words)
+        assert "Name the jobs, or give --user or --all." in result.stderr
+    assert len(service.bodies("POST", f"{JOBS}:cancel")) == 2

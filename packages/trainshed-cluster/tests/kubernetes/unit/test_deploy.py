@@ -158,3 +158,11 @@ def test_the_services_image_has_the_packages_that_are_tested() -> None:
         return set(re.findall(r"^[a-z0-9-]+==\S+", (ROOT / path).read_text(), re.MULTILINE))
 
     assert pinned("locks/run.txt") <= pinned("locks/kubernetes.txt") <= pinned("locks/dev.txt")
+
+
+def test_secret_variables_come_from_a_secret() -> None:
+    [plain] = of_kind("StatefulSet", DOCUMENTS)
+    [secret] = of_kind("StatefulSet", chart.rendered(secret="trainshed-variables"))
+    container = secret["spec"]["template"]["spec"]["containers"][0]
+    assert container.pop("envFrom") == [{"secretRef": {"name": "trainshed-variables"}}]
+    assert secret == plain

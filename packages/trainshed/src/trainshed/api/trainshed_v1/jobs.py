@@ -4,12 +4,15 @@ service."""
 import asyncio
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from msgspec import UNSET, UnsetType, structs
 
 from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.policy import member_fault
+from trainshed.access.principals import member_of
 from trainshed.api.calls.paging import Page, cut, decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
@@ -24,18 +27,29 @@ from trainshed.api.resources.jobs import (
     with_links,
 )
 from trainshed.api.trainshed_v1 import views
-from trainshed.api.trainshed_v1.call import JsonCall, queried_project
+from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
 from trainshed.api.trainshed_v1.describing import described, resource_of, seen
 from trainshed.api.trainshed_v1.links import link_if_any
 from trainshed.api.trainshed_v1.measures import activity, glance, meets, trend
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket, normalize_email
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import Bound, read_bound
 from trainshed.core.works import Work
-from trainshed.store.port import PERSON, Column, Created, Either, Equal, Every, JobQuery, Labelled
+from trainshed.store import audit
+from trainshed.store.port import (
+    PERSON,
+    Column,
+    Condition,
+    Created,
+    Either,
+    Equal,
+    Every,
+    JobQuery,
+    Labelled,
+)
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
 from trainshed.wire.trainshed_v1.timeline import Timeline
@@ -258,6 +272,49 @@ async def cancel(call: JsonCall) -> Nothing:
     work, _ = await find_work(call.services.reader, call.target)
     await cancel_work(call.services, call.principal, work)
     return Nothing()
+
+
+async def cancel_all(call: JsonCall) -> records.CancelledJobs:
+    """`POST /trainshed/v1/jobs:cancel`: cancel all jobs of a person, in a project or in all (`-`), or all
+    jobs of a project. It can be repeated."""
+    services, (sent, faults) = call.services, call.sent(records.JobsOf)
+    is_everywhere = sent.project == _ALL_PROJECTS
+    project = None if is_everywhere else read_project(call, sent.project, faults)
+    user = normalize_email(sent.user)
+    if user and (fault := member_fault(member_of(user))):
+        faults.add("user", fault)
+    if not user and (is_everywhere or not sent.project):
+        faults.add("user", "Name the person, or the project whose jobs are all cancelled.")
+    faults.refuse()
+    where: tuple[Condition, ...] = (
+        Either(tuple(Equal(Column.STATE, state.value) for state in JobState if not state.is_final)),
+        *((Labelled(PERSON, user),) if user else ()),
+    )
+
+    def passes(work: Work) -> bool:
+        return not work.state.is_final and user in ("", person_of(work.creator))
+
+    live: list[Work] = []
+    token: str | None = ""
+    while token is not None:
+        page = await list_jobs(
+            services.reader,
+            JobQuery(project, None, None, limit=_LARGEST_PAGE),
+            JobFilter(passes, Every(where)),
+            token=token,
+            question=("cancel",),
+        )
+        live += [work for work, _ in page.jobs]
+        token = page.next_token or None
+    if (recorded := audit.concerns(project or "", f"jobs of {user or project}")) is not None:
+        recorded.describe(count=len(live))
+        await services.access.record()
+    cancelled: list[str] = []
+    for work in live:
+        with suppress(FailedPrecondition, NotFound):  # It has ended meanwhile.
+            await cancel_work(services, call.principal, work)
+            cancelled.append(str(work.name))
+    return records.CancelledJobs(jobs=tuple(cancelled))
 
 
 async def delete(call: JsonCall) -> Nothing:

@@ -48,7 +48,7 @@ from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1 import access as access_records
 from trainshed.wire.trainshed_v1.access import SecretValue
 from trainshed.wire.trainshed_v1.capacity import DrainRequest, ExplainRequest, QuotaLimit
-from trainshed.wire.trainshed_v1.jobs import ReplicaChoice, ViewRequest
+from trainshed.wire.trainshed_v1.jobs import JobsOf, ReplicaChoice, ViewRequest
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
 from trainshed.wire.trainshed_v1.timeline import DrillOrder
 
@@ -57,6 +57,7 @@ _OF_JOBS: Final = "trainshed.v1.Jobs."
 _IN_PROJECTS: Final = frozenset(
     {
         "trainshed.v1.Jobs.List",
+        "trainshed.v1.Jobs.CancelAll",
         "trainshed.v1.Jobs.Explain",
         "trainshed.v1.Quotas.List",
         "trainshed.v1.Quotas.Set",
@@ -120,6 +121,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "jobs:explain"): Method(
         "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=ExplainRequest
     ),
+    ("POST", "jobs:cancel"): Method("trainshed.v1.Jobs.CancelAll", jobs.cancel_all, body=JobsOf),
     ("GET", "jobs/{job}"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
     ("GET", "jobs/{job}/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),
     ("POST", "jobs/{job}:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),

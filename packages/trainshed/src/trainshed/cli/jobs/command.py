@@ -9,7 +9,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Group, add_lazily
-from trainshed.cli.connection import Endpoint, project_of, takes_endpoint
+from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
 from trainshed.cli.jobs.describe import description, timeline_lines
 from trainshed.cli.jobs.follow import Patience
 from trainshed.cli.jobs.references import (
@@ -27,6 +27,7 @@ from trainshed.cli.text.moments import TimeLimit, short_moment, since
 from trainshed.cli.text.tables import Field, table_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.units import Nanos
+from trainshed.wire.trainshed_v1.jobs import CancelledJobs
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
@@ -173,10 +174,24 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 
 
 @command.command()
-@takes_jobs
+@click.argument("job", nargs=-1)
+@click.option("--user", metavar="EMAIL", help="Cancel all jobs of this person.")
+@click.option("--all", "every", is_flag=True, help="Cancel all jobs of the project.")
+@takes_project("Project of the jobs; - with --user means all projects.")
 @takes_endpoint
-def cancel(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
-    """Cancel one or more jobs. The others are cancelled even if one cannot be."""
+def cancel(endpoint: Endpoint, *, job: tuple[str, ...], user: str | None, every: bool) -> None:
+    """Cancel one or more jobs, or all that a person or a deleted project left. The others are cancelled even
+    if one cannot be."""
+    if bool(job) + bool(user) + every != 1:
+        raise click.UsageError("Name the jobs, or give --user or --all.")
+    if user or every:
+        wanted = {"project": project_of(endpoint), "user": user or ""}
+        answer = read(endpoint.client().post("/trainshed/v1/jobs:cancel", wanted), CancelledJobs)
+        for name in answer.jobs:
+            click.echo(f"{name}  is being cancelled")
+        if not answer.jobs:
+            click.echo("There are no such jobs that have not ended.", err=True)
+        return
     _for_all(
         endpoint,
         job,

@@ -143,6 +143,21 @@ class Progress(Record, frozen=True):
     source: str = ""
 
 
+class JobsOf(Record, frozen=True):
+    """Whose jobs are cancelled."""
+
+    #: "" = the service's default project; "-" = all projects.
+    project: str = ""
+    #: An address; "" = all of the project, which must then be named.
+    user: str = ""
+
+
+class CancelledJobs(Record, frozen=True):
+    """Jobs that are being cancelled, by their full names."""
+
+    jobs: tuple[str, ...] = ()
+
+
 class JobList(Record, frozen=True):
     """A page of a list, newest first. A short page with a token means that there is more."""
 
