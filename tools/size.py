@@ -42,12 +42,12 @@ class Size(Struct, frozen=True):
 
 CEILINGS: Final = {
     "modules": 640,
-    "modules that one machine needs": 492,
-    "lines": 114_603,
-    "lines that one machine needs": 88_200,
-    "lines of code": 80_400,
-    "lines of code on the way of a start": 9_000,
-    "lines of tests": 99_500,
+    "modules that one machine needs": 496,
+    "lines": 116_200,
+    "lines that one machine needs": 89_900,
+    "lines of code": 81_600,
+    "lines of code on the way of a start": 9_250,
+    "lines of tests": 101_500,
     "settings of the service": 50,
     "settings of Slurm": 19,
     "settings of Kubernetes": 23,
@@ -56,7 +56,7 @@ CEILINGS: Final = {
     "ideas with a cluster": 42,
     "decision records": 53,
     "words of decision records": 14_500,
-    "words of documents": 85_000,
+    "words of documents": 86_500,
 }
 
 
