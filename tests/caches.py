@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.prefix import Prefix, write_template
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.runtimes.shelf import SETTLING
+from trainshed.runtimes.shelf import settle
 from trainshed.runtimes.trees import let_read, remove_tree
 
 
@@ -104,9 +103,7 @@ def _built(
 
 def wait_for_builds() -> None:
     """Join the threads that finish an environment after its build: they write into the cache."""
-    for thread in threading.enumerate():
-        if thread.name == SETTLING:
-            thread.join()
+    settle()
 
 
 def remove_cache(root: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.caches import wait_for_builds
 from trainshed.replica.system import durable
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.shelf import Shelf, settle
 from trainshed.runtimes.trees import remove_tree
 
 
@@ -109,6 +109,16 @@ def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
     assert not after.has("kept")  # a mark alone is nothing
     after.put("lost", _fill)
     assert after.has("lost")
+
+
+def test_a_directory_outlives_a_reboot_once_its_builder_has_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`trainshed runtimes build` ended before, and its runtimes were built again after a reboot."""
+    Shelf(tmp_path).put("key", _fill)
+    settle()
+    monkeypatch.setattr(durable, "boot", lambda: "the next one")
+    assert Shelf(tmp_path).has("key")
 
 
 def test_what_was_moved_or_copied_is_built_again(tmp_path: Path) -> None:

@@ -46,6 +46,14 @@ _STAMP_NS = 30 * 10**9
 """Precision, in nanoseconds, of the time of last use."""
 
 
+def settle() -> None:
+    """Wait until all directories that this process has built are finished and on disk. Others are built again
+    after a reboot."""
+    for thread in threading.enumerate():
+        if thread.name == SETTLING:
+            thread.join()
+
+
 class ShelfEntry(Struct, frozen=True):
     """An entry of a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a
     builder or a power cut left behind."""

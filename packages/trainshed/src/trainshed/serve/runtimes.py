@@ -76,6 +76,7 @@ def build(
 ) -> None:
     """Build the newest version of each FAMILY, or VERSION, unless it is built. Without a FAMILY, build the
     environment of jobs that name no image."""
+    from trainshed.runtimes.shelf import settle
 
     def say(line: str) -> None:
         # The output of the build, which may come from setup scripts of users.
@@ -88,6 +89,7 @@ def build(
             partial(inventory.build, family or None, say, version or None, python or None)
         )
         name = f"{offer.family} {offer.version}".strip()
+        settle()
         click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
 
 
