@@ -40,7 +40,7 @@ def test_each_fault_that_a_machine_can_have_says_how_to_mend_it() -> None:
             process_namespace=has_namespaces,
             not_stronger=(("own-user", "the service does not run as root"),),
         )
-        for finding in promises(can, NODE):
+        for finding in promises(can, NODE, "As root: do so"):
             seen.add((finding.about, finding.verdict))
             if finding.verdict is not Verdict.GOOD:
                 assert finding.cause.endswith(".")

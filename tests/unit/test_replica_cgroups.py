@@ -10,6 +10,7 @@ import pytest
 from trainshed.engines.local import machine
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, unix_sockets
+from trainshed.serve import delegation
 
 
 def test_no_control_groups_at_all(tmp_path: Path) -> None:
@@ -24,7 +25,8 @@ def test_no_control_groups_at_all(tmp_path: Path) -> None:
 def test_a_trial_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In process namespaces all agents of a node have the same number, and one was killed amid its own."""
     monkeypatch.setattr(cgroups.os, "access", Mock(return_value=True))
-    (tmp_path / "cgroup.subtree_control").write_text("memory\n")
+    for file in ("cgroup.controllers", "cgroup.subtree_control"):
+        (tmp_path / file).write_text("memory\n")
     (tmp_path / "own").write_text("0::/\n")
     (tmp_path / f"trainshed-probe-{os.getpid()}").mkdir()
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "own")) == {"memory": str(tmp_path)}
@@ -82,3 +84,143 @@ def test_lines_that_come_at_once_have_their_own_handles() -> None:
     assert unix_sockets.Receiver(theirs).receive() == []
     ours.close()
     theirs.close()
+
+
+class Tree:
+    """Control groups of version 2 as files, on which processes move as the kernel moves them."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.booted = root / "booted"
+        self.booted.mkdir()
+        self.membership = root / "own"
+        self.delegated = set[Path]()
+        monkeypatch.setattr(cgroups.os, "getxattr", self._attribute)
+        monkeypatch.setattr(cgroups.kernel, "write", self._write)
+        places = (str(root), str(self.membership), str(self.booted))
+        monkeypatch.setattr(cgroups.find_bases, "__defaults__", places)
+        monkeypatch.setattr(cgroups.own_group, "__defaults__", places[:2])
+        monkeypatch.setattr(cgroups.is_delegated, "__defaults__", places[2:])
+        monkeypatch.setattr(cgroups, "BOOTED", str(self.booted))
+        monkeypatch.setattr(delegation, "_get_scope", str)
+
+    def group(self, name: str, members: str = "", enabled: str = "") -> Path:
+        group = self.root / name
+        group.mkdir(parents=True)
+        for file, text in (
+            ("cgroup.controllers", "cpu io memory pids"),
+            ("cgroup.procs", members),
+            ("cgroup.subtree_control", enabled),
+            ("cgroup.type", "domain"),
+        ):
+            (group / file).write_text(text)
+        return group
+
+    def run_in(self, group: Path) -> None:
+        self.membership.write_text(f"0::/{group.relative_to(self.root)}\n")
+
+    def prepare(self) -> dict[str, str]:
+        """Prepare, and return the bases."""
+        delegation.prepare()
+        return cgroups.find_bases()
+
+    def members(self, group: Path) -> set[str]:
+        return set((group / "cgroup.procs").read_text().split())
+
+    def _attribute(self, path: str, name: str) -> bytes:
+        if Path(path) not in self.delegated:
+            raise OSError(61, name)
+        return b"1"
+
+    def _write(self, path: str, text: str) -> None:
+        file = Path(path)
+        if file.name == "cgroup.procs":
+            for other in self.root.rglob("cgroup.procs"):
+                other.write_text(" ".join(self.members(other.parent) - {text}))
+            file.write_text(" ".join({*(file.read_text().split() if file.exists() else ()), text}))
+        else:
+            assert not self.members(file.parent), "EBUSY"
+            file.write_text(file.read_text() + f" {text[1:]}")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    monkeypatch.setattr(cgroups, "_can_make", Mock(return_value=True))
+    return Tree(tmp_path, monkeypatch)
+
+
+def test_replicas_get_the_unit_beside_that_of_the_service(tree: Tree) -> None:
+    """Below its own one systemd could not start the service again while a replica runs."""
+    own = tree.group("lab.slice/lab.service", "10 11")
+    tree.group("lab.slice/lab-jobs.service", "7")
+    (tree.root / "lab.slice/cgroup.procs").write_text("")
+    tree.run_in(own)
+    jobs = own.with_name("lab-jobs.service")
+    assert tree.prepare() == dict.fromkeys(("memory", "cpu", "pids"), str(jobs))
+    assert tree.members(jobs / "service") == {"7"}
+    assert tree.members(own) == {"10", "11"}
+    # The next service finds it so, with the groups of replicas.
+    assert tree.prepare()["memory"] == str(jobs)
+    cgroups.enlist(11)
+    assert tree.members(jobs / "service") == {"7", "11"}
+
+
+def test_a_delegated_unit_of_the_service_itself_is_left_alone(tree: Tree) -> None:
+    own = tree.group("system.slice/lab.service", "10")
+    tree.delegated.add(own)
+    tree.run_in(own)
+    assert tree.prepare() == {}
+    assert tree.members(own) == {"10"}
+
+
+def test_a_delegated_scope_is_divided(tree: Tree) -> None:
+    own = tree.group("user.slice/hand.scope", "10 12")
+    tree.run_in(own)
+    assert tree.prepare() == {}
+    tree.delegated.add(own)
+    assert tree.prepare() == dict.fromkeys(("memory", "cpu", "pids"), str(own))
+    assert tree.members(own) == set() and tree.members(own / "service") == {"10", "12"}
+    # As its processes see it from then on.
+    (own / "service/cgroup.controllers").write_text("cpu memory pids")
+    tree.run_in(own / "service")
+    assert tree.prepare()["pids"] == str(own)
+
+
+def test_a_users_own_systemd_marks_no_scope(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scopes of terminals belong to the user, too, but were not asked for."""
+    monkeypatch.setattr(cgroups.os, "geteuid", Mock(return_value=1000))
+    place = "user.slice/user@1000.service/app.slice"
+    terminal = tree.group(f"{place}/terminal.scope", "10")
+    tree.run_in(terminal)
+    assert tree.prepare() == {}
+    own = tree.group(f"{place}/trainshed-10.scope", "10")
+    tree.run_in(own)
+    assert tree.prepare()["memory"] == str(own)
+
+
+def test_groups_that_belong_to_systemd_are_not_used(tree: Tree) -> None:
+    """A service that root started by hand made its groups in system.slice."""
+    tree.group("system.slice", enabled="memory pids cpu")
+    tree.run_in(tree.group("system.slice/ssh.service/login", "10"))
+    assert tree.prepare() == {}
+    tree.booted.rmdir()
+    own = tree.group("system.slice/x", "10")
+    tree.run_in(own)
+    assert tree.prepare()["memory"] == str(own.parent)
+
+
+def test_a_process_of_another_namespace_is_not_mistaken_for_the_own_one(tree: Tree) -> None:
+    """Its number reads as 0, and 0 moves the process that writes it."""
+    own = tree.group("hand.scope", "0")
+    tree.delegated.add(own)
+    tree.run_in(own)
+    with pytest.raises(AssertionError, match="EBUSY"):
+        tree.prepare()
+    assert tree.members(own) == {"0"}
+
+
+def test_control_groups_of_version_1_beside_an_empty_one_of_version_2(tree: Tree) -> None:
+    (tree.root / "memory/box").mkdir(parents=True)
+    (tree.root / "memory/box/cgroup.procs").write_text("")
+    tree.membership.write_text("4:memory:/box\n0::/\n")
+    assert tree.prepare() == {"memory": str(tree.root / "memory/box")}

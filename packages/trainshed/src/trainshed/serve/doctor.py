@@ -12,13 +12,14 @@ from pathlib import Path
 import click
 import msgspec
 
+from trainshed.cli.connection import local
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import plain
 from trainshed.core.capacity import Node
 from trainshed.engines import registry
 from trainshed.engines.port import Capabilities
 from trainshed.engines.registry import Finding, Verdict
-from trainshed.serve import clock
+from trainshed.serve import clock, delegation
 from trainshed.serve.settings import Settings, engine_settings, load
 
 _TRIAL = ".trainshed-doctor-"
@@ -162,23 +163,32 @@ async def _engine(settings: Settings) -> list[Finding]:
     from trainshed.engines.local.options import Options
     from trainshed.engines.port import LevelUnavailable, ProgramRules
 
+    process = os.getpid()
+    try:
+        # A service that runs has control groups of its own.
+        process = local(settings.data).pid or process
+    except click.ClickException:
+        delegation.prepare()
     place = _nearest(settings.data)
     beside = None if _refusal(place) else place
     with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=beside) as name:
         rules = ProgramRules(settings.isolation, settings.max_processes or None)
-        engine = LocalEngine(Path(name), Options(rules=rules))
+        engine = LocalEngine(Path(name), Options(rules=rules, membership=f"/proc/{process}/cgroup"))
         try:
             await engine.start()
             node = (await engine.capacity())[0]
-            return list(promises(engine.capabilities(), node))
+            which, unit = delegation.situation(process)
+            advice = _finding(f"groups_{which}", unit=unit, uid=os.geteuid()).remedy
+            return list(promises(engine.capabilities(), node, advice))
         except LevelUnavailable as failure:
             return [_finding("isolation_refused", failure=failure, level=settings.isolation)]
         finally:
             await engine.close()
 
 
-def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
-    """Yield what an engine can promise on a machine, for which `node` stands. Pure."""
+def promises(can: Capabilities, node: Node, advice: str) -> Iterator[Finding]:
+    """Yield what an engine can promise on a machine, for which `node` stands. `advice`: how the kernel can
+    hold limits there. Pure."""
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
         reasons.setdefault(why, []).append(level)
@@ -189,7 +199,7 @@ def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
         ("memory", can.memory_limit == "kernel"),
         ("process", bool(can.process_limit)),
     ):
-        yield _finding("held" if is_held else f"{what}_not_held", what=what)
+        yield _finding("held" if is_held else f"{what}_not_held", what=what, advice=advice)
     row = "addresses" if can.process_namespace else "addresses_without_names"
     yield _finding(row, level=can.isolation)
     gpus = ", ".join(f"{count} × {kind or 'GPU'}" for kind, count in node.accelerators)

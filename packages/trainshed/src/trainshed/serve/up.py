@@ -211,8 +211,11 @@ def _serve(
     last_sign = _last_written(settings.data)
     import uvloop
 
+    from trainshed.serve import delegation
     from trainshed.serve.bootstrap import Bootstrap, close_to_others
     from trainshed.serve.service import Service
+
+    delegation.prepare()
 
     if mended := close_to_others(settings.data):
         click.echo(f"NOTE: {mended}", err=True)

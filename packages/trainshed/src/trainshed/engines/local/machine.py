@@ -74,7 +74,7 @@ class HostProbe:
         level, devices = await asyncio.gather(
             self._find_level(spawner, scratch), asyncio.to_thread(find_devices, os.environ)
         )
-        bases = await asyncio.to_thread(cgroups.find_bases)
+        bases = await asyncio.to_thread(cgroups.find_bases, membership=options.membership)
         if level == protocol.LEVEL_SESSION and options.hosts_file is not None:
             hosts = MachineHosts(options.hosts_file)
             self.machine_hosts = hosts if hosts.is_ours else None
@@ -131,7 +131,11 @@ def node(group_of_memory: str | None) -> Node:
     is the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # A container sees its own group as the topmost, mostly read-only, so that it is no base.
-    for group in filter(None, (group_of_memory, cgroups.ROOT, f"{cgroups.ROOT}/memory")):
+    groups = [cgroups.ROOT, f"{cgroups.ROOT}/memory"]
+    while group_of_memory and group_of_memory.startswith(f"{cgroups.ROOT}/"):
+        groups.append(group_of_memory)
+        group_of_memory = os.path.dirname(group_of_memory)  # noqa: PTH120 - no file of ours
+    for group in groups:
         memory = min(memory, cgroups.memory_limit(group) or memory)
     return Node(NAME, len(os.sched_getaffinity(0)), memory)
 

@@ -45,6 +45,8 @@ class Options(SharedPaths, frozen=True):
     lease: float = 30.0
     #: Seconds without a program after which a preloader ends; None = there are no preloaders.
     warm_idle: float | None = None
+    #: The file of /proc with the control groups of the service that starts the replicas.
+    membership: str = "/proc/self/cgroup"
     #: The clock, in nanoseconds since the epoch.
     now: Callable[[], int] = time.time_ns
 

@@ -24,7 +24,7 @@ from typing import Final
 from trainshed.engines.port import EngineUnavailable, LevelUnavailable
 from trainshed.eventloop.background import begin, in_turns
 from trainshed.replica import protocol
-from trainshed.replica.system import trees, unix_sockets
+from trainshed.replica.system import cgroups, trees, unix_sockets
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +120,7 @@ def start() -> ZygoteHandle:
             cwd="/",
             env=_ENVIRONMENT,
         )
+    cgroups.enlist(process.pid)
     # The handle's own close reaps it; Popen must not warn about a child still running.
     process.returncode = 0
     return ZygoteHandle(process.pid, ours)

@@ -1,8 +1,8 @@
 """Manages the control groups of a replica: memory limit, out-of-memory kills, CPU share, process limit.
 Versions 1 and 2.
 
-It owns one directory per replica and controller; `find_bases` finds the directories in which they are made.
-Runs on Python 3.6.
+It owns one directory per replica and controller; `find_bases` finds the directories that contain these.
+`serve.delegation` prepares them with version 2. Runs on Python 3.6.
 """
 
 import os
@@ -13,6 +13,13 @@ from trainshed.replica import protocol
 from trainshed.replica.system import kernel, processes
 
 ROOT = "/sys/fs/cgroup"
+SERVICE = "service"
+"""Name of the child group for the processes of a group that enables controllers."""
+SCOPE = "trainshed-"
+"""How the names of scopes begin that services get from systemd."""
+BOOTED = "/run/systemd/system"
+"""Exists where systemd manages the control groups."""
+CONTROLLERS = ("memory", "cpu", "pids")
 
 
 def _read(path: str) -> str:
@@ -23,31 +30,84 @@ def _is_v2(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "cgroup.controllers"))
 
 
-def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "dict[str, str]":
+def find_bases(
+    root: str = ROOT, membership: str = "/proc/self/cgroup", booted: str = BOOTED
+) -> "dict[str, str]":
     """Return the directories under which this process may make groups with limits, by what these limit:
-    memory, cpu, pids.
+    memory, cpu, pids. `booted`: exists if systemd manages the groups.
 
     Version 1: this process's own group, so that limits set on the service apply to its replicas, or else the
-    topmost one. Version 2: its parent group if that delegates the controllers, else its own (a group with
-    processes cannot delegate them).
+    topmost one. Version 2: the unit beside the service's own, else its parent group or its own group, if they
+    enable the controllers and systemd has delegated them.
     """
     places = [line.split(":", 2)[1:] for line in _read(membership).splitlines()]
+    own = own_group(root, membership)
+    around = [group for group in (os.path.dirname(own), own) if is_delegated(group, booted)]
     bases: "dict[str, str]" = {}
-    for name in ("memory", "cpu", "pids"):
+    for name in CONTROLLERS:
         of_its_own = [
             _v1_base(root, controllers, name, path)
             for controllers, path in places
             if name in controllers.split(",")
         ]
-        common = [
-            _v2_base(os.path.join(root, candidate).rstrip("/"), name)
-            for controllers, path in places
-            if not controllers
-            for candidate in (os.path.dirname(path.lstrip("/")), path.lstrip("/"))
-        ]
+        common = [_v2_base(group, name) for group in [jobs_unit(own), *around] if group]
         for base in filter(None, of_its_own + common):
             bases.setdefault(name, base)
     return bases
+
+
+def own_group(root: str = ROOT, membership: str = "/proc/self/cgroup") -> str:
+    """Return the directory of a process's group of version 2; "" = version 1 has the controllers."""
+    for line in _read(membership).splitlines():
+        own = os.path.join(root, line[3:].lstrip("/")).rstrip("/")
+        if line.startswith("0::") and _read(os.path.join(own, "cgroup.controllers")).strip():
+            return own
+    return ""
+
+
+def jobs_unit(own: str) -> str:
+    """Return the directory of the unit for replicas beside a service's own unit; "" = there is none into
+    which this process may move processes of its own unit."""
+    jobs = own[: -len(".service")] + "-jobs.service"
+    ways = (os.path.join(os.path.dirname(own), "cgroup.procs"), _subtree(jobs))
+    return jobs if own.endswith(".service") and all(os.access(p, os.W_OK) for p in ways) else ""
+
+
+def enlist(process: int) -> None:
+    """Move a process that forks replicas' supervisors into their unit, so that systemd finds none of these
+    in the service's own one."""
+    jobs = jobs_unit(own_group())
+    if jobs:
+        move(process, os.path.join(jobs, SERVICE))
+
+
+def move(process: int, group: str) -> None:
+    """Move a process, unless it has ended or belongs to another namespace."""
+    try:
+        kernel.write(os.path.join(group, "cgroup.procs"), str(process))
+    except OSError:
+        pass
+
+
+def is_delegated(group: str, booted: str = BOOTED) -> bool:
+    """Whether this process may change a group of version 2. systemd marks the groups of delegated units."""
+    if not os.access(_subtree(group), os.W_OK) or not os.path.isdir(booted):
+        return os.access(_subtree(group), os.W_OK)
+    while len(group) > 1 and not group.endswith((".service", ".scope", ".slice")):
+        group = os.path.dirname(group)
+    for attribute in ("user.delegate", "trusted.delegate"):
+        try:
+            return os.getxattr(group, attribute) == b"1"
+        except OSError:
+            continue
+    # Before version 251 only root could read the mark, and the user's own systemd makes none. Groups of
+    # other units belong to root, except for those of the user's own systemd.
+    is_own = os.path.basename(group).startswith(SCOPE)
+    return os.geteuid() != 0 and (is_own or "/user@" not in group)
+
+
+def _subtree(group: str) -> str:
+    return os.path.join(group, "cgroup.subtree_control")
 
 
 def _v1_base(root: str, controllers: str, name: str, path: str) -> "str | None":
@@ -60,8 +120,8 @@ def _v1_base(root: str, controllers: str, name: str, path: str) -> "str | None":
 
 
 def _v2_base(base: str, controller: str) -> "str | None":
-    handed_on = _read(os.path.join(base, "cgroup.subtree_control")).split()
-    return base if controller in handed_on and _can_make(base) else None
+    enabled = _read(_subtree(base)).split()
+    return base if controller in enabled and _can_make(base) else None
 
 
 def _can_make(base: str) -> bool:

@@ -1,0 +1,99 @@
+"""Gets a control group of version 2 in which the service may limit replicas (`replica.system.cgroups`).
+
+A group that has processes cannot enable controllers for its children, and with systemd only the groups of
+units with `Delegate=yes` may be changed. So replicas get groups in a unit beside the service's own,
+`NAME-jobs.service` for `NAME.service`: systemd cannot start a unit again while its group enables controllers
+(EBUSY), and replicas outlive the service. A service that is started by hand asks systemd, the user's own one
+unless it is root, for a scope, and moves the scope's processes into a child.
+"""
+
+import contextlib
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from trainshed.replica.system import cgroups, kernel, processes
+
+_TIMEOUT: Final = 5.0
+"""Seconds for systemd to create a scope. Without an answer the service starts without it."""
+_POLL_INTERVAL: Final = 0.01
+_MOVE_ROUNDS: Final = 10
+"""How often to move the members of a group that start new ones at the same time."""
+_START_SCOPE: Final = (
+    "busctl {} call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager "
+    "StartTransientUnit ssa(sv)a(sa(sv)) {}{}.scope fail 4 Description s Trainshed PIDs au 1 {} "
+    "Delegate b true CollectMode s inactive-or-failed 0"
+)
+
+
+def prepare() -> None:
+    """Make this process able to limit replicas by control groups, if the machine allows that. Call it before
+    other processes are started: they inherit the group. Blocks for a tenth of a second."""
+    own, is_booted = cgroups.own_group(), Path(cgroups.BOOTED).is_dir()
+    if jobs := cgroups.jobs_unit(own):
+        _divide(jobs)
+    elif own and "memory" not in cgroups.find_bases():
+        is_scope = own.endswith(".scope") and cgroups.is_delegated(own)
+        if is_booted and not is_scope and not _is_main_process(os.getpid()):
+            own = _get_scope(own)
+        if not (is_booted and own.endswith(".service")) and cgroups.is_delegated(own):
+            _divide(own)
+
+
+def situation(service: int) -> tuple[str, str]:
+    """Return what keeps the kernel from holding limits for a service: `none` (version 1 without rights),
+    `container`, `unit`, `user` (without systemd of its own) or `bus`; and the name of its unit. `service`:
+    the id of its process, or of this one if it does not run."""
+    own = cgroups.own_group(membership=f"/proc/{service}/cgroup")
+    unit = own.rpartition("/")[2].removesuffix(".service")
+    if not own or not Path(cgroups.BOOTED).is_dir():
+        return "container" if own else "none", unit
+    if _is_main_process(service):
+        return "user_unit" if "/user@" in own else "unit", unit
+    return "user" if os.geteuid() else "bus", unit
+
+
+def _divide(group: str) -> None:
+    """Enable all controllers for the children of a group, and move its own processes into one of them."""
+    place = Path(group)
+    enabled = (place / "cgroup.subtree_control").read_text().split()
+    offered = (place / "cgroup.controllers").read_text().split()
+    # `find_bases` returns only what could be enabled.
+    with contextlib.suppress(OSError):
+        (place / cgroups.SERVICE).mkdir(exist_ok=True)
+        # Of all groups only the topmost one may have processes beside its children.
+        for _ in range(_MOVE_ROUNDS if (place / "cgroup.type").exists() and not enabled else 0):
+            for member in (place / "cgroup.procs").read_text().split():
+                if member != "0":  # Of another process namespace; 0 would stand for this process.
+                    cgroups.move(int(member), str(place / cgroups.SERVICE))
+        for name in {*cgroups.CONTROLLERS} & {*offered} - {*enabled}:
+            kernel.write(f"{group}/cgroup.subtree_control", f"+{name}")
+
+
+def _is_main_process(process: int) -> bool:
+    """Whether systemd has started a process of this user as the main one of a unit (since version 248)."""
+    variables = processes.read(f"/proc/{process}/environ").split(b"\0")
+    return b"SYSTEMD_EXEC_PID=%d" % process in variables
+
+
+def _get_scope(own: str) -> str:
+    """Move this process into a new scope. Return its group, which is `own` if there is no scope."""
+    uid, pid = os.geteuid(), os.getpid()
+    manager = "--user" if uid else "--system"
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            _START_SCOPE.format(manager, cgroups.SCOPE, pid, pid).split(),
+            env={"XDG_RUNTIME_DIR": f"/run/user/{uid}", **os.environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT,
+            check=True,
+        )
+        deadline = time.monotonic() + _TIMEOUT
+        # The answer comes before the process is moved, of which nothing informs it.
+        while cgroups.own_group() == own and time.monotonic() < deadline:
+            time.sleep(_POLL_INTERVAL)
+        return cgroups.own_group()
+    return own
