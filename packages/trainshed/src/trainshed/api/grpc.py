@@ -187,8 +187,11 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
 
 
 def _source(context: Any) -> str:
-    """Return the address of the caller; "" for jobs' own programs, which call by a Unix socket."""
+    """Return the address of the caller; "" for jobs' own programs, which call by a Unix socket. The name of a
+    connection that was passed on contains the address (`serve.relay`)."""
     kind, _, address = unquote(context.peer()).partition(":")
+    if kind == "unix-abstract":
+        return address.split("/")[-2]
     return "" if kind == "unix" else address.rpartition(":")[0].strip("[]")
 
 

@@ -28,9 +28,9 @@ class Listeners:
         self._files: list[tuple[Path, int, int]] = []
 
     @staticmethod
-    def opened(setup: BucketSetup) -> "Listeners":
-        """Listen at the addresses of a setup. Raises OSError."""
-        listeners = Listeners()
+    def opened(setup: BucketSetup, passed: Mapping[str, Socket] | None = None) -> "Listeners":
+        """Listen at the addresses of a setup. `passed`: sockets that listen already. Raises OSError."""
+        listeners = Listeners(passed)
         try:
             listeners._listen(setup)
         except OSError:
@@ -78,8 +78,9 @@ class Listeners:
 
     def _listen(self, setup: BucketSetup) -> None:
         if setup.host:
-            self._sockets["plain"] = listen_tcp(setup.host, setup.port)
-            if setup.certificate is not None:
+            if "plain" not in self._sockets:
+                self._sockets["plain"] = listen_tcp(setup.host, setup.port)
+            if setup.certificate is not None and "secure" not in self._sockets:
                 self._sockets["secure"] = _secure(setup.host, setup.tls_port)
         for name, path in (("gateway", setup.gateway), ("replicas", setup.replicas)):
             self._sockets[name] = listen_unix(Path(path))

@@ -18,6 +18,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from trainshed.httpd.connections import HOLD, Connections, Limits, Reason
 from trainshed.httpd.messages import JSON, Application, error_body
 
+_FIRST_REQUEST_SECONDS = 0.5
+"""How long a connection without a request may delay the server's stop."""
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
 """Bytes that a caller may still send behind its last answer: closing at once would keep it from reading
@@ -83,6 +85,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _is_last = False
     #: The next request, from a caller who has the whole answer before the application has said that it ends.
     _next = b""
+    #: The server stops: the connection ends with the answer to its first request.
+    _is_stopping = False
     #: Set after a refusal: the timer that closes the connection.
     _leaving: asyncio.TimerHandle | None = None
 
@@ -205,6 +209,8 @@ class GuardedProtocol(HttpToolsProtocol):
         HOLD.set(partial(self._counted.held, self))
         super().on_headers_complete()
         # Before a WebSocket there is no cycle.
+        if self.cycle and self._is_stopping:
+            self.cycle.keep_alive = False
         if self.cycle and not self.cycle.keep_alive:
             self.cycle.transport = cast("Any", _LingeringTransport(self.transport, self._end))
 
@@ -248,6 +254,19 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._in_head:
             self.transport.close()
         self._is_ending = True
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer to a request that has begun. A new connection may send its
+        first request: it would not reach the next server."""
+        if self.cycle or self.transport.is_closing():
+            super().shutdown()
+            return
+        self._is_stopping = True
+        self.loop.call_later(_FIRST_REQUEST_SECONDS, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if not self.cycle:
+            self.transport.close()
 
     def _rest(self) -> None:
         self._is_idle = True

@@ -146,6 +146,8 @@ def _new_context() -> ssl.SSLContext:
 
 
 _NO_FILES_SECONDS: Final = 0.1
+_GREETING_SECONDS: Final = 0.5
+"""How long connections that are not served yet may delay the server's stop."""
 
 
 class Acceptor:
@@ -167,15 +169,18 @@ class Acceptor:
         self._begin()
 
     def close(self) -> None:
-        """Accept no more connections, and cancel the handling of those that are not served yet."""
+        """Accept no more connections."""
         if not self._is_closed:
             self._is_closed = True
             if self._pause is not None:
                 self._pause.cancel()
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
-        self._greeting.cancel()
 
     async def wait_closed(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GREETING_SECONDS):
+                await self._greeting.settled()
+        self._greeting.cancel()
         await self._greeting.settled()
         self._listener.close()
 

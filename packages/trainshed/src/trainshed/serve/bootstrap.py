@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from trainshed.httpd.hosts import is_loopback, listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import hold_tcp, listen_tcp, listen_unix
 from trainshed.serve import certificates, clock
+from trainshed.serve.activation import ActivationUnusable, PassedSockets
 from trainshed.serve.addresses import GrpcPorts, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
@@ -74,8 +75,10 @@ class Bootstrap:
                 f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. "
                 "Mend that, or choose another one with --data or $TRAINSHED_DATA."
             ) from failure
-        #: The listening socket of REST.
-        self.listener = _open(listen_tcp, settings.host, settings.port, "--port")
+        passed = _Passed(settings, cleanup)
+        #: The listening socket of REST, and whether systemd keeps it.
+        self.is_activated = passed.rest is not None
+        self.listener = passed.rest or _open(listen_tcp, settings.host, settings.port, "--port")
         self.listener.setblocking(False)
         cleanup.callback(self.listener.close)
         #: The Unix sockets by which replicas' endpoints reach the APIs: that of REST, and that of gRPC, which
@@ -93,11 +96,13 @@ class Bootstrap:
         threads.shutdown(wait=False)
         if settings.tls_cert:
             self.certified.result()  # What the user gave is refused before anything has begun.
-        self.grpc = _grpc_ports(settings, cleanup)
+        #: Listening sockets of gRPC that systemd keeps, by the fields of `GrpcPorts`.
+        self.passed_grpc = passed.grpc
+        self.grpc = _grpc_ports(settings, cleanup, passed.grpc)
         setup = _bucket_setup(settings, self.programs_path)
         place = f"{setup.host}:{setup.port} and in {Path(setup.replicas).parent}"
         with _explained(f"The buckets cannot be listened for at {place}"):
-            listeners = Listeners.opened(setup)
+            listeners = Listeners.opened(setup, passed.buckets)
         cleanup.callback(listeners.close)
         self.buckets = BucketKeeper(setup, listeners)
         self.bucket_rules = setup.rules
@@ -114,6 +119,30 @@ class Bootstrap:
         grpc = (self.grpc.plain[1], self.grpc.secure[1])
         ports = (self.listener.getsockname()[1], *grpc, self.storage_port, self.storage_tls_port)
         return tuple(filter(None, ports))
+
+
+class _Passed:
+    """The listening sockets that systemd keeps for the service."""
+
+    def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
+        """Raises StartFailed if systemd keeps a socket that the service does not serve."""
+        first, host = settings.port, settings.host
+        plain, secure = settings.grpc_port or first + 2, settings.grpc_tls_port or first + 3
+        try:
+            sockets = PassedSockets(os.environ)
+            self.rest = sockets.take(first, host)
+            self.grpc = {
+                "plain": sockets.take(plain, _plain_host(host)),
+                "secure": sockets.take(secure, host),
+            }
+            buckets = {
+                "plain": sockets.take(first + 1, host),
+                "secure": sockets.take(first + 4, host),
+            }
+            sockets.require_none((first, first + 1, plain, secure, first + 4))
+        except ActivationUnusable as failure:
+            raise StartFailed(str(failure)) from failure
+        self.buckets = {name: listener for name, listener in buckets.items() if listener}
 
 
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
@@ -173,20 +202,35 @@ def _certify(settings: Settings) -> Certificates:
     return served
 
 
-def _grpc_ports(settings: Settings, cleanup: contextlib.ExitStack) -> GrpcPorts:
-    """Choose the ports, and hold them for gRPC, which binds sockets of its own beside those that hold them.
-    Without TLS it listens only on loopback, because a token goes over the wire as it is."""
-    loopback = settings.host if is_loopback(settings.host) else "127.0.0.1"
+def _plain_host(host: str) -> str:
+    """Return where gRPC listens without TLS: only on loopback, because a token goes over the wire as it
+    is."""
+    return host if is_loopback(host) else "127.0.0.1"
+
+
+def _grpc_ports(
+    settings: Settings, cleanup: contextlib.ExitStack, passed: Mapping[str, socket.socket | None]
+) -> GrpcPorts:
+    """Choose the ports, and hold them for gRPC, which binds sockets of its own beside those that hold
+    them. `passed`: sockets that are there already."""
     ports = [
-        ("--grpc-port", loopback, settings.grpc_port, 2),
+        ("--grpc-port", _plain_host(settings.host), settings.grpc_port, 2),
         ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
     ]
-    held: dict[str, tuple[str, int]] = {}
+    held = {
+        f"--grpc-{'tls-' if name == 'secure' else ''}port": cleanup.enter_context(listener)
+        for name, listener in passed.items()
+        if listener is not None
+    }
     # Ports that the user chose come before ports that are only the default.
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
-        holder = _open(hold_tcp, host, port or _beside(settings, distance, host), option)
-        held[option] = cleanup.enter_context(holder).getsockname()[:2]
-    return GrpcPorts(held["--grpc-port"], held["--grpc-tls-port"])
+        if option not in held:
+            holder = _open(hold_tcp, host, port or _beside(settings, distance, host), option)
+            held[option] = cleanup.enter_context(holder)
+    plain, secure = (
+        held[option].getsockname()[:2] for option in ("--grpc-port", "--grpc-tls-port")
+    )
+    return GrpcPorts(plain, secure)
 
 
 def _beside(settings: Settings, distance: int, host: str) -> int:

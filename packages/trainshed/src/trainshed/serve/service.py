@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ from trainshed.serve.addresses import (
 )
 from trainshed.serve.app import App
 from trainshed.serve.bootstrap import Bootstrap, StartFailed
+from trainshed.serve.certificates import Certificates
+from trainshed.serve.relay import Relay
 from trainshed.serve.settings import speaks_tls
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
 DRAIN = 2
 """Seconds that open requests get when the service stops."""
+_PATIENT_DRAIN = 10
+"""The same, if new callers wait in sockets of systemd until the next service serves them."""
 STOP_JOBS = 60
 """Seconds beyond their grace that jobs get to end when they are stopped with the service."""
 
@@ -77,6 +82,8 @@ class Service:
         self._taken_over: list[Job] = []
         self._stopping = asyncio.Event()
         self._app = App(bootstrap, self._stopping)
+        self._relays: list[Relay] = []
+        self._drain = _PATIENT_DRAIN if bootstrap.is_activated else DRAIN
         if emulation is not None:
             bootstrap.tokens.is_open = True
             self._app.services = emulation.around(self._app.services)
@@ -125,7 +132,7 @@ class Service:
             services, authenticate, mounts, hosts=own_hosts(settings), registry=registry
         )
         server = _Server(
-            server_config(application, guarded(groups), grace=DRAIN, websockets=groups),
+            server_config(application, guarded(groups), grace=self._drain, websockets=groups),
             tls,
             groups,
             ready=self._ready,
@@ -137,7 +144,7 @@ class Service:
         if self._stop_jobs:
             await self._cancel_jobs()
         server.should_exit = True
-        await asyncio.gather(serving, grpc.stop(DRAIN))
+        await asyncio.gather(serving, self._stop_grpc(grpc))
         await self._end_work()
         await self._app.advisor.close()
         if self._app.services.tracking is not None:
@@ -153,6 +160,10 @@ class Service:
                 f"on this data directory takes {'them' if many else 'it'} over."
             )
 
+    async def _stop_grpc(self, server: GrpcServer) -> None:
+        await asyncio.gather(*(relay.close(self._drain) for relay in self._relays))
+        await server.stop(DRAIN)
+
     async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
         """Serve gRPC on both ports, and on the socket of programs. Raises what making the certificates failed
         with."""
@@ -160,13 +171,21 @@ class Service:
         shown = await asyncio.wrap_future(self._bootstrap.certified)
         most = connections.of_this_process().connections
         server = GrpcServer(self._app.services, authenticate, most, registry=self._app.registry)
-        server.listen(address_of(*ports.plain))
-        identity = Identity(shown.key.read_bytes(), shown.chain.read_bytes())
-        server.listen(address_of(*ports.secure), identity)
+        for name, address, identity in (
+            ("plain", ports.plain, None),
+            ("secure", ports.secure, Identity(shown.key.read_bytes(), shown.chain.read_bytes())),
+        ):
+            if (listener := self._bootstrap.passed_grpc[name]) is None:
+                server.listen(address_of(*address), identity)
+            else:
+                tls = _context_of_grpc(shown) if identity is not None else None
+                self._relays.append(Relay(listener, self._bootstrap.programs_grpc_path, tls))
         with reachable(programs) as short:
             server.listen(f"unix:{short}")
             os.chmod(short, 0o600)  # noqa: PTH101 - a path of /proc
         await server.start()
+        for relay in self._relays:
+            await relay.start()
         return server
 
     async def _begin_work(self) -> None:
@@ -297,6 +316,13 @@ class _Server(SecureServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+def _context_of_grpc(shown: Certificates) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(shown.chain, shown.key)
+    context.set_alpn_protocols(["h2"])
+    return context
 
 
 def say(text: str) -> None:

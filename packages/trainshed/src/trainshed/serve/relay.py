@@ -1,0 +1,143 @@
+"""Passes connections of gRPC on from a listening socket to the Unix socket of the server.
+
+gRPC accepts no socket that another process has opened. The connection to the Unix socket has the caller's
+address in its own name, by which gRPC reports the peer (`api.grpc`). gRPC also cancels calls that reach it
+while it stops. So a relay that is closed passes no new call on: a GOAWAY frame (RFC 9113, 6.8) tells each
+client the last call that was passed on, and clients send later ones to the next service.
+"""
+
+import asyncio
+import itertools
+import os
+import socket
+import ssl
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from trainshed.eventloop.background import first_of
+from trainshed.replica.system.unix_sockets import reachable
+
+_numbers: Final = itertools.count()
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEAD: Final = 9
+"""Bytes before each frame: length (3), type, flags, stream (4)."""
+_READ: Final = 1 << 16
+
+
+class Relay:
+    """Passes connections on from when it is started until it is closed. `tls`: to speak with callers; None =
+    without TLS."""
+
+    def __init__(
+        self, listener: socket.socket, target: Path, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._listener, self._target, self._tls = listener, target, tls
+        self._open: dict[_Calls, asyncio.Task[None] | None] = {}
+        self._is_closing = False
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, sock=self._listener, ssl=self._tls)
+
+    async def close(self, seconds: float) -> None:
+        """Pass on neither connections nor calls any more. Wait at most `seconds` for those that have
+        begun."""
+        self._is_closing = True
+        self._server.close()
+        for calls in self._open:
+            calls.drain()
+        if tasks := [*filter(None, self._open.values())]:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        calls = _Calls(writer)
+        self._open[calls] = asyncio.current_task()
+        if self._is_closing:
+            calls.drain()
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        try:
+            host = peer[0] if peer else ""
+            connection.bind(f"\0trainshed/{os.getpid()}/{next(_numbers)}/{host}/")
+            with reachable(str(self._target)) as short:
+                await asyncio.get_running_loop().sock_connect(connection, short)
+            answers, server = await asyncio.open_unix_connection(sock=connection)
+            preface = await reader.readexactly(len(_PREFACE))
+            server.write(preface)
+            if preface == _PREFACE:  # Else gRPC refuses it.
+                await first_of(
+                    _pass(reader, server, calls.requests), _pass(answers, writer, calls.answers)
+                )
+            server.close()
+        except (OSError, asyncio.IncompleteReadError):
+            connection.close()
+        finally:
+            del self._open[calls]
+            writer.close()
+
+
+async def _pass(reader: StreamReader, writer: StreamWriter, frames: "_Frames") -> None:
+    while data := await reader.read(_READ):
+        writer.write(frames.passed(data))
+        await writer.drain()
+
+
+class _Frames:
+    """Follows the frames of one direction, whatever pieces they come in. `passes`: whether one of a stream is
+    passed on. `between`: returns what to add after a frame."""
+
+    def __init__(self, passes: Callable[[int], bool], between: Callable[[], bytes]) -> None:
+        self._passes, self._between = passes, between
+        self._head, self._left, self._is_passed = b"", 0, False
+        #: Whether a frame has ended, and no other one has begun.
+        self.is_between = False
+
+    def passed(self, data: bytes) -> bytes:
+        """Return what to pass on of the next bytes."""
+        parts: list[bytes] = []
+        while data:
+            if self._left:
+                part, data = data[: self._left], data[self._left :]
+                self._left -= len(part)
+            else:
+                missing = _HEAD - len(self._head)
+                self._head, data, part = self._head + data[:missing], data[missing:], b""
+                if len(self._head) == _HEAD:
+                    part, self._head = self._head, b""
+                    self._left = int.from_bytes(part[:3])
+                    self._is_passed = self._passes(int.from_bytes(part[5:]) & 0x7FFFFFFF)
+            parts.append(part if self._is_passed else b"")
+            self.is_between = not self._left and not self._head
+            if self.is_between:
+                parts.append(self._between())
+        return b"".join(parts)
+
+
+class _Calls:
+    """The calls of one connection. `writer`: to its client."""
+
+    def __init__(self, writer: StreamWriter) -> None:
+        self._writer = writer
+        self._last = 0
+        self._is_draining = self._is_away = False
+        self.requests = _Frames(self._is_known, bytes)
+        self.answers = _Frames(lambda _: True, self._goaway)
+
+    def drain(self) -> None:
+        """Pass on no further calls."""
+        self._is_draining = True
+        if self.answers.is_between:
+            self._writer.write(self._goaway())
+
+    def _is_known(self, stream: int) -> bool:
+        if not self._is_draining:
+            self._last = max(self._last, stream)
+        return stream <= self._last
+
+    def _goaway(self) -> bytes:
+        if not self._is_draining or self._is_away:
+            return b""
+        self._is_away = True
+        return b"\0\0\x08\x07\0\0\0\0\0" + self._last.to_bytes(4) + bytes(4)
