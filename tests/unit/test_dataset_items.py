@@ -39,7 +39,11 @@ def imported(
         (
             IMAGE,
             "gs://b/1.jpg,daisy",
-            {"imageGcsUri": "gs://b/1.jpg", "classificationAnnotation": {"displayName": "daisy"}},
+            {
+                "imageGcsUri": "gs://b/1.jpg",
+                "classificationAnnotation": {"displayName": "daisy"},
+                "classificationAnnotations": [{"displayName": "daisy"}],
+            },
         ),
         (IMAGE, "gs://b/1.jpg", {"imageGcsUri": "gs://b/1.jpg"}),
         (
@@ -67,6 +71,17 @@ def imported(
             {
                 "textContent": "a text,\nof two lines",
                 "classificationAnnotation": {"displayName": "spam"},
+                "classificationAnnotations": [{"displayName": "spam"}],
+            },
+        ),
+        (
+            TEXT,
+            "gs://b/1.txt,spam",
+            {
+                "textGcsUri": "gs://b/1.txt",
+                "textContent": "gs://b/1.txt",
+                "classificationAnnotation": {"displayName": "spam"},
+                "classificationAnnotations": [{"displayName": "spam"}],
             },
         ),
     ],
@@ -86,7 +101,7 @@ def test_boxes_of_one_image_are_one_item() -> None:
 
 
 def test_json_lines_pass_as_they_are_and_get_the_labels_of_their_import() -> None:
-    line = r'{"textContent": "half: \ud83d",  "classificationAnnotation": {"displayName": "ä"}}'
+    line = r'{"textContent": "half: \ud83d",  "other": {"displayName": "ä"}}'
     buckets = Memory({"gs://b/in.jsonl": f"{line}\n\n".encode()})
     plain = item_plan(DatasetKind.TEXT, DataFiles(("gs://b/in.jsonl",), uri_of(TEXT)), rule=ALL)
     written(plain, buckets)
@@ -128,3 +143,30 @@ def test_what_is_wrong_with_an_item_names_its_line(
     with pytest.raises(DataRefused) as refused:
         imported(form, content, f"gs://b/{name}")
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [
+        (
+            {"textContent": "a", "classificationAnnotations": [{"displayName": "x"}]},
+            {"classificationAnnotation": {"displayName": "x"}},
+        ),
+        (
+            {"textContent": "a", "classificationAnnotation": {"displayName": "x"}},
+            {"classificationAnnotations": [{"displayName": "x"}]},
+        ),
+        ({"textGcsUri": "gs://b/1"}, {"textContent": "gs://b/1"}),
+        ({"textContent": "a", "classificationAnnotations": "x"}, {}),
+    ],
+)
+def test_lines_of_json_files_have_both_forms_of_a_label(
+    line: dict[str, Any], more: dict[str, Any]
+) -> None:
+    """Official notebooks read the list; the schema of a single label has none."""
+    together = [
+        item
+        for split in imported(TEXT, json.dumps(line), name="a.jsonl").values()
+        for item in split
+    ]
+    assert together == [{**line, **more}]

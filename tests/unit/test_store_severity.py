@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainshed.store.logs import lines
-from trainshed.store.logs.lines import Reading, Severity, Stream, read_line, severity_of
+from trainshed.store.logs.lines import Reading, Severity, Stream, read_line, severity_of, shown_line
 
 OUT, ERR, SERVICE = Stream.STDOUT, Stream.STDERR, Stream.SERVICE
 DEBUG, INFO, NOTICE = Severity.DEBUG, Severity.INFO, Severity.NOTICE
@@ -158,3 +158,26 @@ def test_a_line_is_as_bad_as_if_all_expressions_were_tried(stream: Stream, text:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "begins_plainly", never)
         assert severity_of(stream, text) == severity
+
+
+@pytest.mark.parametrize("stream", list(Stream))
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "a", "A", "Epoch 1", "Ep=1 level=warn", "loss=0.5", "ERROR: x", "E1120 05:54:33 x"),
+        *("\x1b[31mERROR: x", "Red \x1b[31mERROR", "host:12:34 [0] NCCL WARN x", "1 of 2", "Ärger"),
+        *(
+            "error: 0.03",
+            "5%| | x",
+            "[INFO] x",
+            '{"severity": "ERROR", "message": "m"}',
+            "{x",
+            "{}",
+        ),
+        *("2026-11-20 05:54:33 WARN x", " indented", "Traceback (most", "UserWarning: x", "INFO x"),
+    ],
+)
+def test_a_streamed_line_is_read_as_any_other(stream: Stream, line: str) -> None:
+    """The faster reading of followers' lines changes nothing."""
+    reading = read_line(stream, line)
+    assert shown_line(stream, line) == (reading.severity, reading.text)

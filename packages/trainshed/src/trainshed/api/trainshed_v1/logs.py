@@ -20,7 +20,7 @@ import msgspec
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.streams import Pace
-from trainshed.api.calls.timestamps import text_nanos
+from trainshed.api.calls.timestamps import whole_second
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -31,7 +31,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
-from trainshed.store.logs.lines import LogCursor, LogPage, Severity, read_line
+from trainshed.store.logs.lines import LogCursor, LogPage, Severity, shown_line
 from trainshed.store.logs.lines import LogLine as StoredLine
 from trainshed.store.logs.reader import LogReader
 from trainshed.wire.trainshed_v1 import timeline as records
@@ -119,33 +119,45 @@ def _pieces(
 ) -> Iterator[bytes]:
     """Yield the lines that there are now, about _AT_ONCE bytes at a time, and note that they were `seen`."""
     piece = bytearray()
+    api, replica, attempt, names, n = job.name.api, SERVICE, 0, b"", 0
+    last_source, second, whole = None, b"", b""
     for _, entry, source in logs.onward(job.uid, seen, since, replicas):
-        replica, task = _names(job.name.api, source.replica)
-        reading = read_line(entry.s, entry.m)
-        line = records.LogLine(
-            at=text_nanos(entry.t),
-            replica=replica,
-            task=task,
-            attempt=source.attempt,
-            severity=reading.severity,
-            message=reading.text,
-            n=entry.n,
+        if source is not last_source:
+            if last_source is not None:
+                seen[replica] = (attempt, n)
+            last_source, replica, attempt = source, source.replica, source.attempt
+            names = _encoded_names(api, replica, attempt)
+        n = entry.n
+        severity, text = shown_line(entry.s, entry.m)
+        # The JSON of a `records.LogLine`, whose parts are put together because there are millions.
+        digits = b"%010d" % entry.t
+        if second != (second := digits[:-9]):
+            whole = whole_second(int(second)).encode()
+        piece += b'{"at":"%b.%bZ",%b,"severity":"%b","message":%b,"n":%d}\n' % (
+            whole,
+            digits[-9:],
+            names,
+            severity.encode(),
+            _encode(text),
+            n,
         )
-        _encode_into(line, piece, -1)
-        piece += b"\n"
-        seen[source.replica] = (source.attempt, entry.n)
         if len(piece) >= _AT_ONCE:
+            seen[replica] = (attempt, n)
             full, piece = bytes(piece), bytearray()
             yield full
+    if last_source is not None:
+        seen[replica] = (attempt, n)
     yield bytes(piece)
 
 
-_encode_into: Final = msgspec.json.Encoder().encode_into
+_encode: Final = msgspec.json.Encoder().encode
 
 
 @lru_cache(1024)
-def _names(api: Api, replica: ReplicaId) -> tuple[str, str]:
-    return str(replica), log_task_name(api, replica)
+def _encoded_names(api: Api, replica: ReplicaId, attempt: int) -> bytes:
+    """Return the members of a `records.LogLine` that are the same for all lines of a replica's attempt."""
+    names = {"replica": str(replica), "task": log_task_name(api, replica), "attempt": attempt}
+    return _encode(names)[1:-1]
 
 
 def chosen_replicas(job: Job, names: tuple[str, ...]) -> Replicas:

@@ -136,6 +136,8 @@ def names(columns: Iterable[str]) -> str:
 
 ML_USE: Final = "aiplatform.googleapis.com/ml_use"
 _LABELS: Final = "dataItemResourceLabels"
+_LABEL: Final = "classificationAnnotation"
+_LABEL_LIST: Final = "classificationAnnotations"
 _BOXES: Final = "boundingBoxAnnotations"
 _USES: Final = ("", "TRAINING", "TRAIN", "VALIDATION", "VALIDATE", "TEST", "UNASSIGNED")
 _CONTENT: Final = {
@@ -175,9 +177,10 @@ def items(file: ItemFile) -> Iterator[Item]:
     """Yield the items of a file. Raise BadData if it is not of its format."""
     parsed = _of_csv(file) if file.is_csv else _of_json(file)
     own = dict(file.files.labels)
-    for public, raw in parsed:
+    for read, raw in parsed:
+        public = _completed(file.format, read)
         labels: dict[str, str] = {**own, **(public.get(_LABELS) or {})}
-        if raw is not None and not own:
+        if raw is not None and not own and public is read:
             line = raw
         else:
             whole = {**public, _LABELS: labels} if own else public
@@ -185,9 +188,24 @@ def items(file: ItemFile) -> Iterator[Item]:
             text = json.dumps(whole, ensure_ascii=not file.is_csv)
             line = text.encode("utf-8", "surrogateescape")
         content = next(
-            (str(public[name]) for name in _CONTENT[file.format.kind] if public.get(name)), ""
+            (str(read[name]) for name in _CONTENT[file.format.kind] if read.get(name)), ""
         )
         yield Item(line, content, labels)
+
+
+def _completed(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item with the fields of both forms that programs read: the label alone and in a list, and a
+    text's file in either field. Return the item itself if nothing is missing."""
+    more: dict[str, Any] = {}
+    label, labels = item.get(_LABEL), item.get(_LABEL_LIST)
+    if form.name.endswith("_classification_single_label"):
+        if label and labels is None:
+            more[_LABEL_LIST] = [label]
+        elif label is None and isinstance(labels, list) and len(cast("list[Any]", labels)) == 1:
+            more[_LABEL] = labels[0]
+    if form.kind is DatasetKind.TEXT and item.get("textGcsUri") and not item.get("textContent"):
+        more["textContent"] = item["textGcsUri"]
+    return {**item, **more} if more else item
 
 
 def of_items(
@@ -270,9 +288,9 @@ def _public(form: ImportFormat, content: str, rest: Sequence[str], place: str) -
         case "image_classification_single_label" | "text_classification_single_label":
             if len(splits) > 1:
                 raise BadData(f"{place}: it has {len(splits)} labels, and an item has one here.")
-            public["classificationAnnotation"] = {"displayName": splits[0]}
+            public[_LABEL] = {"displayName": splits[0]}
         case "image_classification_multi_label" | "text_classification_multi_label":
-            public["classificationAnnotations"] = [{"displayName": label} for label in splits]
+            public[_LABEL_LIST] = [{"displayName": label} for label in splits]
         case _:
             public[_BOXES] = [_box(rest, place)]
     return public
