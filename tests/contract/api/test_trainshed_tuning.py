@@ -254,7 +254,7 @@ async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house:
     view = await house.result("GET", f"{OURS}/1000")
     assert (view["rule"], view["error"]) == (
         "too_many_failed_trials",
-        {"code": 3, "message": "Trial 1 failed."},
+        {"code": 3, "message": "Trial 1 failed.", "reason": "no metric"},
     )
     assert (view["failure"]["cause"], view["failure"]["reason"]) == ("trials", "no metric")
     assert (view["trials"][0]["state"], view["trials"][0]["reason"]) == ("INFEASIBLE", "no metric")
