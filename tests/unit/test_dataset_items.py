@@ -131,6 +131,7 @@ def test_an_items_ml_use_goes_before_the_fractions() -> None:
         (IMAGE, "a.csv", "gs://b/1,a\ngs://b/1,a,b", "a.csv, row 2 (line 2): it has 2 labels"),
         ("image_bounding_box", "a.csv", "gs://b/1,a,0,0", "a box is LABEL"),
         ("image_bounding_box", "a.csv", "gs://b/1,a,x,0,,,1,1,,", "numbers from 0 to 1"),
+        ("image_segmentation", "a.csv", "gs://b/1,a", "as a JSON line into a .jsonl file"),
         (TEXT, "a.jsonl", '{"textContent": "a"}\n{', "a.jsonl, line 2: it is no JSON"),
         (TEXT, "a.jsonl", "[1]", "textContent or textGcsUri"),
         (TEXT, "a.jsonl", "[" * 100_000, "it is no JSON"),
@@ -170,3 +171,18 @@ def test_lines_of_json_files_have_both_forms_of_a_label(
         for item in split
     ]
     assert together == [{**line, **more}]
+
+
+def test_segmentations_of_json_lines_pass_as_they_are() -> None:
+    item = {
+        "imageGcsUri": "gs://b/1.jpg",
+        "segmentationAnnotation": {
+            "maskGcsUri": "gs://b/1.png",
+            "annotationSpecColors": [{"displayName": "road", "color": {"red": 1.0}}],
+        },
+        "dataItemResourceLabels": {ML_USE: "test"},
+    }
+    splits = imported("image_segmentation", json.dumps(item), "gs://b/in.jsonl")
+    assert splits == {"training": [], "validation": [], "test": [item]}
+    bare = imported("image_segmentation", "gs://b/2.jpg")
+    assert bare["training"] == [{"imageGcsUri": "gs://b/2.jpg"}]

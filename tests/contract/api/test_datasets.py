@@ -165,7 +165,10 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
         (importing(["gs://bucket/a.csv"], "text_sentiment"), "import_configs[0].import_schema_uri"),
         (importing([]), "import_configs[0].gcs_source.uris"),
         (importing(["gs://bucket/missing"]), "import_configs[0].gcs_source.uris[0]"),
-        (importing(["gs://bucket/a"], "image_segmentation"), "import_configs[0].import_schema_uri"),
+        (
+            importing(["gs://bucket/a"], "video_classification"),
+            "import_configs[0].import_schema_uri",
+        ),
         ({}, "import_configs"),
     ):
         assert fields(await house.call("POST", f"{path}:import", request)) == {field}, request

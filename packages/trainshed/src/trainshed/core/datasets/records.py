@@ -109,6 +109,7 @@ FORMATS: Final = {
         ImportFormat("image_classification_single_label", _IMAGE, "image_classification"),
         ImportFormat("image_classification_multi_label", _IMAGE, "image_classification"),
         ImportFormat("image_bounding_box", _IMAGE, "image_bounding_box"),
+        ImportFormat("image_segmentation", _IMAGE, "image_segmentation"),
         ImportFormat("text_classification_single_label", _TEXT, "text_classification"),
         ImportFormat("text_classification_multi_label", _TEXT, "text_classification"),
     )

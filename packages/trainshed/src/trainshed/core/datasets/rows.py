@@ -291,8 +291,13 @@ def _public(form: ImportFormat, content: str, rest: Sequence[str], place: str) -
             public[_LABEL] = {"displayName": splits[0]}
         case "image_classification_multi_label" | "text_classification_multi_label":
             public[_LABEL_LIST] = [{"displayName": label} for label in splits]
-        case _:
+        case "image_bounding_box":
             public[_BOXES] = [_box(rest, place)]
+        case _:
+            raise BadData(
+                f"{place}: a CSV file has no form for segmentations; write the image and its "
+                "segmentationAnnotation as a JSON line into a .jsonl file, and import that."
+            )
     return public
 
 
