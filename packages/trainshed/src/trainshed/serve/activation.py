@@ -33,7 +33,10 @@ class PassedSockets:
                 listener.setblocking(False)
                 if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     raise OSError("it does not listen")
-                self._sockets[int(listener.getsockname()[1])] = listener
+                port = int(listener.getsockname()[1])
+                if port in self._sockets:
+                    raise OSError(f"it is a second one for port {port}")
+                self._sockets[port] = listener
             except (OSError, ValueError) as failure:
                 raise ActivationUnusable(
                     f"Descriptor {handle} of LISTEN_FDS={count} is no listening TCP socket ({failure}). "

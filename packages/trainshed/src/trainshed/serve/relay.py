@@ -7,6 +7,7 @@ client the last call that was passed on, and clients send later ones to the next
 """
 
 import asyncio
+import contextlib
 import itertools
 import os
 import socket
@@ -24,21 +25,26 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD: Final = 9
 """Bytes before each frame: length (3), type, flags, stream (4)."""
 _READ: Final = 1 << 16
+_PREFACE_TIMEOUT: Final = 20.0
+"""Seconds for the first bytes, and for the TLS handshake, of a client."""
 
 
 class Relay:
-    """Passes connections on from when it is started until it is closed. `tls`: to speak with callers; None =
-    without TLS."""
+    """Passes connections on from when it is started until it is closed. `limit`: maximum number at once.
+    `tls`: to speak with callers; None = without TLS."""
 
     def __init__(
-        self, listener: socket.socket, target: Path, tls: ssl.SSLContext | None = None
+        self, listener: socket.socket, target: Path, limit: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._listener, self._target, self._tls = listener, target, tls
+        self._listener, self._target, self._limit, self._tls = listener, target, limit, tls
         self._open: dict[_Calls, asyncio.Task[None] | None] = {}
         self._is_closing = False
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, sock=self._listener, ssl=self._tls)
+        timeout = _PREFACE_TIMEOUT if self._tls is not None else None
+        self._server = await asyncio.start_server(
+            self._serve, sock=self._listener, ssl=self._tls, ssl_handshake_timeout=timeout
+        )
 
     async def close(self, seconds: float) -> None:
         """Pass on neither connections nor calls any more. Wait at most `seconds` for those that have
@@ -51,37 +57,44 @@ class Relay:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        peer = writer.get_extra_info("peername")
         calls = _Calls(writer)
         self._open[calls] = asyncio.current_task()
         if self._is_closing:
             calls.drain()
-        connection = socket.socket(socket.AF_UNIX)
-        connection.setblocking(False)
-        try:
-            host = peer[0] if peer else ""
-            connection.bind(f"\0trainshed/{os.getpid()}/{next(_numbers)}/{host}/")
-            with reachable(str(self._target)) as short:
-                await asyncio.get_running_loop().sock_connect(connection, short)
-            answers, server = await asyncio.open_unix_connection(sock=connection)
-            preface = await reader.readexactly(len(_PREFACE))
-            server.write(preface)
-            if preface == _PREFACE:  # Else gRPC refuses it.
+        # Of a client that has left, or sends nothing, or of a server that has ended.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(_PREFACE_TIMEOUT):
+                preface = await reader.readexactly(len(_PREFACE))
+            if preface == _PREFACE and len(self._open) <= self._limit:
+                answers, server = await self._reach(writer.get_extra_info("peername"))
+                server.write(preface)
                 await first_of(
                     _pass(reader, server, calls.requests), _pass(answers, writer, calls.answers)
                 )
-            server.close()
-        except (OSError, asyncio.IncompleteReadError):
+                server.close()
+        del self._open[calls]
+        writer.close()
+
+    async def _reach(self, caller: tuple[str, int] | None) -> tuple[StreamReader, StreamWriter]:
+        """Return a new connection to the server, whose name contains the caller's address. Raises OSError."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        try:
+            host = caller[0] if caller else ""
+            connection.bind(f"\0trainshed/{os.getpid()}/{next(_numbers)}/{host}/")
+            with reachable(str(self._target)) as short:
+                await asyncio.get_running_loop().sock_connect(connection, short)
+            return await asyncio.open_unix_connection(sock=connection)
+        except OSError:
             connection.close()
-        finally:
-            del self._open[calls]
-            writer.close()
+            raise
 
 
 async def _pass(reader: StreamReader, writer: StreamWriter, frames: "_Frames") -> None:
-    while data := await reader.read(_READ):
-        writer.write(frames.passed(data))
-        await writer.drain()
+    with contextlib.suppress(OSError):  # Of a side that has ended.
+        while data := await reader.read(_READ):
+            writer.write(frames.passed(data))
+            await writer.drain()
 
 
 class _Frames:

@@ -169,6 +169,7 @@ class Service:
         with."""
         ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs_grpc_path)
         shown = await asyncio.wrap_future(self._bootstrap.certified)
+        path = self._bootstrap.settings.data / "grpc.sock"
         most = connections.of_this_process().connections
         server = GrpcServer(self._app.services, authenticate, most, registry=self._app.registry)
         for name, address, identity in (
@@ -179,10 +180,12 @@ class Service:
                 server.listen(address_of(*address), identity)
             else:
                 tls = _context_of_grpc(shown) if identity is not None else None
-                self._relays.append(Relay(listener, self._bootstrap.programs_grpc_path, tls))
-        with reachable(programs) as short:
-            server.listen(f"unix:{short}")
-            os.chmod(short, 0o600)  # noqa: PTH101 - a path of /proc
+                self._relays.append(Relay(listener, path, most, tls))
+        # One of its own for callers, who must not take the connections of programs.
+        for place in (programs, *([str(path)] if self._relays else [])):
+            with reachable(place) as short:
+                server.listen(f"unix:{short}")
+                os.chmod(short, 0o600)  # noqa: PTH101 - a path of /proc
         await server.start()
         for relay in self._relays:
             await relay.start()
