@@ -116,6 +116,7 @@ def test_datasets_and_models_are_exported(service: Service, seen: dict[str, Any]
     assert item == {
         "imageGcsUri": "gs://trainshed/data/1.jpg",
         "classificationAnnotation": {"displayName": "daisy"},
+        "classificationAnnotations": [{"displayName": "daisy"}],
     }
     assert seen["formats"] == {"custom-trained": ["ARTIFACT"]}
     first, second = (output["artifactOutputUri"] for output in seen["models"])
