@@ -36,6 +36,8 @@ CALLS = {
     "list by a state that nobody has": _filtered('state="JOB_STATE_PAUSED"'),
     "list by a name that nobody has": _filtered('displayName="nobody"'),
     "list by a label that nobody has": _filtered('labels.team="nobody"'),
+    "list by a label that all have": _filtered('labels.team="vision"'),
+    "list by a state that all have": _filtered('state="JOB_STATE_SUCCEEDED"'),
     "all live jobs, by our own API": "/trainshed/v1/jobs?project=-&state=RUNNING",
     "first page of 100": f"{_JOBS}?pageSize=100",
 }
