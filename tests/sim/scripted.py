@@ -39,6 +39,7 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[EngineEvent] = asyncio.Queue()
+        self.nodes: tuple[Node, ...] = (Node("node-0", 2, 2**30),)
         self.alive: dict[Key, int] = {}
         self.ended: dict[Key, tuple[int, ExitRecord]] = {}
         self.slots: dict[tuple[JobUid, int], tuple[Slot, ...]] = {}
@@ -72,7 +73,7 @@ class ScriptedEngine:
         """Nothing of a scripted engine dies with the service."""
 
     async def capacity(self) -> tuple[Node, ...]:
-        return (Node("node-0", 2, 2**30),)
+        return self.nodes
 
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]

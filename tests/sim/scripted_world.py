@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.controller.carrier import Ports
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
+from trainshed.core.capacity import Node
 from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
@@ -33,12 +34,14 @@ PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 class World:
     """One store, one engine, and the controllers that come and go."""
 
-    def __init__(self, directory: Path, *, warm: bool = True, limit: int = 100) -> None:
+    def __init__(
+        self, directory: Path, *, warm: bool = True, limit: int = 100, policy: Policy | None = None
+    ) -> None:
         self.directory = directory
         self.engine = ScriptedEngine()
         self.runtimes = ScriptedRuntimes(warm=warm)
         self.datasets = ScriptedDatasets()
-        self.policy = Policy(max_replicas=limit)
+        self.policy = policy or Policy(max_replicas=limit)
         self.buckets = SimBuckets()
         self.logs = LogReader(FileStreams(directory / "logs"), ServiceStreams(directory / "logs"))
         self.time = CREATED + SECOND
@@ -68,6 +71,7 @@ class World:
             owner="test",
             stores=parent_stores(self.store, lambda: self.time),
             scheduling=self.policy,
+            resources=self.store.persistent_resources,
         )
 
     async def create(self, subject: Job) -> JobUid:
@@ -109,8 +113,16 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(directory: Path, *, warm: bool = True, limit: int = 100) -> AsyncGenerator[World]:
-    made = World(directory, warm=warm, limit=limit)
+async def world(
+    directory: Path,
+    *,
+    warm: bool = True,
+    limit: int = 100,
+    policy: Policy | None = None,
+    nodes: Sequence[Node] = (),
+) -> AsyncGenerator[World]:
+    made = World(directory, warm=warm, limit=limit, policy=policy)
+    made.engine.nodes = tuple(nodes) or made.engine.nodes
     await made.controller.start()
     try:
         yield made

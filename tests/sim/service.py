@@ -172,6 +172,7 @@ def controller(
         owner="simulation",
         stores=stores,
         scheduling=scenario.policy,
+        resources=store.persistent_resources,
         failures=scenario.house.policy,
         # In some worlds others have their turn while a decision is made.
         at_once=0 if scenario.seed % 3 == 0 else AT_ONCE,

@@ -207,7 +207,9 @@ def test_nodes_and_quotas_are_reported_with_what_is_used() -> None:
     )
     world.run(gang(1, 2.5, memory=4, gpus=1, quota=((CPUS, 2.5),)), "a")
     world.wait(gang(2, 4, quota=((CPUS, 4), ("pd_ssd_gb", 100))))
-    first, second = node_statuses(world.snapshot, {"b": "it does not answer"})
+    first, second = node_statuses(
+        world.snapshot, {"b": "it does not answer"}, world.snapshot.entries.values()
+    )
     assert (first.used_vcpus, first.used_memory_bytes) == (2.5, 4 * GIB)
     assert first.used_accelerators == ((T4, 1),)
     assert first.replicas == (f"{gang(1).name} workerpool0-0",)
@@ -222,7 +224,7 @@ def test_replicas_that_share_a_node_never_use_more_than_it_has() -> None:
     """spec/queue#capacity, relaxed mode: after a drain one node may have what asked for two."""
     world = World([node("a", 8, 16, gpus=1)], Policy())
     world.run(gang(1, 6, replicas=2, memory=12, gpus=1), "a")
-    (shared,) = node_statuses(world.snapshot, {})
+    (shared,) = node_statuses(world.snapshot, {}, world.snapshot.entries.values())
     assert (shared.used_vcpus, shared.used_memory_bytes) == (8, 16 * GIB)
     assert shared.used_accelerators == ((T4, 1),)
 

@@ -117,12 +117,17 @@ def test_what_is_ignored_is_said() -> None:
     request = custom_job(
         network="projects/1/global/networks/default",
         tensorboard="projects/1/locations/us-central1/tensorboards/2",
-        persistentResourceId="mine",
     )
     request["encryptionSpec"] = {"kmsKeyName": "k"}
     warnings = " ".join(parse(request).spec.warnings)
-    for field in ("network", "tensorboard", "encryption_spec", "persistent_resource_id"):
+    for field in ("network", "tensorboard", "encryption_spec"):
         assert field in warnings
+
+
+def test_a_job_names_its_persistent_resource() -> None:
+    """spec/queue#reservations"""
+    assert parse(custom_job()).spec.persistent_resource is None
+    assert parse(custom_job(persistentResourceId="lab")).spec.persistent_resource == "lab"
 
 
 def test_trailing_and_blank_pools_are_skipped() -> None:

@@ -27,7 +27,9 @@ from trainshed.api.additions import AdditionContext, registry_with
 from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.services import ApiSettings, Authenticate, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
+from trainshed.controller.capacity import CapacityTracker
 from trainshed.controller.exports import ExportWorker
+from trainshed.controller.reservations import Reservations
 from trainshed.core.lifecycle.events import Event, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -40,6 +42,7 @@ from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.messages import Application, Lapse, Request, Response, sized
+from trainshed.scheduler.model import Policy
 from trainshed.serve.issuers import Issuers
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
@@ -167,6 +170,18 @@ class House:
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
         self.files = MemoryFiles()
+        #: The scheduler as far as persistent resources need it; the tests set its nodes.
+        self.tracker = CapacityTracker(Policy(strict=True), lambda _: None, lambda _: None)
+        self.reservations = Reservations(
+            self.store.persistent_resources,
+            self.tracker,
+            self.notices,
+            now=self.now,
+            new_uid=lambda: JobUid(next(self._uids)),
+            decide=self.decide,
+            report=lambda uid, event: None,
+            cancel=self.cancel_for,
+        )
         self.exports = self.export_worker()
         self._uids = iter(range(1_000, 10**9))
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
@@ -200,6 +215,7 @@ class House:
             exports=self.exports,
             outlook=_expected,
             capacity=self.capacity,
+            reservations=self.reservations,
             links=Links(b"key of the house", ADDRESS, self.now),
             tickets=Tickets(self.now),
             shells=NoTerminals(),
@@ -254,6 +270,15 @@ class House:
     def export_worker(self) -> ExportWorker:
         """The worker of a service that starts."""
         return ExportWorker(self.store.studies, self.files, self.notices, self.now)
+
+    def decide(self) -> None:
+        """As `controller.decisions.Decisions`, for persistent resources."""
+        self.reservations.check()
+        for decision in self.tracker.decide(self.clock):
+            self.reservations.decided(decision)
+
+    async def cancel_for(self, uid: JobUid, email: str) -> None:
+        """No test of this folder has a job on a persistent resource."""
 
     def now(self) -> int:
         return self.clock

@@ -10,6 +10,7 @@ from trainshed.api.aiplatform_v1 import (
     locations,
     models,
     operations,
+    persistent_resources,
     studies,
     training_pipelines,
 )
@@ -25,6 +26,7 @@ BUILT_IN: Final = Registry(
                 training_pipelines,
                 models,
                 datasets,
+                persistent_resources,
                 locations,
                 operations,
                 studies,

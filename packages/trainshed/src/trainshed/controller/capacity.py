@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from trainshed.controller.budgets import Budgets
-from trainshed.controller.mailboxes import seconds_until
+from trainshed.controller.reserved_pools import ReservedPools
 from trainshed.core.capacity import (
     Delay,
     Node,
@@ -48,12 +48,13 @@ from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.timeline import expected_start
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
+from trainshed.core.reservations import PersistentResource, PersistentResourceName
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
-from trainshed.core.usage import HOUR, MachineTime, Prices, Use, month_of
+from trainshed.core.usage import HOUR, MachineTime, Prices, Use
 from trainshed.core.works import Work
 from trainshed.engines.port import NodeState
-from trainshed.eventloop.background import begin, keep
+from trainshed.eventloop.background import begin
 from trainshed.scheduler import explaining
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
@@ -62,14 +63,14 @@ from trainshed.scheduler.model import (
     NodeCapacity,
     Plan,
     Policy,
-    event_of_decision,
+    StockOut,
     gang,
     gang_state,
+    hold_state,
 )
 from trainshed.scheduler.planning import NEVER, plan, state_after, still_holds
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
-from trainshed.store.sqlite.reader import Reader
 
 AT_ONCE: Final = 1000
 """Jobs and nodes up to which a decision is made on the event loop: at most some 20 ms of it."""
@@ -129,6 +130,8 @@ class CapacityTracker:
         #: What pre-flights are refused with; None = they are answered.
         self._refusal: Exception | None = None
         self._snapshot = Snapshot(policy)
+        #: The persistent resources, with the jobs that name one.
+        self.reserved = ReservedPools(policy)
         self._policy = policy
         #: The nodes that the engine offers, by name.
         self.nodes: dict[str, Node] = {}
@@ -162,7 +165,9 @@ class CapacityTracker:
         if self._put_last.get(job.uid) is job:
             return
         state = gang_state(job, before, self._policy)
-        if state != before:
+        if (home := self.reserved.adopt(job)) is not None:
+            home.put(state)
+        elif state != before:
             self._snapshot.put(state)
             if before is not None:
                 self._changed = True
@@ -187,7 +192,7 @@ class CapacityTracker:
 
     def set_delay(self, uid: JobUid, attempt: int, delay: Delay | None) -> None:
         """Set what the engine reports of an attempt that it is to start; None = nothing delays it."""
-        if delay is not None and uid in self._snapshot.entries:
+        if delay is not None and self._state(uid) is not None:
             self._delays[uid] = attempt, delay
         else:
             self._delays.pop(uid, None)
@@ -200,6 +205,7 @@ class CapacityTracker:
         self.arrived(uid)
         self._delays.pop(uid, None)
         self._put_last.pop(uid, None)
+        self.reserved.forget(uid)
         if uid in self._snapshot.entries:
             self._snapshot.remove(uid)
             self._changed = True
@@ -217,6 +223,7 @@ class CapacityTracker:
         if node in self.nodes:
             self._snapshot.set_node(self._capacity_of(self.nodes[node]))
             self._changed = True
+        self._refresh_resources()
 
     def set_drains(self, drains: Iterable[NodeDrain]) -> None:
         """Set the nodes that operators put under maintenance."""
@@ -227,6 +234,38 @@ class CapacityTracker:
         self._snapshot.set_quotas(dict(quotas))
         self.budgets.set_quotas(quotas)
         self._changed = True
+
+    def set_resource(
+        self, name: PersistentResourceName, resource: PersistentResource | None
+    ) -> None:
+        """Set a persistent resource; None = it does not exist any more. Its machines keep their places,
+        except on nodes that take no work and run no job of it."""
+        before = self.reserved.resources.get(name)
+        self.reserved.set(name, resource, self.is_fit)
+        there = resource is not None and resource.error is None
+        holds = {hold.uid: hold for hold in resource.holds} if resource and there else {}
+        for hold in before.holds if before is not None else ():
+            if hold.uid not in holds:
+                self._snapshot.remove(hold.uid)
+
+        def keeps(node: str) -> bool:
+            return self.is_fit(node) or self.reserved.uses_node(name, node)
+
+        for uid, hold in holds.items():
+            if resource is not None and uid not in self.reserved.pending:
+                self._snapshot.put(hold_state(resource, hold, self._policy, keeps))
+        self._changed = True
+
+    def evict(self, name: PersistentResourceName, reason: str) -> list[tuple[JobUid, Event]]:
+        """Have the jobs of a persistent resource give its machines back. Return the events of these jobs."""
+        evicted: list[tuple[JobUid, Event]] = []
+        for uid in self.reserved.jobs(name):
+            state, home = self._state(uid), self.reserved.snapshot_of(uid)
+            if state is not None and home is not None and state.places and not state.leaving:
+                home.put(replace(state, leaving=True))
+                self._put_last.pop(uid, None)
+                evicted.append((uid, Preempted(reason)))
+        return evicted
 
     def given_back(self, uses: Sequence[Use]) -> None:
         """Count the usage of an attempt that has ended."""
@@ -241,12 +280,29 @@ class CapacityTracker:
     def time_passed(self) -> None:
         """Take note that the moment of `wake_at` has come."""
         self._changed = True
+        self.reserved.plan_all()
 
     # --- questions ---
 
     def decide(self, now: Nanos) -> tuple[Decision, ...]:
         """Return the decisions that follow from all changes, each once. Cheap if nothing has changed. Where
         there are many jobs and nodes they are delivered later."""
+        if self._refusal is not None:
+            return ()
+        return (*self._decide_reserved(now), *self._decide(now))
+
+    def _decide_reserved(self, now: Nanos) -> Iterator[Decision]:
+        for name, snapshot in self.reserved.take_unplanned():
+            for decision in self._taken(plan(snapshot.copy(), now), of=snapshot):
+                if not isinstance(decision, StockOut):
+                    yield decision
+                    continue
+                fault = "it does not exist any more"
+                if (resource := self.reserved.resources.get(name)) is not None:
+                    fault = f"it is {resource.state}" if resource.error else decision.reason
+                yield StockOut(decision.uid, f"{name}: {fault}")
+
+    def _decide(self, now: Nanos) -> tuple[Decision, ...]:
         if not self._changed or self._deciding is not None or self._refusal is not None:
             return ()
         self._changed = self._was_in_vain = False
@@ -277,20 +333,26 @@ class CapacityTracker:
     def _apart(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _taken(self, made: Plan, planned: Snapshot | None = None) -> tuple[Decision, ...]:
+    def _taken(
+        self, made: Plan, planned: Snapshot | None = None, of: Snapshot | None = None
+    ) -> tuple[Decision, ...]:
         """Take the decisions, and return them. `planned`: what they are about, if the snapshot may have
-        changed since; then only those count that still hold."""
-        self._was_in_vain = not (made.decisions or made.reservations)
+        changed since; then only those count that still hold. `of`: the snapshot of a persistent resource."""
+        snapshot = of or self._snapshot
+        if of is None:
+            self._was_in_vain = not (made.decisions or made.reservations)
         taken: list[Decision] = []
         for decision in made.decisions:
             if planned is not None and not still_holds(self._snapshot, planned, decision):
                 self._changed = True
                 continue
-            before = self._snapshot.entries[decision.uid].state
-            self._snapshot.put(state_after(before, decision))
+            before = snapshot.entries[decision.uid].state
+            snapshot.put(state_after(before, decision))
             self._put_last.pop(decision.uid, None)
+            if self.reserved.hold_of(decision.uid) is not None:
+                self.reserved.pending.add(decision.uid)
             taken.append(decision)
-        self._snapshot.reservations = made.reservations
+        snapshot.reservations = made.reservations
         held = self.budgets.month[1] if self._snapshot.exhausted else 0
         if look_again := min(filter(None, (made.look_again, held)), default=0):
             self._wake_at(look_again)
@@ -328,18 +390,21 @@ class CapacityTracker:
 
     def on_unfit_nodes(self) -> tuple[JobUid, ...]:
         """Return the jobs that have, or were just given, places on nodes that take no work."""
-        there = (node for node in self._snapshot.nodes.values() if node.holders)
+        snapshots = (self._snapshot, *self.reserved)
+        there = (node for snapshot in snapshots for node in snapshot.nodes.values() if node.holders)
         return tuple(
             dict.fromkeys(uid for node in there if self.unfit(node.name) for uid in node.holders)
         )
 
     @property
     def queue_length(self) -> int:
-        return len(self._snapshot.queue)
+        return sum(len(snapshot.queue) for snapshot in (self._snapshot, *self.reserved))
 
     def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
         """Return why a job waits for its places, or for its start there; None if it does not wait."""
-        waiting = explaining.why(self._snapshot, uid, now)
+        waiting = self.reserved.why(uid, now, lambda hold: self.why(hold, now))
+        if waiting is None and self.reserved.snapshot_of(uid) is None:
+            waiting = explaining.why(self._snapshot, uid, now)
         if waiting is None and uid in self._delays:
             delay = self._delays[uid][1]
             return Waiting(
@@ -353,7 +418,7 @@ class CapacityTracker:
 
     def position(self, uid: JobUid) -> int:
         """Return a job's position in the queue: 1 = next, 0 = it does not wait."""
-        return position(self._snapshot, uid)
+        return position(self.reserved.snapshot_of(uid) or self._snapshot, uid)
 
     def require_admissible(self, work: Job | TuningJob) -> None:
         """Raise ResourceExhausted if a project, or a person in it, has as many jobs that wait as it may have,
@@ -371,6 +436,7 @@ class CapacityTracker:
                 )
             most, meter = limit(key), self._snapshot.meters.get(replace(key, metric=JOBS))
             waiting = meter.waiting // 1000 if meter else 0
+            waiting += self.reserved.count_waiting(project, key.person)
             arriving = self._arriving.values()
             waiting += sum(at == project and key.person in ("", whom) for at, whom in arriving)
             if most is not None and waiting >= most:
@@ -384,6 +450,8 @@ class CapacityTracker:
         `require_admissible`."""
         if not isinstance(work, Pipeline):  # Its job is a work of its own.
             self.require_admissible(work)
+            if fault := self.reserved.require(work):
+                raise FailedPrecondition(fault)
             self._arriving[work.uid] = _account(work)
 
     def adopt(self, work: Work) -> None:
@@ -396,7 +464,10 @@ class CapacityTracker:
         async with self._asking:
             if self._refusal is not None:
                 raise self._refusal
-            wanted, planned = gang(job, self._policy), self._snapshot.copy()
+            wanted = gang(job, self._policy)
+            home = self.reserved.adopt(job)
+            planned = (home or self._snapshot).copy()
+            self.reserved.forget(job.uid)
             if planned.size <= self._at_once:
                 return explaining.preflight(planned, wanted, now)
             return await self._apart(partial(explaining.preflight, planned, wanted, now))
@@ -410,7 +481,10 @@ class CapacityTracker:
         causes = {name: unfit.cause for name in self.nodes if (unfit := self.unfit(name))}
         # Includes what is wrong with nodes that take work all the same.
         causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
-        return explaining.node_statuses(self._snapshot, causes)
+        shown = (self._snapshot, *self.reserved)
+        entries = (entry for snapshot in shown for entry in snapshot.entries.values())
+        jobs = (entry for entry in entries if self.reserved.hold_of(entry.gang.uid) is None)
+        return explaining.node_statuses(self._snapshot, causes, jobs)
 
     def quota_statuses(self, now: Nanos, project_id: str | None = None) -> tuple[QuotaStatus, ...]:
         """Return every quota that is set, or that a project uses or waits for, of one project or, for None,
@@ -427,12 +501,22 @@ class CapacityTracker:
 
     def _state(self, uid: JobUid) -> GangState | None:
         """Return the last known state of a job, including decisions made since."""
-        entry = self._snapshot.entries.get(uid)
+        snapshot = self.reserved.snapshot_of(uid) or self._snapshot
+        entry = snapshot.entries.get(uid)
         return entry.state if entry else None
 
     def _refresh_nodes(self) -> None:
         self._snapshot.set_nodes([self._capacity_of(node) for node in self.nodes.values()])
         self._changed = True
+        self._refresh_resources()
+
+    def _refresh_resources(self) -> None:
+        for name, resource in tuple(self.reserved.resources.items()):
+            self.set_resource(name, resource)
+
+    def is_fit(self, node: str) -> bool:
+        """Whether a node takes work."""
+        return self.unfit(node) is None
 
     def _capacity_of(self, node: Node) -> NodeCapacity:
         news = self.unfit(node.name)
@@ -451,100 +535,3 @@ def _is_starting(job: Job, attempt: int) -> bool:
         and job.phase in (AttemptState.STARTING, AttemptState.RUNNING)
         and any(replica.state is ReplicaState.WAITING for replica in job.replicas)
     )
-
-
-class Decisions:
-    """Asks the tracker for decisions at the right moments, and reports them as events of their jobs; reads
-    from the store what it is to know. One per controller, on its event loop."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        now: Callable[[], int],
-        *,
-        stored: Callable[[JobUid], Job | None],
-        report: Callable[[JobUid, Event], None],
-        budgets: Budgets,
-        at_once: int,
-    ) -> None:
-        """`stored`: returns a live job. `report`: takes the event of a job. `at_once`: see
-        `CapacityTracker`."""
-        self.capacity = CapacityTracker(
-            policy, self._decide_at, self._decided_apart, at_once, budgets
-        )
-        self._watching: asyncio.Task[None] | None = None
-        self._remembered = _REMEMBERED * policy.half_life
-        self._now = now
-        self._stored = stored
-        self._report = report
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
-
-    async def read_usage(self, reader: Reader) -> None:
-        """Take in what was used before this start: of this month's budgets, and for the fair share."""
-        now = self._now()
-        month, _ = month_of(now)
-        self.capacity.budgets.load(await reader.machine_time(None, month, now), now)
-        for used, began in await reader.past_use(now - self._remembered, _STRETCH):
-            self.capacity.remember(used, began, min(began + _STRETCH, now))
-
-    async def read_orders(self, reader: Reader) -> None:
-        """Take in what operators have set: which nodes are drained, and the quotas."""
-        self.capacity.set_drains(await reader.drained_nodes())
-        self.capacity.set_quotas(dict(await reader.quotas()))
-        if self.capacity.budgets.limits and self._watching is None and not self._is_closed:
-            watch = partial(self.capacity.budgets.watch, self._now, self._time_passed)
-            self._watching = keep(watch, "looking at budgets")
-
-    def close(self, error: Exception) -> None:
-        """Decide no more. Pre-flights are refused with the error."""
-        self._is_closed = True
-        if self._watching is not None:
-            self._watching.cancel()
-        self.capacity.refuse(error)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def decide(self) -> None:
-        """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
-        if not self._is_closed:
-            for uid, event in self.decided():
-                self._report(uid, event)
-
-    def _decided_apart(self, decisions: Sequence[Decision]) -> None:
-        """Report decisions that took a while, and see what has changed meanwhile."""
-        if not self._is_closed:
-            for uid, event in self._events(decisions):
-                self._report(uid, event)
-            self.decide()
-
-    def decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
-        """Return new decisions as events of the jobs that they are about; nothing if the scheduler fails.
-        `current`: a job that is about to be stored."""
-        try:
-            return list(self._events(self.capacity.decide(self._now()), current))
-        except Exception:
-            # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
-            # plan fails over another job.
-            log.exception("the scheduler failed; it is asked again at the next change")
-            return []
-
-    def _events(
-        self, decisions: Sequence[Decision], current: Job | None = None
-    ) -> Iterator[tuple[JobUid, Event]]:
-        for decision in decisions:
-            is_current = current is not None and current.uid == decision.uid
-            job = current if is_current else self._stored(decision.uid)
-            if (event := event_of_decision(decision, job)) is not None:
-                yield decision.uid, event
-
-    def _decide_at(self, at: Nanos) -> None:
-        """Set the timer for `at` (ns), when the passing of time alone may let a job start."""
-        if self._timer is not None:
-            self._timer.cancel()
-        delay = seconds_until(at, self._now())
-        self._timer = asyncio.get_running_loop().call_later(delay, self._time_passed)
-
-    def _time_passed(self) -> None:
-        self.capacity.time_passed()
-        self.decide()

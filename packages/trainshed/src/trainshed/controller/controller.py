@@ -13,27 +13,36 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.controller.budgets import Budgets
-from trainshed.controller.capacity import AT_ONCE, Decisions
+from trainshed.controller.capacity import AT_ONCE
 from trainshed.controller.carrier import JobCarrier, Ports
 from trainshed.controller.curves import JobCurves
+from trainshed.controller.decisions import Decisions
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.leftovers import settle_leftovers, settle_unknown
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import Parents, ParentStores, reconcile_pipeline
+from trainshed.controller.reservations import Reservations
 from trainshed.controller.steps import JobSteps, count_step
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import Watchers
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.errors import Unavailable
-from trainshed.core.lifecycle.events import Event, NodesGiven, StartDelayed
+from trainshed.core.lifecycle.events import (
+    CancelCause,
+    CancelRequested,
+    Event,
+    NodesGiven,
+    StartDelayed,
+)
 from trainshed.core.lifecycle.machine import deadlines
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
@@ -58,6 +67,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.jobs import Intake, Ledger
 from trainshed.store.sqlite.reader import Reader
+from trainshed.store.sqlite.reservations import PersistentResources
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)
@@ -107,6 +117,7 @@ class Controller:
         meters: Meters | None = None,
         outbox: OutboxWorker | None = None,
         prices: Prices | None = None,
+        resources: PersistentResources,
         at_once: int = AT_ONCE,
     ) -> None:
         """`ports`: makes the carrier's ports, given the function that takes their events. `now`: ns since the
@@ -129,13 +140,26 @@ class Controller:
             report=self.report,
             budgets=Budgets(
                 prices or Prices(),
-                lambda now: (use for job in self.holding() for use in self.uses(job, now)),
+                lambda now: chain(
+                    (use for job in self.holding() for use in self.uses(job, now)),
+                    self.reservations.uses(now),
+                ),
                 () if outbox is None else outbox.marks,
                 None if outbox is None else outbox.budgets_reached,
             ),
             at_once=at_once,
         )
         self._capacity = self._decisions.capacity
+        self.reservations = self._decisions.reservations = Reservations(
+            resources,
+            self._capacity,
+            notices,
+            now=now,
+            new_uid=stores.new_uid,
+            decide=self._decisions.decide,
+            report=self.report,
+            cancel=self._cancel_for,
+        )
         self._alarms = Alarms(now, lambda uid, deadline: self.report(uid, deadline.event))
         self._tuning = TuningReconciler(stores, self.wake)
         self._parents = Parents(
@@ -169,6 +193,7 @@ class Controller:
         and the engine raise."""
         self._epoch = await self._ledger.acquire(self._owner)
         parents: list[JobUid] = []
+        await self.reservations.load()
         # A hundred thousand jobs take seconds, and signals and shims must not wait for that.
         async for some in in_turns(await self._ledger.load_live(), _IN_A_TURN):
             for live in some:
@@ -198,6 +223,7 @@ class Controller:
         )
         for uid in parents:
             self.wake(uid)
+        self._decisions.decide()  # Persistent resources may wait without any job.
 
     async def _look_at(self, uids: Sequence[JobUid]) -> None:
         """Begin what the jobs demand, in blocks, so that requests are served meanwhile."""
@@ -210,6 +236,7 @@ class Controller:
         """Stop deciding. Commits in progress are finished; running programs are not touched."""
         self._closing = True
         self._decisions.close(Unavailable(_STOPS))
+        await self.reservations.close()
         busy = self._mailboxes.close()
         self._tuning.close()
         self._alarms.close()
@@ -291,6 +318,13 @@ class Controller:
 
     def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
         return self._capacity.quota_statuses(self._now(), project_id)
+
+    async def _cancel_for(self, uid: JobUid, email: str) -> None:
+        """Cancel a job on behalf of a person. Raises NotFound, FailedPrecondition."""
+        if (job := self._stored(uid)) is not None:
+            cancel = CancelRequested(CancelCause.USER, self._now(), Actor(email))
+            await self._intake.request_cancel(job.name, cancel)
+            self.wake(uid)
 
     def load(self) -> Load:
         tracked, now = (tracked.live.job for tracked in self._tracked.values()), self._now()

@@ -6,8 +6,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from trainshed.controller.capacity import Decisions
 from trainshed.controller.carrier import is_ready, preparation_message
+from trainshed.controller.decisions import Decisions
 from trainshed.controller.jobs_of_jobs import JobsOfJobs
 from trainshed.core.failure.rules import Counters
 from trainshed.core.lifecycle.events import Event, NodeLeft, RuntimePrepared, TimelineEntry

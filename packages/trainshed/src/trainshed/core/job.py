@@ -149,6 +149,8 @@ class JobSpec(Struct, frozen=True):
     metric_tag: str | None = None
     #: The part of a dataset that is written to files before the programs start.
     data: SplitPlan | None = None
+    #: The id of the persistent resource on whose machines it runs; None = it has its own machines.
+    persistent_resource: str | None = None
 
     @property
     def primary(self) -> ReplicaId:

@@ -6,7 +6,7 @@ environments, which jobs share, and waits for a cluster's nodes are not usage. A
 node than the node has: in relaxed capacity, machine types may be larger than nodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,8 +16,10 @@ from msgspec.structs import replace
 from trainshed.core.capacity import Node, QuotaKey
 from trainshed.core.catalog.machines import machine_types
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GPU_HOURS
+from trainshed.core.job import Machine
 from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.names import ReplicaId, normalize_emails
+from trainshed.core.reservations import PersistentResource
 from trainshed.core.units import Nanos
 
 HOUR: Final = 3600 * 10**9
@@ -110,14 +112,57 @@ class Prices(Struct, frozen=True):
         return price(used.machine, 0) * hours + price(used.accelerator, 0) * used.gpu_hours
 
 
+class Owner(Struct, frozen=True):
+    """The owner of machines: a job or a persistent resource."""
+
+    project_id: str
+    person: str
+    labels: tuple[tuple[str, str], ...]
+    #: The full name.
+    name: str
+
+
 def uses(job: Job, until: Nanos, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
-    """Return what the newest attempt has used until a moment; () if none of its programs has started.
-    `nodes`: the known nodes by name."""
+    """Return what the newest attempt has used until a moment; () if none of its programs has started, or if
+    it runs on a persistent resource, which is charged itself. `nodes`: the known nodes by name."""
     # Records of earlier versions lack `began`.
     began = job.began or min((r.started for r in job.replicas if r.started), default=0)
-    if not began:
+    if not began or job.spec.persistent_resource is not None:
         return ()
+    owner = Owner(job.name.project_id, person_of(job.creator), job.labels, str(job.name))
     places = {replica.id: replica.node or "" for replica in job.replicas}
+    pools = ((pool.machine, pool.replicas()) for pool in job.spec.pools)
+    return _machines(owner, pools, places, (began, until), nodes)
+
+
+def reserved(
+    resource: PersistentResource,
+    until: Nanos,
+    nodes: Mapping[str, Node],
+    after: PersistentResource | None = None,
+) -> Iterator[Use]:
+    """Yield the machines that a persistent resource has reserved until a moment, without those that it keeps
+    in the state `after`."""
+    name = resource.name
+    owner = Owner(name.project_id, resource.person, resource.labels, str(name))
+    kept = {hold.uid: dict(hold.places) for hold in after.holds} if after is not None else {}
+    for hold in resource.holds:
+        places = {r: n for r, n in hold.places if r not in kept.get(hold.uid, {})}
+        pools = (
+            (pool.machine, tuple(r for r in places if r.pool == at))
+            for at, pool in enumerate(resource.pools)
+        )
+        yield from _machines(owner, pools, places, (hold.since, until), nodes)
+
+
+def _machines(
+    owner: Owner,
+    pools: Iterable[tuple[Machine, Sequence[ReplicaId]]],
+    places: Mapping[ReplicaId, str],
+    span: tuple[Nanos, Nanos],
+    nodes: Mapping[str, Node],
+) -> tuple[Use, ...]:
+    began, until = span
     #: Processors, bytes of memory and accelerators of each node that the pools before have left.
     left = {
         node.name: (node.vcpus, node.memory_bytes, sum(count for _, count in node.accelerators))
@@ -125,10 +170,10 @@ def uses(job: Job, until: Nanos, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
         if node is not None
     }
     held: list[Use] = []
-    for pool in job.spec.pools:
-        machine, accelerators = pool.machine, pool.machine.accelerators
+    for machine, pool in pools:
+        accelerators = machine.accelerators
         by_node: dict[str, list[ReplicaId]] = {}
-        for replica in pool.replicas():
+        for replica in pool:
             by_node.setdefault(places.get(replica, ""), []).append(replica)
         for node, replicas in by_node.items():
             count = len(replicas)
@@ -140,10 +185,10 @@ def uses(job: Job, until: Nanos, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
             left[node] = there[0] - vcpus, there[1] - memory, there[2] - gpus
             held.append(
                 Use(
-                    job.name.project_id,
-                    person_of(job.creator),
-                    job.labels,
-                    str(job.name),
+                    owner.project_id,
+                    owner.person,
+                    owner.labels,
+                    owner.name,
                     node,
                     tuple(replicas),
                     began,

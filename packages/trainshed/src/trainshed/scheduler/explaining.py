@@ -44,6 +44,8 @@ from trainshed.scheduler.snapshot import AT_ONCE, Snapshot
 
 _NAMED = 5
 """So many blockers are named."""
+_RESOURCES = "/persistentResources/"
+"""Part of the names of persistent resources, which hold places like jobs."""
 _SILENT = "does not answer"
 _KEPT_OUT = {NodeCondition.DRAINED: "is drained", NodeCondition.QUARANTINED: "is quarantined"}
 """Conditions that an operator can end."""
@@ -312,16 +314,23 @@ def _jobs(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> str:
     if not uids:
         return "nobody"
     own = _own(snapshot, gang, uids)
-    known = listed((name.rsplit("/", 1)[-1] for name in own), _NAMED)
-    mine = f"job{'s' if len(own) > 1 else ''} {known}" if own else ""
+    jobs = [name.rsplit("/", 1)[-1] for name in own if _RESOURCES not in name]
+    resources = [name.rsplit("/", 1)[-1] for name in own if _RESOURCES in name]
+    mine = f"job{'s' if len(jobs) > 1 else ''} {listed(jobs, _NAMED)}" if jobs else ""
+    if resources:
+        reserved = f"persistent resource {listed(resources, _NAMED)}"
+        mine = " and ".join(filter(None, (mine, reserved)))
     others = "jobs of other projects" if len(own) < len(uids) else ""
     return " and ".join(filter(None, (mine, others)))
 
 
-def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeStatus, ...]:
-    """Return every node that the engine names, by name. `causes`: why one is in its condition."""
+def node_statuses(
+    snapshot: Snapshot, causes: Mapping[str, str], jobs: Iterable[Entry]
+) -> tuple[NodeStatus, ...]:
+    """Return every node that the engine names, by name. `causes`: why one is in its condition. `jobs`: those
+    whose replicas are shown."""
     replicas: dict[str, list[str]] = {}
-    for entry in snapshot.entries.values():
+    for entry in jobs:
         for replica, node in entry.state.places:
             replicas.setdefault(node, []).append(f"{entry.gang.name} {replica}")
     statuses: list[NodeStatus] = []

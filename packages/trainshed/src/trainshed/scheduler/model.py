@@ -2,13 +2,20 @@
 of that job which a decision is."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.capacity import EACH, MachineWanted, Node, NodeCondition, QuotaKey
+from trainshed.core.capacity import (
+    EACH,
+    MachineWanted,
+    Node,
+    NodeCondition,
+    QuotaKey,
+    accelerator_counts,
+)
 from trainshed.core.catalog import quotas
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.job import Disk, Machine, Strategy
@@ -22,6 +29,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.reservations import Hold, PersistentResource, kind_of
 from trainshed.core.units import Bytes, Nanos
 
 
@@ -169,7 +177,11 @@ def gang(job: Job, policy: Policy) -> Gang:
     """
     spec, strategy = job.spec, job.spec.scheduling.strategy
     pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
-    replicas, quota = _contents(strategy, pools, job.memory_factor, policy)
+    if spec.persistent_resource is not None:
+        # The resource is charged for its machines.
+        replicas, quota = _slots(pools), ()
+    else:
+        replicas, quota = _contents(strategy, pools, job.memory_factor, policy)
     return Gang(
         uid=job.uid,
         name=str(job.name),
@@ -204,6 +216,81 @@ def _contents(
         )
         replicas += [(ReplicaId(position, index), demand) for index in range(count)]
     return tuple(replicas), quotas.usage_of(strategy, [pool[1:] for pool in pools])
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots(pools: tuple[tuple[int, Machine, Disk, int], ...]) -> Replicas:
+    """Return the replicas of a job on a persistent resource: each takes one machine of its kind."""
+    return tuple(
+        (ReplicaId(position, index), Demand(accelerators=1, machine=MachineWanted(None, kind)))
+        for position, machine, _, count in pools
+        for kind in (kind_of(machine),)
+        for index in range(count)
+    )
+
+
+def slot_nodes(
+    resource: PersistentResource | None, is_fit: Callable[[str], bool]
+) -> tuple[NodeCapacity, ...]:
+    """Return the machines of a persistent resource as nodes, for the jobs that name it. While machines are
+    missing, one more node stands for them, so that jobs wait for them. Without a resource no job fits."""
+    if resource is None or resource.error is not None:
+        return (NodeCapacity("", 0, 0),)
+    is_open = not (resource.is_rebooting or resource.is_evicted or resource.deleted_by)
+    by_node: dict[str, dict[str, int]] = {}
+    for (kind, node), count in resource.slots().items():
+        by_node.setdefault(node, {})[kind] = count
+    nodes = [
+        NodeCapacity(
+            node,
+            0,
+            0,
+            accelerator_counts(kinds),
+            condition=NodeCondition.READY if is_open and is_fit(node) else NodeCondition.GONE,
+        )
+        for node, kinds in by_node.items()
+    ]
+    if resource.slots().total() < sum(pool.limit for pool in resource.pools):
+        missing = f"it is {resource.state}"
+        nodes.append(NodeCapacity("", 0, 0, unreached=missing, condition=NodeCondition.GONE))
+    return tuple(nodes)
+
+
+def hold_state(
+    resource: PersistentResource, hold: Hold, policy: Policy, keeps: Callable[[str], bool]
+) -> GangState:
+    """Return a hold as the scheduler sees it. `keeps`: whether its machines on a node stay there."""
+    pools: dict[int, int] = {}
+    replicas: list[tuple[ReplicaId, Demand]] = []
+    for replica in hold.replicas:
+        pools[replica.pool] = pools.get(replica.pool, 0) + 1
+        machine = resource.pool(replica).machine
+        devices = machine.accelerators
+        demand = Demand(
+            machine.vcpus,
+            _memory(machine, 1.0, policy),
+            devices.count if devices else 0,
+            MachineWanted(machine.type, devices.type if devices else None),
+        )
+        replicas.append((replica, demand))
+    wanted = [(resource.pools[at].machine, resource.pools[at].disk, n) for at, n in pools.items()]
+    gang = Gang(
+        uid=hold.uid,
+        name=str(resource.name),
+        project_id=resource.name.project_id,
+        region=resource.name.location,
+        priority=0,
+        created=hold.created,
+        replicas=tuple(replicas),
+        person=resource.person,
+        quota=quotas.usage_of(Strategy.STANDARD, wanted),
+    )
+    places = tuple((replica, node) for replica, node in hold.places if keeps(node))
+    there = {replica for replica, _ in places}
+    lost = tuple((r, dict(hold.places).get(r)) for r in hold.replicas if r not in there)
+    if not hold.places:
+        return GangState(gang, waiting_since=hold.created)
+    return GangState(gang, places, lost, waiting_since=hold.created, leaving=resource.is_evicted)
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:

@@ -91,6 +91,7 @@ class App:
             notify=tuple(table.name for table in settings.notify),
             data=str(settings.data),
             retention_jobs=settings.retention_jobs,
+            queue=settings.engine.title() if settings.is_handed_down else "",
         )
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
 
@@ -220,6 +221,7 @@ class App:
             meters=self.meters,
             outbox=self.outbox,
             prices=prices,
+            resources=store.persistent_resources,
         )
         self.services = Services(
             intake=store.intake,
@@ -255,6 +257,7 @@ class App:
             exports=self.exports,
             outlook=self.advisor.outlook,
             capacity=self.controller,
+            reservations=self.controller.reservations,
             settings=api_settings,
             outbox=store.notifications if settings.notify else None,
             closing=stopping,

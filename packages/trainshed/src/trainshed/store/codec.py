@@ -22,6 +22,7 @@ from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, Timel
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, Collection, JobName
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion, Pipeline
+from trainshed.core.reservations import PersistentResource
 from trainshed.core.study.records import Measurement, Study, Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.usage import MachineTime, Use
@@ -98,6 +99,7 @@ EVALUATION = Codec("model_evaluations", "record", ModelEvaluation)
 CURVE_FILE = Codec("curve_files", "record", FileProgress)
 CURVE_SERIES = Codec("curve_series", "record", CurveSeries)
 DATASET = Codec("datasets", "record", Dataset)
+PERSISTENT_RESOURCE = Codec("persistent_resources", "record", PersistentResource)
 
 
 def encode_job(job: Work) -> bytes:

@@ -22,6 +22,8 @@ class OperationKind(enum.StrEnum):
     CREATE = "create"
     #: A resource was changed, which is the response; done when the request is answered.
     UPDATE = "update"
+    #: A persistent resource restarts, which is the response.
+    REBOOT = "reboot"
     #: Files were added to a dataset; done when the request is answered.
     IMPORT = "import"
     #: Files of a dataset or of a model are written, beside requests.

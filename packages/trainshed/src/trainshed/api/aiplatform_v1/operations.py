@@ -22,11 +22,13 @@ from trainshed.core.datasets.records import DatasetName
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import ModelName, StudyName
+from trainshed.core.reservations import PersistentResourceName
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.longrunning.Operations"
+_RESOURCES: Final = "/persistentResources/"
 _LONGEST_WAIT: Final = 600.0
 _USUAL_WAIT: Final = 30.0
 """Seconds that a WaitOperation waits: at most, and if it names no time."""
@@ -91,8 +93,8 @@ HANDLERS: Final[Handlers] = {
 
 
 def finished(record: Operation) -> Message:
-    """Return the message of an operation that was done when it was stored (DELETE, CREATE, UPDATE, IMPORT)
-    or of an EXPORT that succeeded. Reads nothing from the store."""
+    """Return the message of an operation that succeeded, except those of studies. Reads nothing from the
+    store."""
     view = _begun(record)
     answer = pool.message("google.protobuf.Empty")
     if record.kind is not OperationKind.DELETE:
@@ -109,11 +111,11 @@ async def operation_view(services: Services, record: Operation) -> Message:
         case OperationKind.CHECK_STOPPING:
             name = "CheckTrialEarlyStoppingStateResponse"
             answer = message(name, should_stop=record.should_stop)
-        case OperationKind.EXPORT if not is_done:
+        case _ if not is_done:
             answer = None
         case _:
             return finished(record)
-    view = _begun(record)
+    view = _begun(record, services)
     if is_done:
         view.response.Pack(answer)
     return view
@@ -138,14 +140,19 @@ async def export(
     return _begun(record)
 
 
-def _begun(record: Operation) -> Any:
-    """Return an operation's message without its response."""
+def _begun(record: Operation, services: Services | None = None) -> Any:
+    """Return an operation's message without its response; of one that waits for machines, with the reason."""
     view: Any = pool.message(
         "google.longrunning.Operation", name=record.name, done=record.state.is_final
     )
     metadata = _metadata(record)
     set_micros(metadata.generic_metadata.create_time, record.created)
     set_micros(metadata.generic_metadata.update_time, record.updated)
+    if services is not None and _RESOURCES in record.target and not record.state.is_final:
+        resource = services.reservations.find(PersistentResourceName.parse(record.target))
+        waiting = services.reservations.why(resource) if resource is not None else None
+        if waiting is not None and record.kind is not OperationKind.DELETE:
+            metadata.progress_message = waiting.message
     view.metadata.Pack(metadata)
     if record.error is not None:
         view.error.code = record.error.code
@@ -157,7 +164,7 @@ def _metadata(record: Operation) -> Any:
     match record.kind:
         case OperationKind.DELETE:
             return message("DeleteOperationMetadata")
-        case OperationKind.CREATE | OperationKind.UPDATE:
+        case OperationKind.CREATE | OperationKind.UPDATE | OperationKind.REBOOT:
             # Named after the method, which is in the name of an answer of its own (`UploadModelResponse`), or
             # is the verb and a resource.
             verb, answer = record.kind.value.title(), record.response_type.rpartition(".")[2]

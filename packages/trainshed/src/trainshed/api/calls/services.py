@@ -1,7 +1,7 @@
 """What handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, BinaryIO, Protocol
 
@@ -17,9 +17,10 @@ from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.curves import CurveWriter
 from trainshed.core.errors import Violation
-from trainshed.core.job import JobSpec
+from trainshed.core.job import JobError, JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, ReplicaId
+from trainshed.core.reservations import Occupation, PersistentResource, PersistentResourceName
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
@@ -164,6 +165,46 @@ class CapacityView(Protocol):
         ...
 
 
+class Reserving(Protocol):
+    """The persistent resources of the service."""
+
+    def get(self, name: PersistentResourceName) -> PersistentResource:
+        """Raises NotFound."""
+        ...
+
+    def find(self, name: PersistentResourceName) -> PersistentResource | None: ...
+
+    def of_location(self, project_id: str, location: str) -> tuple[PersistentResource, ...]:
+        """Return the resources of a location, by name."""
+        ...
+
+    def occupation(self, name: PersistentResourceName) -> Occupation: ...
+
+    def why(self, resource: PersistentResource) -> Waiting | None:
+        """Return why machines of a resource are not reserved yet; None = all are."""
+        ...
+
+    def uses(self, until: Nanos) -> Iterable[Use]:
+        """Return what all resources have reserved until a moment."""
+        ...
+
+    async def create(self, resource: PersistentResource, operation: Operation) -> None:
+        """Store a new resource with its running operation, and request its machines. Raises AlreadyExists."""
+        ...
+
+    async def change(
+        self,
+        name: PersistentResourceName,
+        change: Callable[
+            [PersistentResource, Occupation], tuple[PersistentResource | None, JobError | None]
+        ],
+        begun: Operation | None = None,
+    ) -> None:
+        """Replace a resource by what `change`, a pure function, returns for it, with a new running operation.
+        Raises NotFound, and what `change` raises."""
+        ...
+
+
 Spec = Mapping[str, Any]
 """A CustomJobSpec in public JSON."""
 
@@ -231,6 +272,8 @@ class ApiSettings(Struct, frozen=True):
     data: str | None = None
     #: How long a job is kept after its end, as in the settings; None = for ever.
     retention_jobs: str | None = None
+    #: The scheduler that gives jobs their nodes instead of the service, such as Slurm; "" = the service does.
+    queue: str = ""
 
 
 class Services(Struct, frozen=True):
@@ -268,6 +311,7 @@ class Services(Struct, frozen=True):
     #: AdvisorFailed.
     outlook: Callable[[StudySpec, Sequence[Seen], Sequence[str]], Awaitable[Outlook]]
     capacity: CapacityView
+    reservations: Reserving
     links: Links
     tickets: Tickets
     shells: Terminals

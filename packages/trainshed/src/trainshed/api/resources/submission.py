@@ -33,6 +33,7 @@ from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import targets_of
 from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
 from trainshed.core.pipelines import Pipeline
+from trainshed.core.reservations import fault_of_job, resource_of
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.worker_pool import named_directories, not_mounted, without_gpus
 from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
@@ -118,6 +119,7 @@ def new_job(
     """Return the record of a new job, as `store_works` takes it; nothing is stored."""
     now = services.now()
     kept, labels, title, spec = kept_json(public), draft.labels, draft.display_name, draft.spec
+    _check_resource(services, name, spec, parent)
     if isinstance(spec, JobSpec):
         spec = _here(services, title, spec)
         return Job(uid, name, title, kept, now, now, labels, parent=parent, spec=spec)
@@ -127,6 +129,21 @@ def new_job(
     return TuningJob(
         uid, name, title, kept, now, now, labels, parent=parent, spec=spec, next_trial=first
     )
+
+
+def _check_resource(
+    services: Services, name: JobName, spec: JobSpec | TuningSpec, parent: Parent | None
+) -> None:
+    """Raise InvalidRequest if a job can never run on the persistent resource that it names."""
+    program = spec if isinstance(spec, JobSpec) else spec.trial
+    resource = resource_of(name, program)
+    if resource is None:
+        return
+    fault = fault_of_job(services.reservations.find(resource), str(resource), program)
+    if fault is not None:
+        field = "job_spec" if isinstance(spec, JobSpec) else "trial_job_spec"
+        path = "training_pipeline.training_task_inputs" if parent is not None else field
+        raise InvalidRequest((Violation(f"{path}.persistent_resource_id", fault),))
 
 
 def kept_json(public: Mapping[str, Any], without: Container[str] = _NOT_KEPT) -> str:

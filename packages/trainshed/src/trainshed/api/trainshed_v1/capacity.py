@@ -287,6 +287,9 @@ async def _used(
             usages = await call.services.logs.usage(job.uid, job.attempt)
             held = tuple(measured(use, usages) for use in held)
         running += (use.within(since, until) for use in held)
+    for use in call.services.reservations.uses(until):
+        if project in (None, use.project_id):
+            running.append(use.within(since, until))
     return (*ended, *running)
 
 

@@ -269,6 +269,8 @@ def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None
     """Give this attempt up for the next one, which begins when nothing of this one lives."""
     rule = verdict.rule
     growth = min(transition.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
+    if transition.job.spec.persistent_resource is not None:
+        growth = 1.0  # Its machines are reserved with the memory that they have.
     # With more memory it may not fit where it is: the scheduler has to place it again.
     grows = growth > transition.job.memory_factor
     keeps_room = not rule.gives_room and not verdict.back_off and not grows

@@ -46,7 +46,6 @@ WITHOUT_EFFECT = {
     "reservedIpRanges": "the job runs in the network of its host",
     "pscInterfaceConfig": "the job runs in the network of its host",
     "models": "only jobs of the public service's own make use of it",
-    "persistentResourceId": "the job gets its machines as any other, none are kept for it",
     "protectedArtifactLocationId": "there are no protected artifacts",
 }
 """Fields of the job's spec that are not served, and what happens instead."""
@@ -98,6 +97,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
             *worker_pool.pool_warnings(pools),
             *syntax.cluster_size_warnings(job_json, replicas),
         ),
+        persistent_resource=spec.text("persistentResourceId") or None,
     )
     if pools and spec.is_set("tensorboard") and not read.log_directory:
         return with_warnings(

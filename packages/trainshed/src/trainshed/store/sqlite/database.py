@@ -30,6 +30,7 @@ from trainshed.store.sqlite.presence import (
     require_present,
 )
 from trainshed.store.sqlite.reader import Reader
+from trainshed.store.sqlite.reservations import PersistentResources
 from trainshed.store.sqlite.resources import Access, Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import Studies
@@ -68,6 +69,7 @@ class Store:
         self.evaluations = Evaluations(writer, snapshots)
         self.curves = Curves(writer, snapshots)
         self.datasets = Datasets(writer, snapshots)
+        self.persistent_resources = PersistentResources(writer, snapshots)
         self.secrets = Secrets(writer, snapshots)
         self.access = Access(writer, snapshots)
         self.notifications = Notifications(writer, snapshots)

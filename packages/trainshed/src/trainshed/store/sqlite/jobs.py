@@ -24,6 +24,7 @@ from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
+from trainshed.core.usage import Use
 from trainshed.core.works import Work
 from trainshed.store.audit import RecordedCall, concerns
 from trainshed.store.codec import (
@@ -424,7 +425,6 @@ class Ledger(Port):
             measurement_parameters(StudyUid(job.uid), number, measurement)
             for number, measurement in commit.measurements
         ]
-        uses = [use_parameters(use) for use in commit.uses]
         stores = [storing(made) for made in commit.made]
         if commit.model is not None:
             stores.append(registering(commit.model))
@@ -444,9 +444,7 @@ class Ledger(Port):
                 )
             append_timeline(connection, job.uid, commit.timeline)
             put_notifications(connection, commit.notifications)
-            for use in uses:
-                connection.execute(_SQL["put_use"], use)
-                connection.execute(_SQL["forget_use"], {"before": use["ended"] - _USES_KEPT})
+            put_uses(connection, commit.uses)
             put_trials(connection, trials)
             put_measurements(connection, measurements)
             try:
@@ -471,3 +469,10 @@ def _intent(row: Sequence[Any]) -> Intent:
     codec = {"cancel": CANCEL, "drill": DRILL}.get(kind)
     events = readable([encoded], codec.decode) if codec is not None else iter(())
     return Intent(seq, next(events, None))
+
+
+def put_uses(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
+    """Store what was used, and delete what is older than it is kept."""
+    for use in uses:
+        connection.execute(_SQL["put_use"], use_parameters(use))
+        connection.execute(_SQL["forget_use"], {"before": use.ended - _USES_KEPT})

@@ -20,5 +20,8 @@ UPDATE operations SET study_uid = 0 WHERE name = :name;
 -- name: delete_operation
 DELETE FROM operations WHERE name = :name AND is_running = 0;
 
+-- name: operation
+SELECT record FROM operations WHERE name = :name;
+
 -- name: is_there
 SELECT 1 FROM operations WHERE name = :name;

@@ -1,0 +1,316 @@
+"""`aiplatform` v1 PersistentResourceService: machines reserved for jobs (spec/queue#reservations)."""
+
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.message import Message
+from msgspec.structs import replace
+
+from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.kinds import listed
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.views import V1
+from trainshed.api.calls.call import Call, Handlers, actor_of, read_update_mask
+from trainshed.api.calls.paging import Listing
+from trainshed.api.calls.services import Reserving, Services
+from trainshed.api.resources.submission import kept_json
+from trainshed.core.errors import FailedPrecondition
+from trainshed.core.job import JobError
+from trainshed.core.lifecycle.records import person_of
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import Api
+from trainshed.core.requests import Faults, Section
+from trainshed.core.reservations import (
+    RESOURCE_ID,
+    Occupation,
+    PersistentResource,
+    PersistentResourceName,
+    ReservationState,
+    ResourcePool,
+    first_hold,
+    public,
+    resized,
+)
+from trainshed.core.specs import worker_pool
+from trainshed.core.specs.syntax import check_texts, read_labels, service_account_fault
+from trainshed.core.specs.vertex import read_machine
+from trainshed.store.records import Operation, OperationKind
+from trainshed.wire import json as wire_json
+
+_SERVICE: Final = f"{V1}.PersistentResourceService"
+_RESOURCE: Final = f"{V1}.PersistentResource"
+_MAX_POOLS: Final = 10
+_UPDATABLE: Final = ("display_name", "labels", "resource_pools")
+_IN_POOLS: Final = (
+    "resource_pools.replica_count",
+    "resource_pools.autoscaling_spec",
+    "resource_pools.autoscaling_spec.min_replica_count",
+    "resource_pools.autoscaling_spec.max_replica_count",
+)
+_HOST_NETWORK: Final = "Jobs run in the network of their host; leave it out."
+_UNSERVED: Final = {
+    "network": _HOST_NETWORK,
+    "reservedIpRanges": _HOST_NETWORK,
+    "pscInterfaceConfig": _HOST_NETWORK,
+    "encryptionSpec": "Customer-managed keys are not supported; leave it out.",
+}
+_RAY: Final = (
+    "Ray clusters are not served. Leave it out, and start Ray in a custom job with `ray start`: its replicas "
+    "find each other by CLUSTER_SPEC."
+)
+
+
+async def create(call: Call, request: Any) -> Message:
+    """Request the machines of a new resource. The operation finishes when they are reserved, or when they can
+    never be."""
+    parent, services = known_location(request.parent), call.services
+    sent = wire_json.to_public(request.persistent_resource)
+    resource_id = request.persistent_resource_id or f"resource-{services.new_uid()}"
+    pools = _read_new(sent, resource_id)
+    if services.settings.queue:
+        raise FailedPrecondition(
+            f"Persistent resources are not available: {services.settings.queue} decides who gets the nodes "
+            "of this service. Create a reservation there."
+        )
+    name = PersistentResourceName(parent.project_id, parent.location, resource_id)
+    now, operation = services.now(), _operation(services, OperationKind.CREATE, name)
+    record = PersistentResource(
+        name=name,
+        public_json=kept_json(sent),
+        created=now,
+        updated=now,
+        pools=pools,
+        holds=(first_hold(services.new_uid(), pools, now),),
+        display_name=request.persistent_resource.display_name,
+        labels=tuple(sent.get("labels", {}).items()),
+        person=person_of(await actor_of(services.reader, call.principal)),
+        operation=operation.name,
+    )
+    await _of(services).create(record, operation)
+    return await _answer(services, operation)
+
+
+async def get(call: Call, request: Any) -> Message:
+    resources = _of(call.services)
+    return _view(resources, resources.get(PersistentResourceName.parse(request.name)))
+
+
+async def list_(call: Call, request: Any) -> Message:
+    parent, resources = known_location(request.parent), _of(call.services)
+    records = resources.of_location(parent.project_id, parent.location)
+    page, token = await _LISTING.page_of(records, request, str(parent))
+    return listed("List", "PersistentResources", map(partial(_view, resources), page), token)
+
+
+async def update(call: Call, request: Any) -> Message:
+    """Change the names, the labels or the numbers of machines. The operation finishes when further machines
+    are reserved."""
+    services, sent = call.services, request.persistent_resource
+    name = PersistentResourceName.parse(sent.name, of="persistent_resource.name")
+    paths = ["resource_pools" if path in _IN_POOLS else path for path in request.update_mask.paths]
+    fields = read_update_mask(paths, _UPDATABLE, sent)
+    body, now = wire_json.to_public(sent), services.now()
+    section = Section(body, "persistent_resource", Faults())
+    check_texts(section, "displayName")
+    labels = read_labels(section)
+    section.faults.refuse()
+
+    def change(
+        current: PersistentResource, occupied: Occupation
+    ) -> tuple[PersistentResource, JobError | None]:
+        _require(current, ReservationState.RUNNING, ReservationState.UPDATING)
+        if "display_name" in fields:
+            current = replace(current, display_name=sent.display_name)
+        if "labels" in fields:
+            current = replace(current, labels=labels)
+        if "resource_pools" in fields:
+            current = _with_pools(current, section, occupied, services, now)
+        return replace(current, updated=now), None
+
+    return await _change(services, OperationKind.UPDATE, name, change)
+
+
+async def reboot(call: Call, request: Any) -> Message:
+    """Start the jobs of a resource again; one in ERROR requests its machines again."""
+    services, now = call.services, call.services.now()
+    name = PersistentResourceName.parse(request.name)
+
+    def change(
+        current: PersistentResource, _: Occupation
+    ) -> tuple[PersistentResource, JobError | None]:
+        _require(current, ReservationState.RUNNING, ReservationState.ERROR)
+        rebooting = current.error is None
+        return replace(current, error=None, is_rebooting=rebooting, updated=now), None
+
+    return await _change(services, OperationKind.REBOOT, name, change)
+
+
+async def delete(call: Call, request: Any) -> Message:
+    """Cancel the jobs of a resource, and release its machines when they have ended."""
+    services, now = call.services, call.services.now()
+    name, email = PersistentResourceName.parse(request.name), call.principal.email
+
+    def change(
+        current: PersistentResource, _: Occupation
+    ) -> tuple[PersistentResource, JobError | None]:
+        if current.deleted_by is not None:
+            raise FailedPrecondition(f"{name} is being deleted already. Wait until that has ended.")
+        return replace(current, deleted_by=email, updated=now), None
+
+    return await _change(services, OperationKind.DELETE, name, change)
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.CreatePersistentResource": create,
+    f"{_SERVICE}.GetPersistentResource": get,
+    f"{_SERVICE}.ListPersistentResources": list_,
+    f"{_SERVICE}.UpdatePersistentResource": update,
+    f"{_SERVICE}.RebootPersistentResource": reboot,
+    f"{_SERVICE}.DeletePersistentResource": delete,
+}
+_LISTING: Final = Listing[PersistentResource](
+    "persistent resources",
+    {
+        "display_name": lambda record: record.display_name,
+        "state": lambda record: record.state.value,
+    },
+    {},
+)
+
+
+async def _change(
+    services: Services, kind: OperationKind, name: PersistentResourceName, change: Any
+) -> Message:
+    operation = _operation(services, kind, name)
+    await _of(services).change(name, change, operation)
+    return await _answer(services, operation)
+
+
+async def _answer(services: Services, operation: Operation) -> Message:
+    """Return an operation as it is by now."""
+    return await operations.operation_view(
+        services, await services.reader.operation(operation.name)
+    )
+
+
+def _operation(services: Services, kind: OperationKind, name: PersistentResourceName) -> Operation:
+    now = services.now()
+    return Operation(
+        name=f"projects/{name.project_id}/locations/{name.location}/operations/{services.new_uid()}",
+        kind=kind,
+        target=str(name),
+        created=now,
+        updated=now,
+        state=OperationState.RUNNING,
+        response_type="" if kind is OperationKind.DELETE else _RESOURCE,
+    )
+
+
+def _of(services: Services) -> Reserving:
+    return services.reservations
+
+
+def _require(resource: PersistentResource, *states: ReservationState) -> None:
+    if resource.state not in states:
+        raise FailedPrecondition(
+            f"{resource.name} is {resource.state}; it must be {' or '.join(states)}. Wait for the end of its "
+            "operation, or delete it."
+        )
+
+
+def _view(resources: Reserving, record: PersistentResource) -> Message:
+    return wire_json.from_public(_RESOURCE, public(record, resources.occupation(record.name)))
+
+
+def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...]:
+    """Return the pools of a new resource in public JSON, and set the ids of those without one. Raises
+    InvalidRequest with all faults."""
+    faults = Faults()
+    section = Section(sent, "persistent_resource", faults)
+    if not RESOURCE_ID.fullmatch(resource_id):
+        faults.add(
+            "persistent_resource_id",
+            f"{resource_id!r} is not an id. Use 1 to 63 lowercase letters, digits and dashes, with a letter "
+            "first and no dash last.",
+        )
+    check_texts(section, "displayName")
+    read_labels(section)
+    for field, advice in _UNSERVED.items():
+        if section.has(field):
+            section.fault(field, advice)
+    runtime = section.section("resourceRuntimeSpec")
+    if runtime.has("raySpec"):
+        runtime.fault("raySpec", _RAY)
+    account = runtime.section("serviceAccountSpec").text("serviceAccount")
+    if account:
+        fault = service_account_fault(account)
+        advice = (
+            "Set serviceAccount in each job instead; only enableCustomServiceAccount is served."
+        )
+        runtime.section("serviceAccountSpec").fault("serviceAccount", fault or advice)
+    sections = list(section.sections("resourcePools"))
+    if not 1 <= len(sections) <= _MAX_POOLS:
+        section.fault("resourcePools", f"A resource has 1 to {_MAX_POOLS} pools.")
+    ids = [pool.text("id") or f"pool-{at}" for at, pool in enumerate(sections)]
+    pools: list[ResourcePool] = []
+    for at, pool in enumerate(sections[:_MAX_POOLS]):
+        if ids[at] in ids[:at]:
+            pool.fault("id", f"{ids[at]!r} is the id of another pool; give each pool its own id.")
+        machine = read_machine(pool.section("machineSpec"), is_reducer=False)
+        disk = worker_pool.read_disk(pool.section("diskSpec"), Api.VERTEX, machine.type)
+        pools.append(_counted(pool, ResourcePool(ids[at], machine, disk, 0)))
+    faults.refuse()
+    for values, pool_id in zip(sent["resourcePools"], ids, strict=True):
+        values["id"] = pool_id
+    return tuple(pools)
+
+
+def _counted(section: Section, pool: ResourcePool) -> ResourcePool:
+    """Return a pool with the numbers of machines of a request."""
+    limit = worker_pool.MAX_REPLICAS
+    count = section.integer("replicaCount")
+    if section.has("autoscalingSpec"):
+        scaling = section.section("autoscalingSpec")
+        least, most = scaling.integer("minReplicaCount"), scaling.integer("maxReplicaCount")
+        if not 1 <= least <= most <= limit:
+            scaling.fault(
+                "maxReplicaCount", f"The limits must be 1 <= minimum <= maximum <= {limit}."
+            )
+        elif count and not least <= count <= most:
+            section.fault("replicaCount", f"It must be from {least} to {most}, or left out.")
+        return replace(pool, count=count or least, least=least, most=most)
+    if not 1 <= count <= limit:
+        section.fault("replicaCount", f"A pool has 1 to {limit} replicas, or an autoscaling_spec.")
+    return replace(pool, count=count, least=0, most=0)
+
+
+def _with_pools(
+    current: PersistentResource, sent: Section, occupied: Occupation, services: Services, now: int
+) -> PersistentResource:
+    """Return the resource with the numbers of machines of a request. Its pools must be the same otherwise."""
+    sections = list(sent.sections("resourcePools"))
+    if [s.text("id") for s in sections] != [pool.id for pool in current.pools]:
+        there = ", ".join(pool.id for pool in current.pools)
+        sent.fault(
+            "resourcePools",
+            f"Give all pools with their ids, in this order: {there}. Only their numbers of machines can "
+            "change; create another resource for other machines.",
+        )
+        sent.faults.refuse()
+    pools: list[ResourcePool] = []
+    for section, pool in zip(sections, current.pools, strict=True):
+        spec = section.section("machineSpec")
+        if section.has("machineSpec") and read_machine(spec, is_reducer=False) != pool.machine:
+            section.fault("machineSpec", "It cannot change; create another resource.")
+        pools.append(_counted(section, pool))
+    sent.faults.refuse()
+    changed = replace(
+        current,
+        pools=tuple(
+            replace(new, count=old.count) for new, old in zip(pools, current.pools, strict=True)
+        ),
+    )
+    try:
+        return resized(changed, [pool.count for pool in pools], occupied, services.new_uid, now)
+    except ValueError as busy:
+        raise FailedPrecondition(f"{current.name} was not changed: {busy}") from None

@@ -1,0 +1,144 @@
+"""Asks the capacity tracker for decisions at the right moments, and reports them as events of their jobs."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from trainshed.controller.budgets import Budgets
+from trainshed.controller.capacity import CapacityTracker
+from trainshed.controller.mailboxes import seconds_until
+from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
+from trainshed.core.usage import HOUR, month_of
+from trainshed.eventloop.background import keep
+from trainshed.scheduler.model import Decision, Policy, event_of_decision
+from trainshed.store.sqlite.reader import Reader
+
+_REMEMBERED: Final = 8
+"""Half-lives for which use counts for the fair share."""
+_STRETCH: Final = 6 * HOUR
+"""Nanoseconds of which what was used is summed up to be remembered."""
+
+log = logging.getLogger(__name__)
+
+
+class ReservationsPort(Protocol):
+    """The persistent resources as `Decisions` knows them."""
+
+    def decided(self, decision: Decision) -> bool:
+        """Store a decision about a hold. Returns False if it is about a job."""
+        ...
+
+    def check(self) -> None:
+        """Handle what follows for resources from changes of their jobs and nodes."""
+        ...
+
+
+class Decisions:
+    """Asks the tracker for decisions at the right moments, and reports them as events of their jobs; reads
+    from the store what it is to know. One per controller, on its event loop."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        now: Callable[[], int],
+        *,
+        stored: Callable[[JobUid], Job | None],
+        report: Callable[[JobUid, Event], None],
+        budgets: Budgets,
+        at_once: int,
+    ) -> None:
+        """`stored`: returns a live job. `report`: takes the event of a job. `at_once`: see
+        `CapacityTracker`."""
+        #: Takes the decisions about holds of persistent resources, and checks resources that changed.
+        self.reservations: ReservationsPort | None = None
+        self.capacity = CapacityTracker(
+            policy, self._decide_at, self._decided_apart, at_once, budgets
+        )
+        self._watching: asyncio.Task[None] | None = None
+        self._remembered = _REMEMBERED * policy.half_life
+        self._now = now
+        self._stored = stored
+        self._report = report
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def read_usage(self, reader: Reader) -> None:
+        """Take in what was used before this start: of this month's budgets, and for the fair share."""
+        now = self._now()
+        month, _ = month_of(now)
+        self.capacity.budgets.load(await reader.machine_time(None, month, now), now)
+        for used, began in await reader.past_use(now - self._remembered, _STRETCH):
+            self.capacity.remember(used, began, min(began + _STRETCH, now))
+
+    async def read_orders(self, reader: Reader) -> None:
+        """Take in what operators have set: which nodes are drained, and the quotas."""
+        self.capacity.set_drains(await reader.drained_nodes())
+        self.capacity.set_quotas(dict(await reader.quotas()))
+        if self.capacity.budgets.limits and self._watching is None and not self._is_closed:
+            watch = partial(self.capacity.budgets.watch, self._now, self._time_passed)
+            self._watching = keep(watch, "looking at budgets")
+
+    def close(self, error: Exception) -> None:
+        """Decide no more. Pre-flights are refused with the error."""
+        self._is_closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+        self.capacity.refuse(error)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def decide(self) -> None:
+        """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
+        if not self._is_closed:
+            if self.reservations is not None:
+                self.reservations.check()
+            for uid, event in self.decided():
+                self._report(uid, event)
+
+    def _decided_apart(self, decisions: Sequence[Decision]) -> None:
+        """Report decisions that took a while, and see what has changed meanwhile."""
+        if not self._is_closed:
+            for uid, event in self._events(decisions):
+                self._report(uid, event)
+            self.decide()
+
+    def decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
+        """Return new decisions as events of the jobs that they are about; nothing if the scheduler fails.
+        `current`: a job that is about to be stored."""
+        try:
+            return list(self._events(self.capacity.decide(self._now()), current))
+        except Exception:
+            # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
+            # plan fails over another job.
+            log.exception("the scheduler failed; it is asked again at the next change")
+            return []
+
+    def _events(
+        self, decisions: Sequence[Decision], current: Job | None = None
+    ) -> Iterator[tuple[JobUid, Event]]:
+        for decision in decisions:
+            if self.reservations is not None and self.reservations.decided(decision):
+                continue
+            is_current = current is not None and current.uid == decision.uid
+            job = current if is_current else self._stored(decision.uid)
+            if (event := event_of_decision(decision, job)) is not None:
+                yield decision.uid, event
+
+    def _decide_at(self, at: Nanos) -> None:
+        """Set the timer for `at` (ns), when the passing of time alone may let a job start."""
+        delay, loop = seconds_until(at, self._now()), asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + delay:
+                return  # Another snapshot has an earlier moment; then all are planned.
+            self._timer.cancel()
+        self._timer = loop.call_later(delay, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        self.capacity.time_passed()
+        self.decide()

@@ -1,0 +1,266 @@
+"""Creates, changes and deletes persistent resources, stores what the scheduler decides about their holds, and
+finishes their operations (spec/queue#reservations).
+
+A decision counts from the moment it is made, and a resource offers its machines to jobs once that is stored.
+Changes are stored one after the other. After a restart everything follows from the stored resources.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from trainshed.controller.capacity import CapacityTracker
+from trainshed.core.capacity import Waiting
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound
+from trainshed.core.failure.messages import CANCELLED
+from trainshed.core.job import JobError
+from trainshed.core.lifecycle.events import Event
+from trainshed.core.names import JobUid
+from trainshed.core.reservations import (
+    Occupation,
+    PersistentResource,
+    PersistentResourceName,
+    common,
+    placed,
+    public,
+    refused,
+    settled,
+)
+from trainshed.core.units import Nanos
+from trainshed.core.usage import Use, reserved
+from trainshed.eventloop.background import Crew, joined, outliving
+from trainshed.scheduler.model import Admit, Decision, Place, Preempt, StockOut
+from trainshed.store.notices import Notices
+from trainshed.store.records import Operation
+from trainshed.store.sqlite.reservations import Ending, PersistentResources
+
+log = logging.getLogger(__name__)
+
+_NO_HOLD: Final = JobUid(0)
+
+Change = Callable[
+    [PersistentResource, Occupation], tuple[PersistentResource | None, JobError | None]
+]
+"""Returns a resource as it is to be (None = deleted), and the error with which its operation ends."""
+
+
+class Reservations:
+    """The persistent resources of a service; one per controller, on its event loop."""
+
+    def __init__(
+        self,
+        table: PersistentResources,
+        capacity: CapacityTracker,
+        notices: Notices,
+        *,
+        now: Callable[[], Nanos],
+        new_uid: Callable[[], JobUid],
+        decide: Callable[[], None],
+        report: Callable[[JobUid, Event], None],
+        cancel: Callable[[JobUid, str], Awaitable[None]],
+    ) -> None:
+        """`decide`: has the scheduler plan. `report`: takes the event of a job. `cancel`: cancels a job on
+        behalf of a person."""
+        self._table = table
+        self._capacity = capacity
+        self._pools = capacity.reserved
+        self._notices = notices
+        self._now = now
+        self._new_uid = new_uid
+        self._decide = decide
+        self._report = report
+        self._cancel = cancel
+        self._lock = asyncio.Lock()
+        self._crew = Crew()
+        #: Jobs that are being cancelled because their resource is deleted.
+        self._cancelled: set[JobUid] = set()
+
+    async def load(self) -> None:
+        """Read the stored resources. Their jobs are put into the tracker afterwards."""
+        for resource in await self._table.all():
+            self._capacity.set_resource(resource.name, resource)
+            self._pools.unchecked.add(resource.name)
+
+    async def close(self) -> None:
+        await self._crew.close()
+
+    # --- questions ---
+
+    def get(self, name: PersistentResourceName) -> PersistentResource:
+        """Raises NotFound."""
+        if (resource := self._pools.resources.get(name)) is None:
+            raise NotFound(f"{name} does not exist; check its name and its location")
+        return resource
+
+    def find(self, name: PersistentResourceName) -> PersistentResource | None:
+        return self._pools.resources.get(name)
+
+    def of_location(self, project_id: str, location: str) -> tuple[PersistentResource, ...]:
+        """Return the resources of a location, by name."""
+        place = (project_id, location)
+        of_place = (
+            resource
+            for name, resource in self._pools.resources.items()
+            if (name.project_id, name.location) == place
+        )
+        return tuple(sorted(of_place, key=lambda resource: resource.name))
+
+    def occupation(self, name: PersistentResourceName) -> Occupation:
+        return self._pools.occupation(name)
+
+    def why(self, resource: PersistentResource) -> Waiting | None:
+        """Return why machines of a resource are not reserved yet; None = all are."""
+        for hold in resource.holds:
+            if waiting := self._capacity.why(hold.uid, self._now()):
+                return waiting
+        return None
+
+    def uses(self, until: Nanos) -> Iterator[Use]:
+        """Yield what all resources have reserved until a moment."""
+        for resource in self._pools.resources.values():
+            yield from reserved(resource, until, self._capacity.nodes)
+
+    # --- changes by requests ---
+
+    async def create(self, resource: PersistentResource, operation: Operation) -> None:
+        """Store a new resource with its running operation, and request its machines. Raises AlreadyExists."""
+        async with self._lock:
+            if self.find(resource.name) is not None:
+                raise AlreadyExists(f"{resource.name} already exists; choose another id")
+            await self._table.create(resource, operation)
+            self._capacity.set_resource(resource.name, resource)
+        self._decide()
+
+    async def change(
+        self,
+        name: PersistentResourceName,
+        change: Change,
+        begun: Operation | None = None,
+        decided: JobUid = _NO_HOLD,
+    ) -> None:
+        """Replace a resource by what `change`, a pure function, returns for it, with a new running operation.
+        An unfinished operation of the resource fails. `decided`: the hold that the change is about. Raises
+        NotFound, and what `change` raises. When the call raises, nothing was changed."""
+        async with self._lock:
+            before = self.get(name)
+            after, error = change(before, self.occupation(name))
+            if begun is not None and after is not None:
+                after = replace(after, operation=begun.name)
+            if after != before:
+                await outliving(joined(self._store(before, after, error, begun, decided)))
+            elif decided:
+                self._pools.pending.discard(decided)
+                self._capacity.set_resource(name, before)
+                return
+        self._decide()
+
+    async def _store(
+        self,
+        before: PersistentResource,
+        after: PersistentResource | None,
+        error: JobError | None,
+        begun: Operation | None,
+        decided: JobUid,
+    ) -> None:
+        name, now, endings = before.name, self._now(), list[Ending]()
+        current = after or before
+        if begun is not None and before.operation:
+            why = JobError(CANCELLED, f"It was replaced by the operation {begun.name}.")
+            endings.append(Ending(before.operation, now, public(before), why))
+        if current.operation and (after is None or after.is_settled):
+            endings.append(Ending(current.operation, now, public(current), error))
+            after = after and replace(after, operation="")
+        uses = tuple(reserved(before, now, self._capacity.nodes, after))
+        # No job gets a machine that is being released, or is not stored yet.
+        self._pools.show(name, after and common(before, after), self._capacity.is_fit)
+        try:
+            await self._table.save(name, after, uses, begun, endings)
+        except BaseException:
+            self._capacity.set_resource(name, before)
+            raise
+        self._pools.pending.discard(decided)
+        self._capacity.set_resource(name, after)
+        self._capacity.given_back(uses)
+        self._pools.unchecked.add(name)
+        for ending in endings:
+            self._notices.publish(JobUid(int(ending.name.rpartition("/")[2])))
+        log.info("persistent resource %s: %s", name, after.state if after else "deleted")
+
+    # --- what follows from jobs and decisions ---
+
+    def decided(self, decision: Decision) -> bool:
+        """See `ReservationsPort`."""
+        if (name := self._pools.hold_of(decision.uid)) is None:
+            return False
+        uid, now = decision.uid, self._now()
+
+        def change(
+            resource: PersistentResource, _: Occupation
+        ) -> tuple[PersistentResource, JobError | None]:
+            match decision:
+                case Admit(_, nodes):
+                    return placed(resource, uid, nodes, now), None
+                case Place(_, replica, node):
+                    return placed(resource, uid, ((replica, node),), now), None
+                case StockOut(_, reason):
+                    return refused(resource, uid, reason, now)
+                case Preempt():
+                    return replace(resource, is_evicted=True, updated=now), None
+
+        self._crew.keep(partial(self._apply, name, uid, change), f"placing {name}")
+        return True
+
+    async def _apply(self, name: PersistentResourceName, uid: JobUid, change: Change) -> None:
+        try:
+            await self.change(name, change, decided=uid)
+        except NotFound:  # It was deleted in the meantime.
+            self._pools.pending.discard(uid)
+
+    def check(self) -> None:
+        """See `ReservationsPort`."""
+        names = tuple(self._pools.unchecked)
+        self._pools.unchecked.clear()
+        for name in names:
+            resource = self.find(name)
+            if resource is None:
+                continue
+            self._capacity.set_resource(name, resource)
+            if resource.deleted_by is not None:
+                self._cancel_jobs(name, resource.deleted_by)
+            if resource.is_rebooting or resource.is_evicted:
+                what = "is rebooting" if resource.is_rebooting else "gave its machines back"
+                for uid, event in self._capacity.evict(name, f"{name} {what}"):
+                    self._report(uid, event)
+            if self._settled(resource, self.occupation(name)) != resource:
+                self._crew.keep(partial(self._settle, name), f"settling {name}")
+
+    def _settled(
+        self, resource: PersistentResource, occupied: Occupation
+    ) -> PersistentResource | None:
+        return settled(resource, occupied, self._new_uid, self._now())
+
+    async def _settle(self, name: PersistentResourceName) -> None:
+        def change(
+            resource: PersistentResource, occupied: Occupation
+        ) -> tuple[PersistentResource | None, None]:
+            return self._settled(resource, occupied), None
+
+        with contextlib.suppress(NotFound):
+            await self.change(name, change)
+
+    def _cancel_jobs(self, name: PersistentResourceName, email: str) -> None:
+        for uid in self._pools.jobs(name):
+            if uid not in self._cancelled:
+                self._cancelled.add(uid)
+                self._crew.begin(self._cancel_job(uid, email), f"cancelling job {uid}")
+
+    async def _cancel_job(self, uid: JobUid, email: str) -> None:
+        try:
+            await self._cancel(uid, email)
+        except (NotFound, FailedPrecondition):
+            self._cancelled.discard(uid)  # It is not stored yet, or it is over.

@@ -1,0 +1,190 @@
+"""Persistent resources as the scheduler sees them.
+
+The jobs of each resource are in a snapshot of their own, whose nodes are the machines of the resource. So all
+rules of the queue apply among them, and no other job is placed there.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from trainshed.core.capacity import Waiting, WaitReason
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.core.pipelines import Pipeline
+from trainshed.core.reservations import (
+    Occupation,
+    PersistentResource,
+    PersistentResourceName,
+    ReservationState,
+    resource_of,
+)
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.units import Nanos
+from trainshed.core.works import Work
+from trainshed.scheduler import explaining
+from trainshed.scheduler.model import Policy, slot_nodes
+from trainshed.scheduler.snapshot import Snapshot
+
+
+class ReservedPools:
+    """The resources and their snapshots; one per `CapacityTracker`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = replace(policy, strict=True)
+        self.resources: dict[PersistentResourceName, PersistentResource] = {}
+        #: Holds about which a decision is being stored.
+        self.pending: set[JobUid] = set()
+        #: Resources whose jobs or machines changed since they were checked.
+        self.unchecked: set[PersistentResourceName] = set()
+        self._unplanned: set[PersistentResourceName] = set()
+        self._snapshots: dict[PersistentResourceName, Snapshot] = {}
+        self._homes: dict[JobUid, PersistentResourceName] = {}
+        self._holds: dict[JobUid, PersistentResourceName] = {}
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        return iter(self._snapshots.values())
+
+    def adopt(self, job: Job) -> Snapshot | None:
+        """Return the snapshot of a job that names a resource; None = it names none."""
+        name = resource_of(job.name, job.spec)
+        if name is None:
+            return None
+        self._homes[job.uid] = name
+        self._unplanned.add(name)
+        self.unchecked.add(name)
+        if name not in self._snapshots:
+            self._snapshots[name] = Snapshot(self._policy)
+            self._snapshots[name].set_nodes(slot_nodes(self.resources.get(name), lambda _: True))
+        return self._snapshots[name]
+
+    def snapshot_of(self, uid: JobUid) -> Snapshot | None:
+        name = self._homes.get(uid)
+        return None if name is None else self._snapshots.get(name)
+
+    def forget(self, uid: JobUid) -> None:
+        """Forget a job that is over."""
+        name = self._homes.pop(uid, None)
+        if name is not None:
+            self._unplanned.add(name)
+            self.unchecked.add(name)
+            snapshot = self._snapshots[name]
+            snapshot.remove(uid)
+            if not snapshot.entries and name not in self.resources:
+                del self._snapshots[name]
+
+    def hold_of(self, uid: JobUid) -> PersistentResourceName | None:
+        """Return the resource whose hold this is; None = it is none."""
+        return self._holds.get(uid)
+
+    def set(
+        self,
+        name: PersistentResourceName,
+        resource: PersistentResource | None,
+        is_fit: Callable[[str], bool],
+    ) -> None:
+        """Set a resource; None = it does not exist any more."""
+        before = self.resources.pop(name, None)
+        for hold in before.holds if before is not None else ():
+            self._holds.pop(hold.uid, None)
+        if resource is not None:
+            self.resources[name] = resource
+            self._holds.update((hold.uid, name) for hold in resource.holds)
+        self.show(name, resource, is_fit)
+
+    def show(
+        self,
+        name: PersistentResourceName,
+        resource: PersistentResource | None,
+        is_fit: Callable[[str], bool],
+    ) -> None:
+        """Offer the machines of a resource to its jobs."""
+        if name not in self._snapshots and resource is not None:
+            self._snapshots[name] = Snapshot(self._policy)
+        if name in self._snapshots:
+            self._snapshots[name].set_nodes(slot_nodes(resource, is_fit))
+            self._unplanned.add(name)
+            if resource is None and not self._snapshots[name].entries:
+                del self._snapshots[name]
+
+    def uses_node(self, name: PersistentResourceName, node: str) -> bool:
+        """Whether a job of the resource has a place on a node."""
+        snapshot = self._snapshots.get(name)
+        there = snapshot.nodes.get(node) if snapshot is not None else None
+        return there is not None and bool(there.holders)
+
+    def plan_all(self) -> None:
+        """Have all resources planned with the next decision."""
+        self._unplanned.update(self._snapshots)
+
+    def take_unplanned(self) -> Iterator[tuple[PersistentResourceName, Snapshot]]:
+        """Yield the snapshots that changed and in which a job waits."""
+        names, self._unplanned = self._unplanned, set()
+        for name in sorted(names):
+            snapshot = self._snapshots.get(name)
+            if snapshot is not None and (snapshot.queue or snapshot.unplaced):
+                yield name, snapshot
+
+    def occupation(self, name: PersistentResourceName) -> Occupation:
+        used: Counter[tuple[str, str]] = Counter()
+        waiting: Counter[str] = Counter()
+        snapshot = self._snapshots.get(name)
+        entries = snapshot.entries.values() if snapshot is not None else ()
+        for entry in entries:
+            for node, kinds in entry.held.items():
+                used.update((kind.accelerator or "", node) for kind in kinds)
+            if entry.waits:
+                waiting.update(kind.accelerator or "" for kind in entry.kinds)
+        return Occupation(used, waiting, bool(entries))
+
+    def jobs(self, name: PersistentResourceName) -> tuple[JobUid, ...]:
+        snapshot = self._snapshots.get(name)
+        return tuple(snapshot.entries) if snapshot is not None else ()
+
+    def count_waiting(self, project_id: str, person: str) -> int:
+        """Return how many jobs of a project, and of a person in it ("" = of all), wait for machines of a
+        resource."""
+        return sum(
+            entry.waits
+            and entry.gang.project_id == project_id
+            and person in ("", entry.gang.person)
+            for snapshot in self
+            for entry in snapshot.entries.values()
+        )
+
+    def why(
+        self, uid: JobUid, now: Nanos, hold: Callable[[JobUid], Waiting | None]
+    ) -> Waiting | None:
+        """Return why a job of a resource waits; None if it does not. `hold`: returns why a hold waits."""
+        name, snapshot = self._homes.get(uid), self.snapshot_of(uid)
+        if name is None or snapshot is None:
+            return None
+        waiting = explaining.why(snapshot, uid, now)
+        if waiting is None:
+            return None
+        what = f"persistent resource {name.resource_id}"
+        resource = self.resources.get(name)
+        if resource is None:
+            return replace(waiting, message=f"{what} does not exist", hint=None)
+        if waiting.reason is not WaitReason.NO_NODE:
+            return replace(waiting, message=f"on {what}: {waiting.message}")
+        causes = (hold(waits.uid) for waits in resource.holds if not waits.places)
+        cause = next((f": {why.message}" for why in causes if why is not None), "")
+        state = resource.state
+        if state is ReservationState.RUNNING:
+            return replace(waiting, message=f"machines of {what} are out of use", hint=None)
+        return replace(waiting, message=f"{what} is {state}{cause}", hint=None)
+
+    def require(self, work: Work) -> str | None:
+        """Return why a new work cannot run on the resource that it names; None = it can."""
+        if isinstance(work, Pipeline):
+            return None
+        spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
+        name = resource_of(work.name, spec)
+        if name is None:
+            return None
+        resource = self.resources.get(name)
+        if resource is None or resource.deleted_by is not None:
+            return f"{name} was deleted. Submit the job without it, or create it again."
+        return None

@@ -1,0 +1,383 @@
+"""Persistent resources: machines that are reserved for the jobs of their project that name them
+(spec/queue#reservations). Pure.
+
+A resource gets its machines like a job: its holds wait in the scheduler's queue, count against quotas, and
+keep their places until they are released. Jobs that name the resource are placed on its machines only, one
+replica on each machine.
+"""
+
+import enum
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainshed.core.errors import listed
+from trainshed.core.job import Disk, JobError, JobSpec, Machine
+from trainshed.core.names import PLACE, JobName, JobUid, ReplicaId, read_name
+from trainshed.core.units import Nanos
+
+_STOCK_OUT: Final = 8
+"""A google.rpc.Code: RESOURCE_EXHAUSTED."""
+RESOURCE_ID: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class ReservationState(enum.StrEnum):
+    """The public states of a persistent resource."""
+
+    #: It waits for its machines.
+    PROVISIONING = "PROVISIONING"
+    RUNNING = "RUNNING"
+    #: It is being deleted; jobs that run on it are being cancelled.
+    STOPPING = "STOPPING"
+    #: Its machines can never be placed. It reserves nothing.
+    ERROR = "ERROR"
+    #: Jobs that run on it are being stopped, and start again.
+    REBOOTING = "REBOOTING"
+    #: It waits for further machines.
+    UPDATING = "UPDATING"
+
+
+class PersistentResourceName(Struct, frozen=True, order=True):
+    """`projects/P/locations/L/persistentResources/R`."""
+
+    project_id: str
+    location: str
+    resource_id: str
+
+    def __str__(self) -> str:
+        place = f"projects/{self.project_id}/locations/{self.location}"
+        return f"{place}/persistentResources/{self.resource_id}"
+
+    @staticmethod
+    def parse(name: str, *, of: str = "name") -> "PersistentResourceName":
+        """Raises InvalidRequest on the field `of` for a name of another form."""
+        return PersistentResourceName(*read_name(name, f"{PLACE}/persistentResources/RESOURCE", of))
+
+
+def resource_of(name: JobName, spec: JobSpec) -> PersistentResourceName | None:
+    """Return the name of the persistent resource on which a job runs; None = it has its own machines."""
+    if spec.persistent_resource is None:
+        return None
+    return PersistentResourceName(name.project_id, name.location, spec.persistent_resource)
+
+
+class ResourcePool(Struct, frozen=True):
+    """Equal machines of a resource."""
+
+    id: str
+    machine: Machine
+    disk: Disk
+    #: The number of machines to reserve now.
+    count: int
+    #: The limits of automatic scaling. `most` 0: the number is fixed.
+    least: int = 0
+    most: int = 0
+
+    @property
+    def limit(self) -> int:
+        """The largest number of machines that the pool can have."""
+        return max(self.count, self.most)
+
+
+class Hold(Struct, frozen=True):
+    """Machines that are placed together, like the replicas of a job."""
+
+    uid: JobUid
+    #: The position of the pool, and a number in it.
+    replicas: tuple[ReplicaId, ...]
+    #: (machine, node); () = it waits.
+    places: tuple[tuple[ReplicaId, str], ...] = ()
+    #: When it got its places (ns).
+    since: Nanos = 0
+    #: When it was requested (ns).
+    created: Nanos = 0
+
+
+class PersistentResource(Struct, frozen=True):
+    """A persistent resource as it is stored."""
+
+    name: PersistentResourceName
+    #: The resource in public JSON, as the client sent it, with the ids of all pools.
+    public_json: str
+    #: Nanoseconds since the epoch, as are `updated` and `started`.
+    created: Nanos
+    updated: Nanos
+    pools: tuple[ResourcePool, ...]
+    holds: tuple[Hold, ...]
+    display_name: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    #: The address of its creator.
+    person: str = ""
+    #: When it got its first machines; 0 = not yet.
+    started: Nanos = 0
+    error: JobError | None = None
+    is_rebooting: bool = False
+    #: A hard budget is used up: it gives its machines back as soon as no job uses them.
+    is_evicted: bool = False
+    #: The address of the person who deletes it; None = it is not being deleted.
+    deleted_by: str | None = None
+    #: The name of the operation that finishes when the resource is RUNNING, in ERROR, or deleted.
+    operation: str = ""
+
+    @property
+    def state(self) -> ReservationState:
+        if self.deleted_by is not None:
+            return ReservationState.STOPPING
+        if self.error is not None:
+            return ReservationState.ERROR
+        if not self.started:
+            return ReservationState.PROVISIONING
+        if self.is_rebooting:
+            return ReservationState.REBOOTING
+        if any(not hold.places for hold in self.holds):
+            return ReservationState.UPDATING
+        return ReservationState.RUNNING
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its operation is finished."""
+        return self.state in (ReservationState.RUNNING, ReservationState.ERROR)
+
+    def pool(self, replica: ReplicaId) -> ResourcePool:
+        return self.pools[replica.pool]
+
+    def slots(self) -> Counter[tuple[str, str]]:
+        """Return the number of reserved machines by kind (`kind_of`) and node."""
+        return Counter(
+            (kind_of(self.pool(replica).machine), node)
+            for hold in self.holds
+            for replica, node in hold.places
+        )
+
+
+class Occupation(Struct, frozen=True):
+    """The jobs of a resource: how many of its machines they use, by kind and node; how many machines of each
+    kind waiting jobs need; and whether there is any unfinished job."""
+
+    used: Mapping[tuple[str, str], int]
+    waiting: Mapping[str, int]
+    has_jobs: bool
+
+    def of_kind(self, kind: str) -> int:
+        return sum(count for (other, _), count in self.used.items() if other == kind)
+
+
+def kind_of(machine: Machine) -> str:
+    """Return the kind of a machine: `n1-standard-4`, `n1-standard-4 with 2 NVIDIA_TESLA_T4`. A job's replica
+    runs on a machine of its own kind."""
+    devices = machine.accelerators
+    return f"{machine.type} with {devices.count} {devices.type}" if devices else machine.type
+
+
+def kinds_needed(spec: JobSpec) -> Counter[str]:
+    """Return how many machines of each kind a job needs."""
+    needed: Counter[str] = Counter()
+    for pool in spec.pools:
+        needed[kind_of(pool.machine)] += pool.replica_count
+    return needed
+
+
+def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) -> str | None:
+    """Return why a job can never run on the resource of that name; None = it can."""
+    if resource is None:
+        return f"{name} does not exist. Create it first, or leave the field out."
+    if resource.state in (ReservationState.STOPPING, ReservationState.ERROR):
+        return (
+            f"{name} is {resource.state}. Use another persistent resource, or leave the field out."
+        )
+    limits: Counter[str] = Counter()
+    for pool in resource.pools:
+        limits[kind_of(pool.machine)] += pool.limit
+    there = listed(f"{count} x {kind}" for kind, count in limits.items())
+    wrong = [f"{n} x {kind}" for kind, n in kinds_needed(spec).items() if n > limits[kind]]
+    if not wrong:
+        return None
+    return (
+        f"The job needs {listed(wrong)}, and {name} has {there}. Give the worker pools machine types and "
+        "accelerators of its resource pools, and at most as many replicas."
+    )
+
+
+def first_hold(uid: JobUid, pools: Sequence[ResourcePool], now: Nanos) -> Hold:
+    """Return the hold of a new resource."""
+    replicas = (ReplicaId(at, n) for at, pool in enumerate(pools) for n in range(pool.count))
+    return Hold(uid, tuple(replicas), created=now)
+
+
+def placed(
+    resource: PersistentResource, uid: JobUid, places: tuple[tuple[ReplicaId, str], ...], now: Nanos
+) -> PersistentResource:
+    """Return the resource after one of its holds got all its places, or some machines of it got others."""
+    holds: list[Hold] = []
+    for hold in resource.holds:
+        current = {**dict(hold.places), **dict(places)} if hold.uid == uid else {}
+        kept = tuple((r, current[r]) for r in hold.replicas if r in current)
+        moved = replace(hold, places=kept, since=hold.since or now)
+        holds.append(moved if hold.uid == uid else hold)
+    started = resource.started or now
+    return replace(resource, holds=tuple(holds), started=started, updated=now)
+
+
+def refused(
+    resource: PersistentResource, uid: JobUid, reason: str, now: Nanos
+) -> tuple[PersistentResource, JobError | None]:
+    """Return the resource after the decision that a hold can never get its places, with the error of its
+    operation; None = nothing changes."""
+    error = JobError(
+        _STOCK_OUT, f"The machines of {resource.name} can never be reserved: {reason}."
+    )
+    hold = next((hold for hold in resource.holds if hold.uid == uid), None)
+    if hold is None or hold.places:
+        return resource, None
+    if not resource.started:
+        return replace(resource, error=error, updated=now), error
+    lost = Counter(replica.pool for replica in hold.replicas)
+    if any(resource.pools[at].most for at in lost):
+        return resource, None  # The hold waits until nodes are added or no job needs it.
+    pools = [replace(p, count=p.count - lost[at]) for at, p in enumerate(resource.pools)]
+    holds = tuple(other for other in resource.holds if other is not hold)
+    return replace(resource, pools=tuple(pools), holds=holds, updated=now), error
+
+
+def evicted(resource: PersistentResource) -> PersistentResource:
+    """Return the resource without its places; it waits for others."""
+    holds = tuple(replace(hold, places=(), since=0) for hold in resource.holds)
+    return replace(resource, holds=holds, started=0, is_evicted=False)
+
+
+def common(before: PersistentResource, after: PersistentResource) -> PersistentResource:
+    """Return the later state of a resource with the places that it had before as well."""
+    had = {hold.uid: set(hold.places) for hold in before.holds}
+    holds = (
+        replace(hold, places=tuple(p for p in hold.places if p in had.get(hold.uid, ())))
+        for hold in after.holds
+    )
+    return replace(after, holds=tuple(holds))
+
+
+def resized(
+    resource: PersistentResource,
+    counts: Sequence[int],
+    occupied: Occupation,
+    new_uid: Callable[[], JobUid],
+    now: Nanos,
+) -> PersistentResource:
+    """Return the resource with these numbers of machines in its pools: further machines are a new hold,
+    unused machines are released, those that wait for a place first. Raises ValueError, with the sentence,
+    if more machines are in use."""
+    left = resource.slots()
+    left.subtract(occupied.used)
+    dropped: set[tuple[JobUid, ReplicaId]] = set()
+    added: list[ReplicaId] = []
+    for at, (pool, count) in enumerate(zip(resource.pools, counts, strict=True)):
+        kind = kind_of(pool.machine)
+        own = [
+            (hold.uid, replica, dict(hold.places).get(replica))
+            for hold in reversed(resource.holds)
+            for replica in reversed(hold.replicas)
+            if replica.pool == at
+        ]
+        if count > len(own):
+            first = max((replica.index for _, replica, _ in own), default=-1) + 1
+            added += (ReplicaId(at, first + n) for n in range(count - len(own)))
+        surplus = len(own) - count
+        for uid, replica, node in sorted(own, key=lambda item: item[2] is not None):
+            if surplus > 0 and (node is None or left[kind, node] > 0):
+                surplus -= 1
+                dropped.add((uid, replica))
+                if node is not None:
+                    left[kind, node] -= 1
+        if surplus > 0:
+            raise ValueError(
+                f"{count + surplus} of its machines are in use. Wait for the end of their jobs, or cancel "
+                f"them, before you reduce the number to {count}."
+            )
+    holds = [_without(hold, dropped) for hold in resource.holds]
+    if added:
+        holds.append(Hold(new_uid(), tuple(added), created=now))
+    pools = tuple(
+        replace(pool, count=count) for pool, count in zip(resource.pools, counts, strict=True)
+    )
+    kept = tuple(hold for hold in holds if hold.replicas)
+    return replace(resource, pools=pools, holds=kept, updated=now)
+
+
+def _without(hold: Hold, dropped: set[tuple[JobUid, ReplicaId]]) -> Hold:
+    return replace(
+        hold,
+        replicas=tuple(r for r in hold.replicas if (hold.uid, r) not in dropped),
+        places=tuple((r, node) for r, node in hold.places if (hold.uid, r) not in dropped),
+    )
+
+
+def settled(
+    resource: PersistentResource, occupied: Occupation, new_uid: Callable[[], JobUid], now: Nanos
+) -> PersistentResource | None:
+    """Return the resource as it follows from its jobs: a reboot ends when no job uses a machine, pools with
+    automatic scaling follow the need. None = it is deleted."""
+    if resource.deleted_by is not None:
+        return resource if occupied.has_jobs else None
+    if resource.is_evicted:
+        return resource if occupied.used else evicted(resource)
+    if resource.is_rebooting:
+        return resource if occupied.used else replace(resource, is_rebooting=False, updated=now)
+    if resource.state not in (ReservationState.RUNNING, ReservationState.UPDATING):
+        return resource
+    counts = [_scaled(pool, occupied) for pool in resource.pools]
+    if counts == [pool.count for pool in resource.pools]:
+        return resource
+    try:
+        return resized(resource, counts, occupied, new_uid, now)
+    except ValueError:
+        return resource  # Jobs use machines of several pools of one kind.
+
+
+def _scaled(pool: ResourcePool, occupied: Occupation) -> int:
+    if not pool.most:
+        return pool.count
+    kind = kind_of(pool.machine)
+    needed = occupied.of_kind(kind) + occupied.waiting.get(kind, 0)
+    return min(max(needed, pool.least), pool.most)
+
+
+def public(resource: PersistentResource, occupied: Occupation | None = None) -> dict[str, Any]:
+    """Return the resource in public JSON."""
+    view: dict[str, Any] = msgspec.json.decode(resource.public_json)
+    left: Counter[str] = Counter()
+    if occupied is not None:
+        for (kind, _), count in occupied.used.items():
+            left[kind] += count
+    for pool, shown in zip(resource.pools, view["resourcePools"], strict=True):
+        kind = kind_of(pool.machine)
+        own = min(pool.count, left[kind])
+        left[kind] -= own
+        shown |= {"replicaCount": str(pool.count), "usedReplicaCount": str(own)}
+        if pool.most:
+            shown["autoscalingSpec"] = {
+                "minReplicaCount": str(pool.least),
+                "maxReplicaCount": str(pool.most),
+            }
+    view |= {
+        "name": str(resource.name),
+        "displayName": resource.display_name,
+        "state": resource.state.value,
+        "labels": dict(resource.labels),
+        "createTime": _stamp(resource.created),
+        "updateTime": _stamp(resource.updated),
+    }
+    if resource.started:
+        view["startTime"] = _stamp(resource.started)
+    if resource.error is not None:
+        view["error"] = {"code": resource.error.code, "message": resource.error.message}
+    return view
+
+
+def _stamp(at: Nanos) -> str:
+    whole = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{whole}.{at // 1000 % 10**6:06}Z"
