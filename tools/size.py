@@ -43,9 +43,9 @@ class Size(Struct, frozen=True):
 CEILINGS: Final = {
     "modules": 640,
     "modules that one machine needs": 496,
-    "lines": 116_200,
-    "lines that one machine needs": 89_900,
-    "lines of code": 81_600,
+    "lines": 117_000,
+    "lines that one machine needs": 90_700,
+    "lines of code": 82_200,
     "lines of code on the way of a start": 9_250,
     "lines of tests": 101_500,
     "settings of the service": 50,
