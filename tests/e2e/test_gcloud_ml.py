@@ -254,7 +254,8 @@ def test_a_custom_cluster_succeeds_with_its_master(submitted: Submitted) -> None
     assert sorted(roles) == [("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
     job = answered(submitted.service, "guide")
     assert job["createTime"] <= job["startTime"] <= job["endTime"]
-    assert job["trainingOutput"] == {"consumedMLUnits": 0.06}, "ten node-minutes at least"
+    units = job["trainingOutput"]["consumedMLUnits"]
+    assert units >= 0.18, "three complex_model_m and one large_model for ten node-minutes, at least"
     assert job["labels"] == {"team": "red", "kind": "test"}
     trained = job["trainingInput"]
     assert (trained["workerCount"], trained["args"]) == ("2", USER)

@@ -239,4 +239,4 @@ async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
 async def test_what_is_not_served_of_tensorboards_says_what_to_do(house: House) -> None:
     answer = await house.call("GET", f"{await board_made(house)}:readUsage")
     assert answer.error["status"] == "UNIMPLEMENTED"
-    assert "blobStoragePathPrefix" in answer.error["message"]
+    assert "trainshed tensorboard JOB" in answer.error["message"]
