@@ -23,6 +23,7 @@ from trainshed.core.reservations import (
     PersistentResourceName,
     ReservationState,
     ResourcePool,
+    Used,
     first_hold,
     resized,
 )
@@ -58,10 +59,8 @@ def operation(number: int, kind: OperationKind = OperationKind.CREATE) -> Operat
     )
 
 
-async def reserve(
-    w: World, count: int, *, least: int = 0, most: int = 0, name: PersistentResourceName = NAME
-) -> None:
-    pool = ResourcePool("pool-0", MACHINE, Disk(), count, least, most)
+async def reserve(w: World, count: int, *, name: PersistentResourceName = NAME) -> None:
+    pool = ResourcePool("pool-0", MACHINE, Disk(), count)
     uid = JobUid(900_000 + hash(name) % 1000)
     resource = PersistentResource(
         name,
@@ -143,7 +142,7 @@ async def test_quotas_and_usage_count_the_resource_and_not_its_jobs(tmp_path: Pa
         (on_it,) = (job for job in w.controller.holding() if job.uid == 1)
         assert not w.controller.uses(on_it, w.time)
         await w.controller.reservations.change(
-            NAME, lambda r, _: (replace(r, deleted_by="ana@x.example"), None)
+            NAME, lambda r, _: replace(r, deleted_by="ana@x.example")
         )
         await settle(w, lambda r: r is None)
         (ended,) = [
@@ -217,9 +216,7 @@ async def test_a_deleted_resource_cancels_its_jobs_first(tmp_path: Path) -> None
         w.engine.ignore_stop = True
         reservations = w.controller.reservations
         begun = operation(77, OperationKind.DELETE)
-        await reservations.change(
-            NAME, lambda r, _: (replace(r, deleted_by="bo@x.example"), None), begun
-        )
+        await reservations.change(NAME, lambda r, _: replace(r, deleted_by="bo@x.example"), begun)
         await w.state(JobUid(2), JobState.CANCELLED)
         assert reservations.get(NAME).state is ReservationState.STOPPING
         with pytest.raises(FailedPrecondition, match="was deleted"):
@@ -247,7 +244,7 @@ async def test_a_resource_survives_a_crash_at_each_step(tmp_path: Path) -> None:
         await w.create(numbered(4, 1))
         assert "12 of 12 are used by" in why(w, 4)
         await w.controller.reservations.change(
-            NAME, lambda r, _: (replace(r, deleted_by="bo@x.example"), None)
+            NAME, lambda r, _: replace(r, deleted_by="bo@x.example")
         )
         await w.crash()
         await settle(w, lambda r: r is None)
@@ -296,12 +293,8 @@ async def test_many_jobs_wait_for_one_machine_and_count_as_queued(tmp_path: Path
 
 
 async def change_count(w: World, count: int) -> None:
-    def change(resource: PersistentResource, occupied: object) -> tuple[PersistentResource, None]:
-        uids = iter(range(50_000, 60_000))
-        reservations = w.controller.reservations
-        return resized(
-            resource, [count], reservations.occupation(NAME), lambda: JobUid(next(uids)), w.time
-        ), None
+    def change(resource: PersistentResource, used: Used) -> PersistentResource:
+        return resized(resource, [count], used, JobUid(50_000 + w.time % 10_000), w.time)
 
     await w.controller.reservations.change(NAME, change)
 
@@ -326,31 +319,12 @@ async def test_a_resource_grows_and_shrinks_around_its_jobs(tmp_path: Path) -> N
         await in_state(w, RUNNING)
 
 
-async def test_a_pool_with_automatic_scaling_follows_its_jobs(tmp_path: Path) -> None:
-    async with lab(tmp_path, 4) as w:
-        await reserve(w, 1, least=1, most=3)
-        await in_state(w, RUNNING)
-        for number in (1, 2, 3):
-            await w.create(on_lab(number, 1))
-        for number in (1, 2, 3):
-            await w.state(JobUid(number), JobState.RUNNING)
-        assert w.controller.reservations.get(NAME).slots().total() == 3
-        await w.create(on_lab(4, 1))
-        assert "3 of 3" in why(w, 4)
-        for number in (1, 2, 3):
-            w.engine.exit(JobUid(number), 1, PRIMARY, 0)
-        await w.state(JobUid(4), JobState.RUNNING)
-        await settle(w, lambda r: r is not None and r.slots().total() == 1)
-
-
 async def test_a_reboot_starts_the_jobs_again_on_the_same_machines(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
-        await w.controller.reservations.change(
-            NAME, lambda r, _: (replace(r, is_rebooting=True), None)
-        )
+        await w.controller.reservations.change(NAME, lambda r, _: replace(r, is_rebooting=True))
         job = await w.until(JobUid(1), lambda job: job.attempt == 2 and bool(job.placed))
         assert "is rebooting" in str(await w.store.reader.timeline(job.uid))
         await in_state(w, RUNNING)
@@ -385,19 +359,16 @@ async def test_a_lost_node_leaves_the_resource_waiting_for_another(tmp_path: Pat
         await w.state(JobUid(1), JobState.RUNNING)
 
 
-async def test_a_hard_budget_takes_the_machines_back(tmp_path: Path) -> None:
+async def test_a_resource_keeps_its_machines_when_a_hard_budget_is_used_up(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
+        await w.state(await w.create(numbered(2, 1)), JobState.RUNNING)
         w.time += 2 * HOUR
         await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, f"{CPU_HOURS}{HARD}"), 4)
         await w.controller.capacity_changed()
-        resource = await in_state(w, PROVISIONING)
-        assert resource.slots().total() == 0
-        waiting = w.controller.reservations.why(resource)
-        assert waiting is not None
-        assert "budget" in waiting.message
-        await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, f"{CPU_HOURS}{HARD}"), None)
-        await w.controller.capacity_changed()
-        await in_state(w, RUNNING)
+        await w.until(JobUid(2), lambda job: not job.placed)
+        assert w.controller.reservations.get(NAME).slots().total() == 1
+        assert "budget" in why(w, 2)
+        assert {job.uid for job in w.controller.running()} == {1}

@@ -177,7 +177,6 @@ class House:
             self.tracker,
             self.notices,
             now=self.now,
-            new_uid=lambda: JobUid(next(self._uids)),
             decide=self.decide,
             report=lambda uid, event: None,
             cancel=self.cancel_for,

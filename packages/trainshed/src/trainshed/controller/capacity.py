@@ -256,16 +256,16 @@ class CapacityTracker:
                 self._snapshot.put(hold_state(resource, hold, self._policy, keeps))
         self._changed = True
 
-    def evict(self, name: PersistentResourceName, reason: str) -> list[tuple[JobUid, Event]]:
+    def stop_jobs(self, name: PersistentResourceName, reason: str) -> list[tuple[JobUid, Event]]:
         """Have the jobs of a persistent resource give its machines back. Return the events of these jobs."""
-        evicted: list[tuple[JobUid, Event]] = []
+        stopped: list[tuple[JobUid, Event]] = []
         for uid in self.reserved.jobs(name):
             state, home = self._state(uid), self.reserved.snapshot_of(uid)
             if state is not None and home is not None and state.places and not state.leaving:
                 home.put(replace(state, leaving=True))
                 self._put_last.pop(uid, None)
-                evicted.append((uid, Preempted(reason)))
-        return evicted
+                stopped.append((uid, Preempted(reason)))
+        return stopped
 
     def given_back(self, uses: Sequence[Use]) -> None:
         """Count the usage of an attempt that has ended."""

@@ -155,7 +155,6 @@ class Controller:
             self._capacity,
             notices,
             now=now,
-            new_uid=stores.new_uid,
             decide=self._decisions.decide,
             report=self.report,
             cancel=self._cancel_for,

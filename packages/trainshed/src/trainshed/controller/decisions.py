@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.controller.mailboxes import seconds_until
+from trainshed.controller.reservations import Reservations
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -24,18 +25,6 @@ _STRETCH: Final = 6 * HOUR
 """Nanoseconds of which what was used is summed up to be remembered."""
 
 log = logging.getLogger(__name__)
-
-
-class ReservationsPort(Protocol):
-    """The persistent resources as `Decisions` knows them."""
-
-    def decided(self, decision: Decision) -> bool:
-        """Store a decision about a hold. Returns False if it is about a job."""
-        ...
-
-    def check(self) -> None:
-        """Handle what follows for resources from changes of their jobs and nodes."""
-        ...
 
 
 class Decisions:
@@ -55,7 +44,7 @@ class Decisions:
         """`stored`: returns a live job. `report`: takes the event of a job. `at_once`: see
         `CapacityTracker`."""
         #: Takes the decisions about holds of persistent resources, and checks resources that changed.
-        self.reservations: ReservationsPort | None = None
+        self.reservations: Reservations | None = None
         self.capacity = CapacityTracker(
             policy, self._decide_at, self._decided_apart, at_once, budgets
         )

@@ -22,10 +22,11 @@ from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid
 from trainshed.core.reservations import (
-    Occupation,
+    STOCK_OUT,
+    Change,
     PersistentResource,
     PersistentResourceName,
-    common,
+    Used,
     placed,
     public,
     refused,
@@ -34,7 +35,7 @@ from trainshed.core.reservations import (
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Use, reserved
 from trainshed.eventloop.background import Crew, joined, outliving
-from trainshed.scheduler.model import Admit, Decision, Place, Preempt, StockOut
+from trainshed.scheduler.model import Admit, Decision, Place, StockOut
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.reservations import Ending, PersistentResources
@@ -42,11 +43,6 @@ from trainshed.store.sqlite.reservations import Ending, PersistentResources
 log = logging.getLogger(__name__)
 
 _NO_HOLD: Final = JobUid(0)
-
-Change = Callable[
-    [PersistentResource, Occupation], tuple[PersistentResource | None, JobError | None]
-]
-"""Returns a resource as it is to be (None = deleted), and the error with which its operation ends."""
 
 
 class Reservations:
@@ -59,7 +55,6 @@ class Reservations:
         notices: Notices,
         *,
         now: Callable[[], Nanos],
-        new_uid: Callable[[], JobUid],
         decide: Callable[[], None],
         report: Callable[[JobUid, Event], None],
         cancel: Callable[[JobUid, str], Awaitable[None]],
@@ -71,7 +66,6 @@ class Reservations:
         self._pools = capacity.reserved
         self._notices = notices
         self._now = now
-        self._new_uid = new_uid
         self._decide = decide
         self._report = report
         self._cancel = cancel
@@ -110,8 +104,8 @@ class Reservations:
         )
         return tuple(sorted(of_place, key=lambda resource: resource.name))
 
-    def occupation(self, name: PersistentResourceName) -> Occupation:
-        return self._pools.occupation(name)
+    def used(self, name: PersistentResourceName) -> Used:
+        return self._pools.used(name)
 
     def why(self, resource: PersistentResource) -> Waiting | None:
         """Return why machines of a resource are not reserved yet; None = all are."""
@@ -141,22 +135,25 @@ class Reservations:
         name: PersistentResourceName,
         change: Change,
         begun: Operation | None = None,
+        *,
         decided: JobUid = _NO_HOLD,
+        error: JobError | None = None,
     ) -> None:
         """Replace a resource by what `change`, a pure function, returns for it, with a new running operation.
-        An unfinished operation of the resource fails. `decided`: the hold that the change is about. Raises
-        NotFound, and what `change` raises. When the call raises, nothing was changed."""
+        An unfinished operation of the resource fails. `decided`: the hold that the change is about. `error`:
+        the operation that the change finishes fails with it. Raises NotFound, and what `change` raises. When
+        the call raises, nothing was changed."""
         async with self._lock:
             before = self.get(name)
-            after, error = change(before, self.occupation(name))
+            after = change(before, self.used(name))
             if begun is not None and after is not None:
                 after = replace(after, operation=begun.name)
-            if after != before:
-                await outliving(joined(self._store(before, after, error, begun, decided)))
-            elif decided:
+            if after == before:
                 self._pools.pending.discard(decided)
                 self._capacity.set_resource(name, before)
                 return
+            after = after and replace(after, updated=self._now())
+            await outliving(joined(self._store(before, after, error, begun, decided)))
         self._decide()
 
     async def _store(
@@ -168,16 +165,16 @@ class Reservations:
         decided: JobUid,
     ) -> None:
         name, now, endings = before.name, self._now(), list[Ending]()
-        current = after or before
+        current, used = after or before, self.used(before.name)
         if begun is not None and before.operation:
             why = JobError(CANCELLED, f"It was replaced by the operation {begun.name}.")
-            endings.append(Ending(before.operation, now, public(before), why))
+            endings.append(Ending(before.operation, now, public(before, used), why))
         if current.operation and (after is None or after.is_settled):
-            endings.append(Ending(current.operation, now, public(current), error))
+            endings.append(Ending(current.operation, now, public(current, used), error))
             after = after and replace(after, operation="")
         uses = tuple(reserved(before, now, self._capacity.nodes, after))
         # No job gets a machine that is being released, or is not stored yet.
-        self._pools.show(name, after and common(before, after), self._capacity.is_fit)
+        self._pools.show(name, before, lambda _: False)
         try:
             await self._table.save(name, after, uses, begun, endings)
         except BaseException:
@@ -194,35 +191,36 @@ class Reservations:
     # --- what follows from jobs and decisions ---
 
     def decided(self, decision: Decision) -> bool:
-        """See `ReservationsPort`."""
+        """Store a decision about a hold. Returns False if it is about a job."""
         if (name := self._pools.hold_of(decision.uid)) is None:
             return False
-        uid, now = decision.uid, self._now()
+        uid, now, error = decision.uid, self._now(), None
+        if isinstance(decision, StockOut):
+            text = f"The machines of {name} can never be reserved: {decision.reason}."
+            error = JobError(STOCK_OUT, text)
 
-        def change(
-            resource: PersistentResource, _: Occupation
-        ) -> tuple[PersistentResource, JobError | None]:
+        def change(resource: PersistentResource, _: Used) -> PersistentResource:
             match decision:
                 case Admit(_, nodes):
-                    return placed(resource, uid, nodes, now), None
+                    return placed(resource, uid, nodes, now)
                 case Place(_, replica, node):
-                    return placed(resource, uid, ((replica, node),), now), None
-                case StockOut(_, reason):
-                    return refused(resource, uid, reason, now)
-                case Preempt():
-                    return replace(resource, is_evicted=True, updated=now), None
+                    return placed(resource, uid, ((replica, node),), now)
+                case _:
+                    return resource if error is None else refused(resource, uid, error)
 
-        self._crew.keep(partial(self._apply, name, uid, change), f"placing {name}")
+        self._crew.keep(partial(self._apply, name, uid, change, error), f"placing {name}")
         return True
 
-    async def _apply(self, name: PersistentResourceName, uid: JobUid, change: Change) -> None:
+    async def _apply(
+        self, name: PersistentResourceName, uid: JobUid, change: Change, error: JobError | None
+    ) -> None:
         try:
-            await self.change(name, change, decided=uid)
+            await self.change(name, change, decided=uid, error=error)
         except NotFound:  # It was deleted in the meantime.
             self._pools.pending.discard(uid)
 
     def check(self) -> None:
-        """See `ReservationsPort`."""
+        """Handle what follows for resources from changes of their jobs and nodes."""
         names = tuple(self._pools.unchecked)
         self._pools.unchecked.clear()
         for name in names:
@@ -232,26 +230,18 @@ class Reservations:
             self._capacity.set_resource(name, resource)
             if resource.deleted_by is not None:
                 self._cancel_jobs(name, resource.deleted_by)
-            if resource.is_rebooting or resource.is_evicted:
-                what = "is rebooting" if resource.is_rebooting else "gave its machines back"
-                for uid, event in self._capacity.evict(name, f"{name} {what}"):
+            if resource.is_rebooting:
+                for uid, event in self._capacity.stop_jobs(name, f"{name} is rebooting"):
                     self._report(uid, event)
-            if self._settled(resource, self.occupation(name)) != resource:
+            if self._settled(resource, self.used(name)) != resource:
                 self._crew.keep(partial(self._settle, name), f"settling {name}")
 
-    def _settled(
-        self, resource: PersistentResource, occupied: Occupation
-    ) -> PersistentResource | None:
-        return settled(resource, occupied, self._new_uid, self._now())
+    def _settled(self, resource: PersistentResource, used: Used) -> PersistentResource | None:
+        return settled(resource, used, bool(self._pools.jobs(resource.name)))
 
     async def _settle(self, name: PersistentResourceName) -> None:
-        def change(
-            resource: PersistentResource, occupied: Occupation
-        ) -> tuple[PersistentResource | None, None]:
-            return self._settled(resource, occupied), None
-
         with contextlib.suppress(NotFound):
-            await self.change(name, change)
+            await self.change(name, self._settled)
 
     def _cancel_jobs(self, name: PersistentResourceName, email: str) -> None:
         for uid in self._pools.jobs(name):

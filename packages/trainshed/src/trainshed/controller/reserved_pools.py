@@ -14,10 +14,10 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.reservations import (
-    Occupation,
     PersistentResource,
     PersistentResourceName,
     ReservationState,
+    Used,
     resource_of,
 )
 from trainshed.core.tuning.records import TuningJob
@@ -126,17 +126,13 @@ class ReservedPools:
             if snapshot is not None and (snapshot.queue or snapshot.unplaced):
                 yield name, snapshot
 
-    def occupation(self, name: PersistentResourceName) -> Occupation:
+    def used(self, name: PersistentResourceName) -> Used:
         used: Counter[tuple[str, str]] = Counter()
-        waiting: Counter[str] = Counter()
         snapshot = self._snapshots.get(name)
-        entries = snapshot.entries.values() if snapshot is not None else ()
-        for entry in entries:
+        for entry in snapshot.entries.values() if snapshot is not None else ():
             for node, kinds in entry.held.items():
                 used.update((kind.accelerator or "", node) for kind in kinds)
-            if entry.waits:
-                waiting.update(kind.accelerator or "" for kind in entry.kinds)
-        return Occupation(used, waiting, bool(entries))
+        return used
 
     def jobs(self, name: PersistentResourceName) -> tuple[JobUid, ...]:
         snapshot = self._snapshots.get(name)

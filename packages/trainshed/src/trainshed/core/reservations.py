@@ -22,7 +22,7 @@ from trainshed.core.job import Disk, JobError, JobSpec, Machine
 from trainshed.core.names import PLACE, JobName, JobUid, ReplicaId, read_name
 from trainshed.core.units import Nanos
 
-_STOCK_OUT: Final = 8
+STOCK_OUT: Final = 8
 """A google.rpc.Code: RESOURCE_EXHAUSTED."""
 RESOURCE_ID: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -75,14 +75,6 @@ class ResourcePool(Struct, frozen=True):
     disk: Disk
     #: The number of machines to reserve now.
     count: int
-    #: The limits of automatic scaling. `most` 0: the number is fixed.
-    least: int = 0
-    most: int = 0
-
-    @property
-    def limit(self) -> int:
-        """The largest number of machines that the pool can have."""
-        return max(self.count, self.most)
 
 
 class Hold(Struct, frozen=True):
@@ -118,8 +110,6 @@ class PersistentResource(Struct, frozen=True):
     started: Nanos = 0
     error: JobError | None = None
     is_rebooting: bool = False
-    #: A hard budget is used up: it gives its machines back as soon as no job uses them.
-    is_evicted: bool = False
     #: The address of the person who deletes it; None = it is not being deleted.
     deleted_by: str | None = None
     #: The name of the operation that finishes when the resource is RUNNING, in ERROR, or deleted.
@@ -156,16 +146,12 @@ class PersistentResource(Struct, frozen=True):
         )
 
 
-class Occupation(Struct, frozen=True):
-    """The jobs of a resource: how many of its machines they use, by kind and node; how many machines of each
-    kind waiting jobs need; and whether there is any unfinished job."""
+Used = Mapping[tuple[str, str], int]
+"""The numbers of machines that jobs of a resource use, by kind (`kind_of`) and node."""
 
-    used: Mapping[tuple[str, str], int]
-    waiting: Mapping[str, int]
-    has_jobs: bool
 
-    def of_kind(self, kind: str) -> int:
-        return sum(count for (other, _), count in self.used.items() if other == kind)
+Change = Callable[[PersistentResource, Used], PersistentResource | None]
+"""Returns a resource as it is to be; None = deleted."""
 
 
 def kind_of(machine: Machine) -> str:
@@ -193,7 +179,7 @@ def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) 
         )
     limits: Counter[str] = Counter()
     for pool in resource.pools:
-        limits[kind_of(pool.machine)] += pool.limit
+        limits[kind_of(pool.machine)] += pool.count
     there = listed(f"{count} x {kind}" for kind, count in limits.items())
     wrong = [f"{n} x {kind}" for kind, n in kinds_needed(spec).items() if n > limits[kind]]
     if not wrong:
@@ -221,58 +207,30 @@ def placed(
         moved = replace(hold, places=kept, since=hold.since or now)
         holds.append(moved if hold.uid == uid else hold)
     started = resource.started or now
-    return replace(resource, holds=tuple(holds), started=started, updated=now)
+    return replace(resource, holds=tuple(holds), started=started)
 
 
-def refused(
-    resource: PersistentResource, uid: JobUid, reason: str, now: Nanos
-) -> tuple[PersistentResource, JobError | None]:
-    """Return the resource after the decision that a hold can never get its places, with the error of its
-    operation; None = nothing changes."""
-    error = JobError(
-        _STOCK_OUT, f"The machines of {resource.name} can never be reserved: {reason}."
-    )
+def refused(resource: PersistentResource, uid: JobUid, error: JobError) -> PersistentResource:
+    """Return the resource after the decision that a hold can never get its places."""
     hold = next((hold for hold in resource.holds if hold.uid == uid), None)
     if hold is None or hold.places:
-        return resource, None
+        return resource
     if not resource.started:
-        return replace(resource, error=error, updated=now), error
+        return replace(resource, error=error)
     lost = Counter(replica.pool for replica in hold.replicas)
-    if any(resource.pools[at].most for at in lost):
-        return resource, None  # The hold waits until nodes are added or no job needs it.
     pools = [replace(p, count=p.count - lost[at]) for at, p in enumerate(resource.pools)]
     holds = tuple(other for other in resource.holds if other is not hold)
-    return replace(resource, pools=tuple(pools), holds=holds, updated=now), error
-
-
-def evicted(resource: PersistentResource) -> PersistentResource:
-    """Return the resource without its places; it waits for others."""
-    holds = tuple(replace(hold, places=(), since=0) for hold in resource.holds)
-    return replace(resource, holds=holds, started=0, is_evicted=False)
-
-
-def common(before: PersistentResource, after: PersistentResource) -> PersistentResource:
-    """Return the later state of a resource with the places that it had before as well."""
-    had = {hold.uid: set(hold.places) for hold in before.holds}
-    holds = (
-        replace(hold, places=tuple(p for p in hold.places if p in had.get(hold.uid, ())))
-        for hold in after.holds
-    )
-    return replace(after, holds=tuple(holds))
+    return replace(resource, pools=tuple(pools), holds=holds)
 
 
 def resized(
-    resource: PersistentResource,
-    counts: Sequence[int],
-    occupied: Occupation,
-    new_uid: Callable[[], JobUid],
-    now: Nanos,
+    resource: PersistentResource, counts: Sequence[int], used: Used, new_uid: JobUid, now: Nanos
 ) -> PersistentResource:
     """Return the resource with these numbers of machines in its pools: further machines are a new hold,
     unused machines are released, those that wait for a place first. Raises ValueError, with the sentence,
     if more machines are in use."""
     left = resource.slots()
-    left.subtract(occupied.used)
+    left.subtract(used)
     dropped: set[tuple[JobUid, ReplicaId]] = set()
     added: list[ReplicaId] = []
     for at, (pool, count) in enumerate(zip(resource.pools, counts, strict=True)):
@@ -300,12 +258,12 @@ def resized(
             )
     holds = [_without(hold, dropped) for hold in resource.holds]
     if added:
-        holds.append(Hold(new_uid(), tuple(added), created=now))
+        holds.append(Hold(new_uid, tuple(added), created=now))
     pools = tuple(
         replace(pool, count=count) for pool, count in zip(resource.pools, counts, strict=True)
     )
     kept = tuple(hold for hold in holds if hold.replicas)
-    return replace(resource, pools=pools, holds=kept, updated=now)
+    return replace(resource, pools=pools, holds=kept)
 
 
 def _without(hold: Hold, dropped: set[tuple[JobUid, ReplicaId]]) -> Hold:
@@ -316,53 +274,25 @@ def _without(hold: Hold, dropped: set[tuple[JobUid, ReplicaId]]) -> Hold:
     )
 
 
-def settled(
-    resource: PersistentResource, occupied: Occupation, new_uid: Callable[[], JobUid], now: Nanos
-) -> PersistentResource | None:
-    """Return the resource as it follows from its jobs: a reboot ends when no job uses a machine, pools with
-    automatic scaling follow the need. None = it is deleted."""
+def settled(resource: PersistentResource, used: Used, has_jobs: bool) -> PersistentResource | None:
+    """Return the resource as it follows from its jobs: a reboot ends when no job uses a machine. None = it is
+    deleted. `has_jobs`: whether any of its jobs is unfinished."""
     if resource.deleted_by is not None:
-        return resource if occupied.has_jobs else None
-    if resource.is_evicted:
-        return resource if occupied.used else evicted(resource)
-    if resource.is_rebooting:
-        return resource if occupied.used else replace(resource, is_rebooting=False, updated=now)
-    if resource.state not in (ReservationState.RUNNING, ReservationState.UPDATING):
-        return resource
-    counts = [_scaled(pool, occupied) for pool in resource.pools]
-    if counts == [pool.count for pool in resource.pools]:
-        return resource
-    try:
-        return resized(resource, counts, occupied, new_uid, now)
-    except ValueError:
-        return resource  # Jobs use machines of several pools of one kind.
+        return resource if has_jobs else None
+    return resource if used else replace(resource, is_rebooting=False)
 
 
-def _scaled(pool: ResourcePool, occupied: Occupation) -> int:
-    if not pool.most:
-        return pool.count
-    kind = kind_of(pool.machine)
-    needed = occupied.of_kind(kind) + occupied.waiting.get(kind, 0)
-    return min(max(needed, pool.least), pool.most)
-
-
-def public(resource: PersistentResource, occupied: Occupation | None = None) -> dict[str, Any]:
+def public(resource: PersistentResource, used: Used) -> dict[str, Any]:
     """Return the resource in public JSON."""
     view: dict[str, Any] = msgspec.json.decode(resource.public_json)
     left: Counter[str] = Counter()
-    if occupied is not None:
-        for (kind, _), count in occupied.used.items():
-            left[kind] += count
+    for (kind, _), count in used.items():
+        left[kind] += count
     for pool, shown in zip(resource.pools, view["resourcePools"], strict=True):
         kind = kind_of(pool.machine)
         own = min(pool.count, left[kind])
         left[kind] -= own
         shown |= {"replicaCount": str(pool.count), "usedReplicaCount": str(own)}
-        if pool.most:
-            shown["autoscalingSpec"] = {
-                "minReplicaCount": str(pool.least),
-                "maxReplicaCount": str(pool.most),
-            }
     view |= {
         "name": str(resource.name),
         "displayName": resource.display_name,

@@ -66,6 +66,8 @@ class Gang(Struct, frozen=True, gc=False):
     quota: tuple[tuple[str, float], ...] = ()
     #: On-demand work may preempt it.
     spot: bool = False
+    #: The machines of a persistent resource: it keeps its places when a hard budget is used up.
+    is_reservation: bool = False
 
 
 class GangState(Struct, frozen=True, gc=False):
@@ -236,7 +238,7 @@ def slot_nodes(
     missing, one more node stands for them, so that jobs wait for them. Without a resource no job fits."""
     if resource is None or resource.error is not None:
         return (NodeCapacity("", 0, 0),)
-    is_open = not (resource.is_rebooting or resource.is_evicted or resource.deleted_by)
+    is_open = not (resource.is_rebooting or resource.deleted_by)
     by_node: dict[str, dict[str, int]] = {}
     for (kind, node), count in resource.slots().items():
         by_node.setdefault(node, {})[kind] = count
@@ -250,7 +252,7 @@ def slot_nodes(
         )
         for node, kinds in by_node.items()
     ]
-    if resource.slots().total() < sum(pool.limit for pool in resource.pools):
+    if resource.slots().total() < sum(pool.count for pool in resource.pools):
         missing = f"it is {resource.state}"
         nodes.append(NodeCapacity("", 0, 0, unreached=missing, condition=NodeCondition.GONE))
     return tuple(nodes)
@@ -284,13 +286,14 @@ def hold_state(
         replicas=tuple(replicas),
         person=resource.person,
         quota=quotas.usage_of(Strategy.STANDARD, wanted),
+        is_reservation=True,
     )
     places = tuple((replica, node) for replica, node in hold.places if keeps(node))
     there = {replica for replica, _ in places}
     lost = tuple((r, dict(hold.places).get(r)) for r in hold.replicas if r not in there)
     if not hold.places:
         return GangState(gang, waiting_since=hold.created)
-    return GangState(gang, places, lost, waiting_since=hold.created, leaving=resource.is_evicted)
+    return GangState(gang, places, lost, waiting_since=hold.created)
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:

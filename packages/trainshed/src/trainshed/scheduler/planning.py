@@ -59,7 +59,7 @@ def _stop(snapshot: Snapshot) -> tuple[Preempt, ...]:
         for key, reason in snapshot.exhausted.items()
         if key in snapshot.stopped and key in snapshot.meters
         for uid in snapshot.meters[key].holders
-        if uid not in snapshot.leaving
+        if uid not in snapshot.leaving and not snapshot.entries[uid].gang.is_reservation
     }
     for uid in reasons:
         snapshot.put(replace(snapshot.entries[uid].state, leaving=True))

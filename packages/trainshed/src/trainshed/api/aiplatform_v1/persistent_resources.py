@@ -15,18 +15,18 @@ from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Reserving, Services
 from trainshed.api.resources.submission import kept_json
 from trainshed.core.errors import FailedPrecondition
-from trainshed.core.job import JobError
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import Api
 from trainshed.core.requests import Faults, Section
 from trainshed.core.reservations import (
     RESOURCE_ID,
-    Occupation,
+    Change,
     PersistentResource,
     PersistentResourceName,
     ReservationState,
     ResourcePool,
+    Used,
     first_hold,
     public,
     resized,
@@ -41,11 +41,9 @@ _SERVICE: Final = f"{V1}.PersistentResourceService"
 _RESOURCE: Final = f"{V1}.PersistentResource"
 _MAX_POOLS: Final = 10
 _UPDATABLE: Final = ("display_name", "labels", "resource_pools")
-_IN_POOLS: Final = (
-    "resource_pools.replica_count",
-    "resource_pools.autoscaling_spec",
-    "resource_pools.autoscaling_spec.min_replica_count",
-    "resource_pools.autoscaling_spec.max_replica_count",
+_COUNTS: Final = "resource_pools.replica_count"
+_NO_SCALING: Final = (
+    "Machines are not added or removed automatically. Leave it out and set replicaCount."
 )
 _HOST_NETWORK: Final = "Jobs run in the network of their host; leave it out."
 _UNSERVED: Final = {
@@ -107,57 +105,47 @@ async def update(call: Call, request: Any) -> Message:
     are reserved."""
     services, sent = call.services, request.persistent_resource
     name = PersistentResourceName.parse(sent.name, of="persistent_resource.name")
-    paths = ["resource_pools" if path in _IN_POOLS else path for path in request.update_mask.paths]
+    paths = ["resource_pools" if path == _COUNTS else path for path in request.update_mask.paths]
     fields = read_update_mask(paths, _UPDATABLE, sent)
-    body, now = wire_json.to_public(sent), services.now()
-    section = Section(body, "persistent_resource", Faults())
+    section = Section(wire_json.to_public(sent), "persistent_resource", Faults())
     check_texts(section, "displayName")
     labels = read_labels(section)
     section.faults.refuse()
 
-    def change(
-        current: PersistentResource, occupied: Occupation
-    ) -> tuple[PersistentResource, JobError | None]:
+    def change(current: PersistentResource, used: Used) -> PersistentResource:
         _require(current, ReservationState.RUNNING, ReservationState.UPDATING)
         if "display_name" in fields:
             current = replace(current, display_name=sent.display_name)
         if "labels" in fields:
             current = replace(current, labels=labels)
         if "resource_pools" in fields:
-            current = _with_pools(current, section, occupied, services, now)
-        return replace(current, updated=now), None
+            current = _with_pools(current, section, used, services)
+        return current
 
     return await _change(services, OperationKind.UPDATE, name, change)
 
 
 async def reboot(call: Call, request: Any) -> Message:
     """Start the jobs of a resource again; one in ERROR requests its machines again."""
-    services, now = call.services, call.services.now()
     name = PersistentResourceName.parse(request.name)
 
-    def change(
-        current: PersistentResource, _: Occupation
-    ) -> tuple[PersistentResource, JobError | None]:
+    def change(current: PersistentResource, _: Used) -> PersistentResource:
         _require(current, ReservationState.RUNNING, ReservationState.ERROR)
-        rebooting = current.error is None
-        return replace(current, error=None, is_rebooting=rebooting, updated=now), None
+        return replace(current, error=None, is_rebooting=current.error is None)
 
-    return await _change(services, OperationKind.REBOOT, name, change)
+    return await _change(call.services, OperationKind.REBOOT, name, change)
 
 
 async def delete(call: Call, request: Any) -> Message:
     """Cancel the jobs of a resource, and release its machines when they have ended."""
-    services, now = call.services, call.services.now()
     name, email = PersistentResourceName.parse(request.name), call.principal.email
 
-    def change(
-        current: PersistentResource, _: Occupation
-    ) -> tuple[PersistentResource, JobError | None]:
+    def change(current: PersistentResource, _: Used) -> PersistentResource:
         if current.deleted_by is not None:
             raise FailedPrecondition(f"{name} is being deleted already. Wait until that has ended.")
-        return replace(current, deleted_by=email, updated=now), None
+        return replace(current, deleted_by=email)
 
-    return await _change(services, OperationKind.DELETE, name, change)
+    return await _change(call.services, OperationKind.DELETE, name, change)
 
 
 HANDLERS: Final[Handlers] = {
@@ -179,7 +167,7 @@ _LISTING: Final = Listing[PersistentResource](
 
 
 async def _change(
-    services: Services, kind: OperationKind, name: PersistentResourceName, change: Any
+    services: Services, kind: OperationKind, name: PersistentResourceName, change: Change
 ) -> Message:
     operation = _operation(services, kind, name)
     await _of(services).change(name, change, operation)
@@ -219,7 +207,7 @@ def _require(resource: PersistentResource, *states: ReservationState) -> None:
 
 
 def _view(resources: Reserving, record: PersistentResource) -> Message:
-    return wire_json.from_public(_RESOURCE, public(record, resources.occupation(record.name)))
+    return wire_json.from_public(_RESOURCE, public(record, resources.used(record.name)))
 
 
 def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...]:
@@ -258,34 +246,25 @@ def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...
             pool.fault("id", f"{ids[at]!r} is the id of another pool; give each pool its own id.")
         machine = read_machine(pool.section("machineSpec"), is_reducer=False)
         disk = worker_pool.read_disk(pool.section("diskSpec"), Api.VERTEX, machine.type)
-        pools.append(_counted(pool, ResourcePool(ids[at], machine, disk, 0)))
+        pools.append(ResourcePool(ids[at], machine, disk, _count(pool)))
     faults.refuse()
     for values, pool_id in zip(sent["resourcePools"], ids, strict=True):
         values["id"] = pool_id
     return tuple(pools)
 
 
-def _counted(section: Section, pool: ResourcePool) -> ResourcePool:
-    """Return a pool with the numbers of machines of a request."""
-    limit = worker_pool.MAX_REPLICAS
+def _count(section: Section) -> int:
+    """Return the number of machines of a pool."""
     count = section.integer("replicaCount")
     if section.has("autoscalingSpec"):
-        scaling = section.section("autoscalingSpec")
-        least, most = scaling.integer("minReplicaCount"), scaling.integer("maxReplicaCount")
-        if not 1 <= least <= most <= limit:
-            scaling.fault(
-                "maxReplicaCount", f"The limits must be 1 <= minimum <= maximum <= {limit}."
-            )
-        elif count and not least <= count <= most:
-            section.fault("replicaCount", f"It must be from {least} to {most}, or left out.")
-        return replace(pool, count=count or least, least=least, most=most)
-    if not 1 <= count <= limit:
-        section.fault("replicaCount", f"A pool has 1 to {limit} replicas, or an autoscaling_spec.")
-    return replace(pool, count=count, least=0, most=0)
+        section.fault("autoscalingSpec", _NO_SCALING)
+    elif not 1 <= count <= worker_pool.MAX_REPLICAS:
+        section.fault("replicaCount", f"A pool has 1 to {worker_pool.MAX_REPLICAS} replicas.")
+    return count
 
 
 def _with_pools(
-    current: PersistentResource, sent: Section, occupied: Occupation, services: Services, now: int
+    current: PersistentResource, sent: Section, used: Used, services: Services
 ) -> PersistentResource:
     """Return the resource with the numbers of machines of a request. Its pools must be the same otherwise."""
     sections = list(sent.sections("resourcePools"))
@@ -297,20 +276,13 @@ def _with_pools(
             "change; create another resource for other machines.",
         )
         sent.faults.refuse()
-    pools: list[ResourcePool] = []
     for section, pool in zip(sections, current.pools, strict=True):
         spec = section.section("machineSpec")
         if section.has("machineSpec") and read_machine(spec, is_reducer=False) != pool.machine:
             section.fault("machineSpec", "It cannot change; create another resource.")
-        pools.append(_counted(section, pool))
+    counts = [_count(section) for section in sections]
     sent.faults.refuse()
-    changed = replace(
-        current,
-        pools=tuple(
-            replace(new, count=old.count) for new, old in zip(pools, current.pools, strict=True)
-        ),
-    )
     try:
-        return resized(changed, [pool.count for pool in pools], occupied, services.new_uid, now)
+        return resized(current, counts, used, services.new_uid(), services.now())
     except ValueError as busy:
         raise FailedPrecondition(f"{current.name} was not changed: {busy}") from None

@@ -17,10 +17,10 @@ from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.curves import CurveWriter
 from trainshed.core.errors import Violation
-from trainshed.core.job import JobError, JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, ReplicaId
-from trainshed.core.reservations import Occupation, PersistentResource, PersistentResourceName
+from trainshed.core.reservations import Change, PersistentResource, PersistentResourceName, Used
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
@@ -178,7 +178,7 @@ class Reserving(Protocol):
         """Return the resources of a location, by name."""
         ...
 
-    def occupation(self, name: PersistentResourceName) -> Occupation: ...
+    def used(self, name: PersistentResourceName) -> Used: ...
 
     def why(self, resource: PersistentResource) -> Waiting | None:
         """Return why machines of a resource are not reserved yet; None = all are."""
@@ -193,12 +193,7 @@ class Reserving(Protocol):
         ...
 
     async def change(
-        self,
-        name: PersistentResourceName,
-        change: Callable[
-            [PersistentResource, Occupation], tuple[PersistentResource | None, JobError | None]
-        ],
-        begun: Operation | None = None,
+        self, name: PersistentResourceName, change: Change, begun: Operation | None = None
     ) -> None:
         """Replace a resource by what `change`, a pure function, returns for it, with a new running operation.
         Raises NotFound, and what `change` raises."""
