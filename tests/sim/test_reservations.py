@@ -186,7 +186,7 @@ async def test_jobs_of_other_projects_and_locations_cannot_use_a_resource(tmp_pa
         for changes in ({"project_id": "other"}, {"location": "europe-west4"}):
             foreign = on_lab(1, 1)
             name = replace(foreign.name, **changes)
-            with pytest.raises(FailedPrecondition, match="was deleted"):
+            with pytest.raises(FailedPrecondition, match="does not exist"):
                 await w.create(replace(foreign, name=name))
         with pytest.raises(AlreadyExists):
             await reserve(w, 2)
@@ -219,7 +219,7 @@ async def test_a_deleted_resource_cancels_its_jobs_first(tmp_path: Path) -> None
         await reservations.change(NAME, lambda r, _: replace(r, deleted_by="bo@x.example"), begun)
         await w.state(JobUid(2), JobState.CANCELLED)
         assert reservations.get(NAME).state is ReservationState.STOPPING
-        with pytest.raises(FailedPrecondition, match="was deleted"):
+        with pytest.raises(FailedPrecondition, match="is STOPPING"):
             await w.create(on_lab(3, 1))
         w.engine.exit(JobUid(1), 1, PRIMARY, signal=9)
         await w.state(JobUid(1), JobState.CANCELLED)

@@ -242,17 +242,17 @@ class CapacityTracker:
         except on nodes that take no work and run no job of it."""
         before = self.reserved.resources.get(name)
         self.reserved.set(name, resource, self.is_fit)
-        there = resource is not None and resource.error is None
-        holds = {hold.uid: hold for hold in resource.holds} if resource and there else {}
+        holds = resource.holds if resource is not None and resource.error is None else ()
+        there = {hold.uid for hold in holds}
         for hold in before.holds if before is not None else ():
-            if hold.uid not in holds:
+            if hold.uid not in there:
                 self._snapshot.remove(hold.uid)
 
         def keeps(node: str) -> bool:
             return self.is_fit(node) or self.reserved.uses_node(name, node)
 
-        for uid, hold in holds.items():
-            if resource is not None and uid not in self.reserved.pending:
+        for hold in holds:
+            if resource is not None and hold.uid not in self.reserved.pending:
                 self._snapshot.put(hold_state(resource, hold, self._policy, keeps))
         self._changed = True
 

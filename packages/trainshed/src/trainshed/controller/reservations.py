@@ -6,7 +6,6 @@ Changes are stored one after the other. After a restart everything follows from 
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -234,14 +233,11 @@ class Reservations:
                 for uid, event in self._capacity.stop_jobs(name, f"{name} is rebooting"):
                     self._report(uid, event)
             if self._settled(resource, self.used(name)) != resource:
-                self._crew.keep(partial(self._settle, name), f"settling {name}")
+                settle = partial(self._apply, name, _NO_HOLD, self._settled, None)
+                self._crew.keep(settle, f"settling {name}")
 
     def _settled(self, resource: PersistentResource, used: Used) -> PersistentResource | None:
         return settled(resource, used, bool(self._pools.jobs(resource.name)))
-
-    async def _settle(self, name: PersistentResourceName) -> None:
-        with contextlib.suppress(NotFound):
-            await self.change(name, self._settled)
 
     def _cancel_jobs(self, name: PersistentResourceName, email: str) -> None:
         for uid in self._pools.jobs(name):

@@ -18,6 +18,7 @@ from trainshed.core.reservations import (
     PersistentResourceName,
     ReservationState,
     Used,
+    fault_of_job,
     resource_of,
 )
 from trainshed.core.tuning.records import TuningJob
@@ -54,9 +55,9 @@ class ReservedPools:
         self._homes[job.uid] = name
         self._unplanned.add(name)
         self.unchecked.add(name)
-        if name not in self._snapshots:
+        if name not in self._snapshots:  # The resource was deleted.
             self._snapshots[name] = Snapshot(self._policy)
-            self._snapshots[name].set_nodes(slot_nodes(self.resources.get(name), lambda _: True))
+            self._snapshots[name].set_nodes(slot_nodes(None, lambda _: False))
         return self._snapshots[name]
 
     def snapshot_of(self, uid: JobUid) -> Snapshot | None:
@@ -180,7 +181,4 @@ class ReservedPools:
         name = resource_of(work.name, spec)
         if name is None:
             return None
-        resource = self.resources.get(name)
-        if resource is None or resource.deleted_by is not None:
-            return f"{name} was deleted. Submit the job without it, or create it again."
-        return None
+        return fault_of_job(self.resources.get(name), str(name), spec)

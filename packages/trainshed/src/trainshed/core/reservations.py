@@ -149,7 +149,6 @@ class PersistentResource(Struct, frozen=True):
 Used = Mapping[tuple[str, str], int]
 """The numbers of machines that jobs of a resource use, by kind (`kind_of`) and node."""
 
-
 Change = Callable[[PersistentResource, Used], PersistentResource | None]
 """Returns a resource as it is to be; None = deleted."""
 
@@ -161,14 +160,6 @@ def kind_of(machine: Machine) -> str:
     return f"{machine.type} with {devices.count} {devices.type}" if devices else machine.type
 
 
-def kinds_needed(spec: JobSpec) -> Counter[str]:
-    """Return how many machines of each kind a job needs."""
-    needed: Counter[str] = Counter()
-    for pool in spec.pools:
-        needed[kind_of(pool.machine)] += pool.replica_count
-    return needed
-
-
 def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) -> str | None:
     """Return why a job can never run on the resource of that name; None = it can."""
     if resource is None:
@@ -177,11 +168,13 @@ def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) 
         return (
             f"{name} is {resource.state}. Use another persistent resource, or leave the field out."
         )
-    limits: Counter[str] = Counter()
+    limits, needed = Counter[str](), Counter[str]()
     for pool in resource.pools:
         limits[kind_of(pool.machine)] += pool.count
+    for wanted in spec.pools:
+        needed[kind_of(wanted.machine)] += wanted.replica_count
     there = listed(f"{count} x {kind}" for kind, count in limits.items())
-    wrong = [f"{n} x {kind}" for kind, n in kinds_needed(spec).items() if n > limits[kind]]
+    wrong = [f"{n} x {kind}" for kind, n in needed.items() if n > limits[kind]]
     if not wrong:
         return None
     return (
@@ -200,23 +193,21 @@ def placed(
     resource: PersistentResource, uid: JobUid, places: tuple[tuple[ReplicaId, str], ...], now: Nanos
 ) -> PersistentResource:
     """Return the resource after one of its holds got all its places, or some machines of it got others."""
-    holds: list[Hold] = []
-    for hold in resource.holds:
-        current = {**dict(hold.places), **dict(places)} if hold.uid == uid else {}
+
+    def moved(hold: Hold) -> Hold:
+        current = dict(hold.places) | dict(places)
         kept = tuple((r, current[r]) for r in hold.replicas if r in current)
-        moved = replace(hold, places=kept, since=hold.since or now)
-        holds.append(moved if hold.uid == uid else hold)
-    started = resource.started or now
-    return replace(resource, holds=tuple(holds), started=started)
+        return replace(hold, places=kept, since=hold.since or now)
+
+    holds = tuple(moved(hold) if hold.uid == uid else hold for hold in resource.holds)
+    return replace(resource, holds=holds, started=resource.started or now)
 
 
 def refused(resource: PersistentResource, uid: JobUid, error: JobError) -> PersistentResource:
     """Return the resource after the decision that a hold can never get its places."""
-    hold = next((hold for hold in resource.holds if hold.uid == uid), None)
-    if hold is None or hold.places:
-        return resource
-    if not resource.started:
-        return replace(resource, error=error)
+    hold = next((hold for hold in resource.holds if hold.uid == uid and not hold.places), None)
+    if hold is None or not resource.started:
+        return resource if hold is None else replace(resource, error=error)
     lost = Counter(replica.pool for replica in hold.replicas)
     pools = [replace(p, count=p.count - lost[at]) for at, p in enumerate(resource.pools)]
     holds = tuple(other for other in resource.holds if other is not hold)
@@ -231,24 +222,24 @@ def resized(
     if more machines are in use."""
     left = resource.slots()
     left.subtract(used)
-    dropped: set[tuple[JobUid, ReplicaId]] = set()
+    dropped: set[ReplicaId] = set()
     added: list[ReplicaId] = []
     for at, (pool, count) in enumerate(zip(resource.pools, counts, strict=True)):
         kind = kind_of(pool.machine)
         own = [
-            (hold.uid, replica, dict(hold.places).get(replica))
+            (replica, dict(hold.places).get(replica))
             for hold in reversed(resource.holds)
             for replica in reversed(hold.replicas)
             if replica.pool == at
         ]
         if count > len(own):
-            first = max((replica.index for _, replica, _ in own), default=-1) + 1
+            first = max((replica.index for replica, _ in own), default=-1) + 1
             added += (ReplicaId(at, first + n) for n in range(count - len(own)))
         surplus = len(own) - count
-        for uid, replica, node in sorted(own, key=lambda item: item[2] is not None):
+        for replica, node in sorted(own, key=lambda item: item[1] is not None):
             if surplus > 0 and (node is None or left[kind, node] > 0):
                 surplus -= 1
-                dropped.add((uid, replica))
+                dropped.add(replica)
                 if node is not None:
                     left[kind, node] -= 1
         if surplus > 0:
@@ -256,22 +247,13 @@ def resized(
                 f"{count + surplus} of its machines are in use. Wait for the end of their jobs, or cancel "
                 f"them, before you reduce the number to {count}."
             )
-    holds = [_without(hold, dropped) for hold in resource.holds]
-    if added:
-        holds.append(Hold(new_uid, tuple(added), created=now))
-    pools = tuple(
-        replace(pool, count=count) for pool, count in zip(resource.pools, counts, strict=True)
-    )
-    kept = tuple(hold for hold in holds if hold.replicas)
-    return replace(resource, pools=pools, holds=kept)
-
-
-def _without(hold: Hold, dropped: set[tuple[JobUid, ReplicaId]]) -> Hold:
-    return replace(
-        hold,
-        replicas=tuple(r for r in hold.replicas if (hold.uid, r) not in dropped),
-        places=tuple((r, node) for r, node in hold.places if (hold.uid, r) not in dropped),
-    )
+    holds: list[Hold] = []
+    for hold in (*resource.holds, Hold(new_uid, tuple(added), created=now)):
+        places = tuple((r, node) for r, node in hold.places if r not in dropped)
+        if replicas := tuple(r for r in hold.replicas if r not in dropped):
+            holds.append(replace(hold, replicas=replicas, places=places))
+    pools = (replace(pool, count=n) for pool, n in zip(resource.pools, counts, strict=True))
+    return replace(resource, pools=tuple(pools), holds=tuple(holds))
 
 
 def settled(resource: PersistentResource, used: Used, has_jobs: bool) -> PersistentResource | None:

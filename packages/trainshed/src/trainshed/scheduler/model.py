@@ -2,6 +2,7 @@
 of that job which a decision is."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
@@ -262,10 +263,9 @@ def hold_state(
     resource: PersistentResource, hold: Hold, policy: Policy, keeps: Callable[[str], bool]
 ) -> GangState:
     """Return a hold as the scheduler sees it. `keeps`: whether its machines on a node stay there."""
-    pools: dict[int, int] = {}
+    counts = Counter(replica.pool for replica in hold.replicas)
     replicas: list[tuple[ReplicaId, Demand]] = []
     for replica in hold.replicas:
-        pools[replica.pool] = pools.get(replica.pool, 0) + 1
         machine = resource.pool(replica).machine
         devices = machine.accelerators
         demand = Demand(
@@ -275,7 +275,7 @@ def hold_state(
             MachineWanted(machine.type, devices.type if devices else None),
         )
         replicas.append((replica, demand))
-    wanted = [(resource.pools[at].machine, resource.pools[at].disk, n) for at, n in pools.items()]
+    wanted = [(resource.pools[at].machine, resource.pools[at].disk, n) for at, n in counts.items()]
     gang = Gang(
         uid=hold.uid,
         name=str(resource.name),
@@ -291,9 +291,7 @@ def hold_state(
     places = tuple((replica, node) for replica, node in hold.places if keeps(node))
     there = {replica for replica, _ in places}
     lost = tuple((r, dict(hold.places).get(r)) for r in hold.replicas if r not in there)
-    if not hold.places:
-        return GangState(gang, waiting_since=hold.created)
-    return GangState(gang, places, lost, waiting_since=hold.created)
+    return GangState(gang, places, lost if hold.places else (), waiting_since=hold.created)
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:

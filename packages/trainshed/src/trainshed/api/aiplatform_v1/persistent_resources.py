@@ -84,17 +84,17 @@ async def create(call: Call, request: Any) -> Message:
         person=person_of(await actor_of(services.reader, call.principal)),
         operation=operation.name,
     )
-    await _of(services).create(record, operation)
+    await services.reservations.create(record, operation)
     return await _answer(services, operation)
 
 
 async def get(call: Call, request: Any) -> Message:
-    resources = _of(call.services)
+    resources = call.services.reservations
     return _view(resources, resources.get(PersistentResourceName.parse(request.name)))
 
 
 async def list_(call: Call, request: Any) -> Message:
-    parent, resources = known_location(request.parent), _of(call.services)
+    parent, resources = known_location(request.parent), call.services.reservations
     records = resources.of_location(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(records, request, str(parent))
     return listed("List", "PersistentResources", map(partial(_view, resources), page), token)
@@ -170,7 +170,7 @@ async def _change(
     services: Services, kind: OperationKind, name: PersistentResourceName, change: Change
 ) -> Message:
     operation = _operation(services, kind, name)
-    await _of(services).change(name, change, operation)
+    await services.reservations.change(name, change, operation)
     return await _answer(services, operation)
 
 
@@ -192,10 +192,6 @@ def _operation(services: Services, kind: OperationKind, name: PersistentResource
         state=OperationState.RUNNING,
         response_type="" if kind is OperationKind.DELETE else _RESOURCE,
     )
-
-
-def _of(services: Services) -> Reserving:
-    return services.reservations
 
 
 def _require(resource: PersistentResource, *states: ReservationState) -> None:
