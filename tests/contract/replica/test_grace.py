@@ -5,6 +5,7 @@ Children end when the test creates a file, so that no test depends on how fast a
 import os
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from tests.contract.replica.conftest import PATIENCE, PYTHON, SECOND, Line, Plac
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal, shim
 from trainshed.replica.supervisor.clients import connect
+from trainshed.replica.supervisor.deadline import Deadline
+from trainshed.replica.system import kernel
 
 GRACE = 600 * SECOND
 """Longer than any test waits: what ends before was not killed at its end."""
@@ -115,6 +118,27 @@ def test_a_second_stop_may_end_the_first_at_once(place: Place) -> None:
     line = started(place, *PARENTS["shell"])
     stop(place, line)
     line.order(o="stop", grace=0)
+    assert line.record()["signal"] == signal.SIGTERM
+    assert "saved" not in place.texts()
+
+
+def test_a_deadline_ends_the_grace_time(place: Place, tmp_path: Path) -> None:
+    """After it, another attempt may run in place of the program, whose main process has ended."""
+    deadline, is_stopped = Deadline(str(tmp_path / "deadline")), threading.Event()
+
+    def extend() -> None:
+        while not is_stopped.wait(0.1):
+            deadline.set(time.clock_gettime(kernel.BOOT_CLOCK) + 4)
+
+    deadline.set(time.clock_gettime(kernel.BOOT_CLOCK) + 4)
+    agent = threading.Thread(target=extend)
+    agent.start()
+    try:
+        line = started(place, *PARENTS["shell"], deadline=str(tmp_path / "deadline"))
+        stop(place, line)
+    finally:
+        is_stopped.set()
+        agent.join()
     assert line.record()["signal"] == signal.SIGTERM
     assert "saved" not in place.texts()
 

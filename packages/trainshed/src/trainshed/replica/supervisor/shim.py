@@ -314,7 +314,7 @@ class Shim:
 
     def _end_late(self) -> None:
         """Kill the program, because its deadline has passed: another one may run in its place."""
-        if self._status < 0:
+        if not self.has_ended():
             self._stopped = True
             self._kill()
 
