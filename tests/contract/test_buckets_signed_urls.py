@@ -102,6 +102,18 @@ def test_a_download_can_have_another_name_and_type(signer: Signer) -> None:
     assert headers["content-type"] == "text/csv"
 
 
+def test_the_address_of_an_upload_reads_nothing(signer: Signer) -> None:
+    """It lasts for a week, and permits the holder of a signed URL to upload one object."""
+    start = signer.url("RESUMABLE", "large")
+    _, answer, _ = signer.send("POST", start, headers={"x-goog-resumable": "start"})
+    session = urlsplit(answer["location"]).query
+    for path in ("/bucket-p", "/bucket-p/", f"/bucket-p/{quote(NAME)}"):
+        place = f"{signer.address}{path}?{session}"
+        assert [signer.send(method, place)[0] for method in ("GET", "HEAD")] == [401, 401], path
+        assert signer.send("POST", place, headers={"X-HTTP-Method-Override": "GET"})[0] == 401
+    assert signer.send("PUT", answer["location"], b"x")[0] == 200
+
+
 def test_a_resumable_upload_is_continued_by_its_address_alone(signer: Signer) -> None:
     headers = {"x-goog-resumable": "start", "Content-Type": "text/plain"}
     start = signer.url("RESUMABLE", "large", content_type="text/plain")

@@ -131,7 +131,9 @@ class BucketsApp:
         headers = call.request.headers
         if call.is_signed:
             return await self._signer(call)
-        if call.target.endpoint is Endpoint.XML and "upload_id" in call.query:
+        # The address of a session is good for its upload only, and not for reading.
+        is_upload = call.request.method in {"PUT", "DELETE"} and "upload_id" in call.query
+        if call.target.endpoint is Endpoint.XML and is_upload:
             signer = await call.run(
                 call.sessions.signer, call.target.bucket, call.query["upload_id"]
             )
