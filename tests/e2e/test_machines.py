@@ -111,8 +111,8 @@ def _boot(disk: Path, script: str, place: Path) -> Mapping[str, Outcome]:
 
 def _expect(outcomes: Mapping[str, Outcome], script: str) -> None:
     """Compare with the checks that a script contains."""
-    lines = re.findall(r"run_checks (.*(?:\\\n.*)*)", (_SCRIPTS / script).read_text())
-    names = {word for line in lines for word in line.replace("\\\n", " ").split()}
+    calls = re.findall(r"run_checks ((?:.*\\\n)*.*)", (_SCRIPTS / script).read_text())
+    names = set(re.findall(r"\w+", " ".join(calls)))
     assert {name for name, outcome in outcomes.items() if not outcome.is_ok} == set()
     assert outcomes.keys() == names
 

@@ -34,6 +34,16 @@ until_so() {
     until "$@"; do [ $SECONDS -lt $deadline ] || return 1; sleep 0.2; done
 }
 
+# measure WHAT COMMAND...: run a command, and print how many seconds it took.
+measure() {
+    local started result=0
+    started=$(date +%s%N)
+    "${@:2}" || result=$?
+    started=$(( ($(date +%s%N) - started) / 100000000 ))
+    echo "# $1: $((started / 10)).$((started % 10)) s" >/dev/console
+    return $result
+}
+
 printed() { trainshed jobs logs "$1" 2>/dev/null | has "$2"; }
 
 # counting NAME: start a job that counts until `counted`, and wait for its first lines.
@@ -64,7 +74,7 @@ group_of() {
     uid=$(trainshed jobs describe "$1" --format json | grep -o '"[a-z]*[jJ]obs/[0-9]*"' | head -n 1 | tr -dc 0-9)
     find /sys/fs/cgroup -type d -name "trainshed-*$uid-*-workerpool0-0"
 }
-export -f has serving until_so printed counting to_its_end counted group_of
+export -f has measure serving until_so printed counting to_its_end counted group_of
 
 cat > counts.py <<'END'
 import itertools, os, time

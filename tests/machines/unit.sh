@@ -9,7 +9,7 @@ doctor_reports_limits_by_the_kernel() {
 }
 
 memory_limit() {
-    to_its_end hog hog.py
+    measure "a program beyond its memory limit, from submission to the end of its job" to_its_end hog hog.py
     trainshed jobs describe hog | has "ran out of memory and exited with a non-zero status of 137"
 }
 
@@ -45,15 +45,18 @@ fork_bomb() {
 
 service_killed() {
     counting killed
-    systemctl kill --kill-who=main --signal=KILL trainshed
-    until_so systemctl is-active trainshed
-    serving
+    measure "kill -9 until calls are answered" bash -c \
+        'systemctl kill --kill-who=main --signal=KILL trainshed; serving'
     printed killed ' 4$'
     counted killed
     trainshed jobs timeline killed | has service_away
 }
 
-service_restarted() { counting restarted; systemctl restart trainshed; serving; counted restarted; }
+service_restarted() {
+    counting restarted
+    measure "restart until calls are answered" bash -c 'systemctl restart trainshed; serving'
+    counted restarted
+}
 
 limits_after_a_restart() {
     counting limited
@@ -67,10 +70,10 @@ limits_after_a_restart() {
 
 service_stopped() {
     counting stopped
-    systemctl stop trainshed
+    measure "stop of the service" systemctl stop trainshed.socket
+    if systemctl is-active trainshed; then exit 1; fi
     sleep 2
-    systemctl start trainshed
-    serving
+    measure "start until calls are answered" bash -c 'systemctl start trainshed; serving'
     counted stopped
 }
 
@@ -83,6 +86,8 @@ journal_has_no_left_over_processes() {
 
 without_etc_hosts() {
     mv /etc/hosts /root/hosts
+    # Nothing resolves localhost now.
+    export TRAINSHED_ENDPOINT=http://127.0.0.1:8080 TRAINSHED_TOKEN=$(cat $TRAINSHED_DATA/owner.token)
     systemctl restart trainshed
     serving
     counting without_hosts
@@ -112,7 +117,7 @@ restarts_refuse_no_call() {
 
 jobs_unit_stopped() {
     counting ended
-    systemctl stop trainshed-jobs
+    measure "stop of all programs" systemctl stop trainshed-jobs
     if systemctl is-active trainshed; then exit 1; fi
     systemctl start trainshed
     serving
@@ -126,7 +131,11 @@ before_reboot() {
     counting rebooted
 }
 
-after_reboot() { serving; counted rebooted 2; }
+after_reboot() {
+    serving
+    echo "# boot of the machine until calls are answered: $(cut -d' ' -f1 /proc/uptime) s" >/dev/console
+    counted rebooted 2
+}
 
 if [ -e /root/rebooted ]; then
     run_checks after_reboot
