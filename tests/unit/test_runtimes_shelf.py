@@ -53,6 +53,23 @@ def test_what_is_there_is_had_without_writing_anything(tmp_path: Path) -> None:
     remove_tree(final)
 
 
+def test_finishing_ignores_directories_that_cannot_be_written(tmp_path: Path) -> None:
+    """A lock that is a directory raises an OSError other than PermissionError, like a read-only disk."""
+    shelf, finished = Shelf(tmp_path), list[str]()
+    finals = [shelf.put(key, _fill, finish=_interrupt) for key in ("first", "second")]
+    wait_for_builds()
+    (tmp_path / ".locks" / "first").unlink()
+    (tmp_path / ".locks" / "first").mkdir()
+    shelf.finish_all(lambda path: finished.append(path.name))
+    assert finished == ["second"]
+    for final in finals:
+        remove_tree(final)
+
+
+def _interrupt(_: Path) -> None:
+    raise BuildFailed("The service is being stopped.")
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

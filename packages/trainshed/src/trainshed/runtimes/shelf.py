@@ -227,12 +227,14 @@ class Shelf:
     def _settle(self, key: str, finish: Callable[[Path], None] | None) -> None:
         """Finish a directory, then make it durable. If the process ends before that, nothing is lost now: the
         directory is good until the next boot."""
-        # The cache may be removed in the meantime, or belong to another user.
-        with suppress(FileNotFoundError, PermissionError):
+        # The cache may be removed in the meantime, belong to another user, or be on a read-only or full disk.
+        try:
             if finish is not None:
                 self._finish(key, finish)
             else:
                 self._mark_durable(key)
+        except OSError as failure:
+            log.info("the directory %s is not finished yet: %s", key, failure)
 
     def _finish(self, key: str, finish: Callable[[Path], None]) -> None:
         with _open(self._lock(key), _CREATE) as lock:
