@@ -1,9 +1,10 @@
 """Persistent resources over the real store and controller (spec/queue#reservations)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from tests.sim.scripted_world import PRIMARY, World, numbered, world
 from tests.unit.jobs import MACHINE
 from tests.waiting import until
 from trainshed.core.capacity import Node, QuotaKey
-from trainshed.core.catalog.quotas import CPU_HOURS, GLOBAL, HARD, QUEUED
+from trainshed.core.catalog.quotas import CPU_HOURS, GLOBAL, HARD, JOBS, QUEUED
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
 from trainshed.core.job import Disk
 from trainshed.core.lifecycle.records import Job
@@ -317,6 +318,79 @@ async def test_a_resource_grows_and_shrinks_around_its_jobs(tmp_path: Path) -> N
         w.engine.exit(JobUid(3), 1, PRIMARY, 0)
         await w.state(JobUid(3), JobState.SUCCEEDED)
         await in_state(w, RUNNING)
+
+
+async def test_a_cancelled_request_loses_neither_its_change_nor_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab(tmp_path, 4) as w:
+        table, reservations = w.store.persistent_resources, w.controller.reservations
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        def slow(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def run(*arguments: Any) -> Any:
+                result = await work(*arguments)
+                began.set()
+                await may_end.wait()
+                return result
+
+            return run
+
+        async def cancel_in_transaction(request: Coroutine[Any, Any, None]) -> None:
+            task = asyncio.create_task(request)
+            await began.wait()
+            task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled()
+            began.clear()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(table, "create", slow(table.create))
+            await cancel_in_transaction(reserve(w, 1))
+            may_end.set()
+        await in_state(w, RUNNING)
+        may_end.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(table, "save", slow(table.save))
+            rename = reservations.change(NAME, lambda r, _: replace(r, display_name="first"))
+            await cancel_in_transaction(rename)
+            label = reservations.change(NAME, lambda r, _: replace(r, labels=(("a", "b"),)))
+            labeling = asyncio.create_task(label)
+            may_end.set()
+            await labeling
+        (stored,) = await table.all()
+        assert (stored.display_name, stored.labels) == ("first", (("a", "b"),))
+        assert reservations.get(NAME) == stored
+
+
+async def test_a_resource_counts_as_one_job_of_the_quota(tmp_path: Path) -> None:
+    async with lab(tmp_path, 4) as w:
+        await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, JOBS), 1)
+        await w.controller.capacity_changed()
+        await reserve(w, 2)
+        await in_state(w, RUNNING)
+        await w.create(numbered(1, 1))
+        assert "at most 1 job at once, and has persistent resource lab" in why(w, 1)
+        await w.state(await w.create(on_lab(2, 1)), JobState.RUNNING)
+        await w.state(await w.create(on_lab(3, 1)), JobState.RUNNING)
+
+
+async def test_a_machine_in_use_leaves_a_node_under_maintenance_after_its_job(
+    tmp_path: Path,
+) -> None:
+    async with lab(tmp_path, 2, 2) as w:
+        await reserve(w, 2)
+        before = await in_state(w, RUNNING)
+        await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
+        ((_, node),) = w.controller.reservations.used(NAME)
+        await w.store.intake.drain_node(NodeDrain(node, w.time, "new disks"))
+        await w.controller.capacity_changed()
+        await w.create(on_lab(2, 1, 1))
+        assert "persistent resource lab" in why(w, 2)
+        w.engine.exit(JobUid(1), 1, PRIMARY, 0)
+        await w.state(JobUid(2), JobState.RUNNING)
+        await settle(w, lambda r: r is not None and (MACHINE.type, node) not in r.slots())
+        assert w.controller.reservations.get(NAME).slots().total() == before.slots().total()
 
 
 async def test_a_reboot_starts_the_jobs_again_on_the_same_machines(tmp_path: Path) -> None:

@@ -80,9 +80,16 @@ class Reservations:
             self._pools.unchecked.add(resource.name)
 
     async def close(self) -> None:
+        """Stop. Changes in progress are finished."""
         await self._crew.close()
+        await self.wait_for_changes()
 
     # --- questions ---
+
+    async def wait_for_changes(self) -> None:
+        """Wait until no change is being stored: a reader of a finished operation then sees its effect."""
+        async with self._lock:
+            pass
 
     def get(self, name: PersistentResourceName) -> PersistentResource:
         """Raises NotFound."""
@@ -122,12 +129,16 @@ class Reservations:
 
     async def create(self, resource: PersistentResource, operation: Operation) -> None:
         """Store a new resource with its running operation, and request its machines. Raises AlreadyExists."""
-        async with self._lock:
-            if self.find(resource.name) is not None:
-                raise AlreadyExists(f"{resource.name} already exists; choose another id")
-            await self._table.create(resource, operation)
-            self._capacity.set_resource(resource.name, resource)
-        self._decide()
+
+        async def work() -> None:
+            async with self._lock:
+                if self.find(resource.name) is not None:
+                    raise AlreadyExists(f"{resource.name} already exists; choose another id")
+                await self._table.create(resource, operation)
+                self._capacity.set_resource(resource.name, resource)
+            self._decide()
+
+        await outliving(joined(work()))
 
     async def change(
         self,
@@ -142,18 +153,22 @@ class Reservations:
         An unfinished operation of the resource fails. `decided`: the hold that the change is about. `error`:
         the operation that the change finishes fails with it. Raises NotFound, and what `change` raises. When
         the call raises, nothing was changed."""
-        async with self._lock:
-            before = self.get(name)
-            after = change(before, self.used(name))
-            if begun is not None and after is not None:
-                after = replace(after, operation=begun.name)
-            if after == before:
-                self._pools.pending.discard(decided)
-                self._capacity.set_resource(name, before)
-                return
-            after = after and replace(after, updated=self._now())
-            await outliving(joined(self._store(before, after, error, begun, decided)))
-        self._decide()
+
+        async def work() -> None:
+            async with self._lock:
+                before = self.get(name)
+                after = change(before, self.used(name))
+                if begun is not None and after is not None:
+                    after = replace(after, operation=begun.name)
+                if after == before:
+                    self._pools.pending.discard(decided)
+                    self._capacity.set_resource(name, before)
+                    return
+                after = after and replace(after, updated=self._now())
+                await self._store(before, after, error, begun, decided)
+            self._decide()
+
+        await outliving(joined(work()))
 
     async def _store(
         self,

@@ -90,11 +90,13 @@ async def create(call: Call, request: Any) -> Message:
 
 async def get(call: Call, request: Any) -> Message:
     resources = call.services.reservations
+    await resources.wait_for_changes()
     return _view(resources, resources.get(PersistentResourceName.parse(request.name)))
 
 
 async def list_(call: Call, request: Any) -> Message:
     parent, resources = known_location(request.parent), call.services.reservations
+    await resources.wait_for_changes()
     records = resources.of_location(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(records, request, str(parent))
     return listed("List", "PersistentResources", map(partial(_view, resources), page), token)

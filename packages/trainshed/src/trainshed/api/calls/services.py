@@ -168,6 +168,10 @@ class CapacityView(Protocol):
 class Reserving(Protocol):
     """The persistent resources of the service."""
 
+    async def wait_for_changes(self) -> None:
+        """Wait until no change is being stored: a reader of a finished operation then sees its effect."""
+        ...
+
     def get(self, name: PersistentResourceName) -> PersistentResource:
         """Raises NotFound."""
         ...
