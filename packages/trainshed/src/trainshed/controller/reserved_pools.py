@@ -101,8 +101,8 @@ class ReservedPools:
         is_fit: Callable[[str], bool],
     ) -> None:
         """Offer the machines of a resource to its jobs."""
-        if name not in self._snapshots and resource is not None:
-            self._snapshots[name] = Snapshot(self._policy)
+        if resource is not None:
+            self._snapshots.setdefault(name, Snapshot(self._policy))
         if name in self._snapshots:
             self._snapshots[name].set_nodes(slot_nodes(resource, is_fit))
             self._unplanned.add(name)

@@ -112,14 +112,8 @@ class Prices(Struct, frozen=True):
         return price(used.machine, 0) * hours + price(used.accelerator, 0) * used.gpu_hours
 
 
-class Owner(Struct, frozen=True):
-    """The owner of machines: a job or a persistent resource."""
-
-    project_id: str
-    person: str
-    labels: tuple[tuple[str, str], ...]
-    #: The full name.
-    name: str
+Owner = tuple[str, str, tuple[tuple[str, str], ...], str]
+"""The project, the person, the labels and the full name of a job or of a persistent resource."""
 
 
 def uses(job: Job, until: Nanos, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
@@ -129,7 +123,7 @@ def uses(job: Job, until: Nanos, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
     began = job.began or min((r.started for r in job.replicas if r.started), default=0)
     if not began or job.spec.persistent_resource is not None:
         return ()
-    owner = Owner(job.name.project_id, person_of(job.creator), job.labels, str(job.name))
+    owner = (job.name.project_id, person_of(job.creator), job.labels, str(job.name))
     places = {replica.id: replica.node or "" for replica in job.replicas}
     pools = ((pool.machine, pool.replicas()) for pool in job.spec.pools)
     return _machines(owner, pools, places, (began, until), nodes)
@@ -144,7 +138,7 @@ def reserved(
     """Yield the machines that a persistent resource has reserved until a moment, without those that it keeps
     in the state `after`."""
     name = resource.name
-    owner = Owner(name.project_id, resource.person, resource.labels, str(name))
+    owner = (name.project_id, resource.person, resource.labels, str(name))
     kept = {hold.uid: dict(hold.places) for hold in after.holds} if after is not None else {}
     for hold in resource.holds:
         places = {r: n for r, n in hold.places if r not in kept.get(hold.uid, {})}
@@ -185,10 +179,7 @@ def _machines(
             left[node] = there[0] - vcpus, there[1] - memory, there[2] - gpus
             held.append(
                 Use(
-                    owner.project_id,
-                    owner.person,
-                    owner.labels,
-                    owner.name,
+                    *owner,
                     node,
                     tuple(replicas),
                     began,
