@@ -4,7 +4,6 @@ root or not)."""
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from tests.contract.ordinary_user import NOBODY
 from tests.isolation import needs_mounts
@@ -25,13 +24,15 @@ for entry in os.scandir("/"):
         os.mkdir(fresh + entry.path)
         kernel.bind(entry.path, fresh + entry.path)
 kernel.pivot_root(fresh)
+os.mkdir("/place")  # The directory of temporary files may be closed to other users.
+os.chmod("/place", 0o777)
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
 # Else its /proc is root's.
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
-os.mkdir(sys.argv[1] + "/probed")
-print(zygote.probe(sys.argv[1] + "/probed", ["user"]))
+os.mkdir("/place/probed")
+print(zygote.probe("/place/probed", ["user"]))
 """
 """Asks for the level of an ordinary user where the root directory has only what every machine has."""
 
@@ -39,6 +40,5 @@ print(zygote.probe(sys.argv[1] + "/probed", ["user"]))
 @needs_mounts
 def test_a_machine_that_never_had_buckets_gives_an_ordinary_user_his_level() -> None:
     with tempfile.TemporaryDirectory() as place:
-        Path(place).chmod(0o777)
         probing = [sys.executable, "-c", _FRESH, place]
         assert subprocess.check_output(probing, text=True) == ("{'level': 'user', 'refused': {}}\n")
