@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.resources import files
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
@@ -23,8 +24,10 @@ from trainshed.eventloop.background import first_of
 from trainshed.httpd.messages import Disconnected, Request, Response, sized
 
 _TOP: Final = "computeMetadata"
-_ZONE: Final = "b"
-"""The letter of the zone in each region: nearly all regions have this one."""
+_TREE: Final[dict[str, Any]] = json.loads(
+    (files("trainshed.buckets") / "metadata.json").read_bytes()
+)
+"""All directories, with `{name}` for the values of a replica. Nearly all regions have a zone `b`."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 
 Query = Mapping[str, list[str]]
@@ -43,19 +46,6 @@ class _Json(Struct, frozen=True):
     value: Any
 
 
-_BOOT_DISK: Final = {
-    "device-name": "persistent-disk-0",
-    "index": 0,
-    "interface": "SCSI",
-    "mode": "READ_WRITE",
-    "type": "PERSISTENT-SSD",
-}
-_MAINTENANCE: Final = "TERMINATE_ON_HOST_MAINTENANCE"
-_UPCOMING: Final = {
-    "can_reschedule": "false",
-    "maintenance_status": "ONGOING",
-    "type": "UNSCHEDULED",
-}
 _MAX_WAIT: Final = 30 * 24 * 3600
 """Seconds of the longest timeout that a client can set."""
 _ETAG: Final = b"etag"
@@ -137,57 +127,48 @@ class Metadata:
     def _tree(self, caller: Caller) -> dict[str, Any]:
         program, machine = caller.program, caller.machine
         assert program is not None
-        name, project = _machine(program), f"projects/{project_number(program.project)}"
+        notices = self._notices.of(program)
+        is_maintained = "maintenance" in notices
+        address = machine.address if (machine.address or "").count(".") == 3 else None
+        parts = (address or "0.0.0.0").split(".")
+        number = project_number(program.project)
+        values = {
+            "name": _machine(program),
+            "project_id": program.project,
+            "project": f"projects/{number}",
+            "machine_type": machine.type or "custom",
+            "region": machine.region,
+            "maintenance_event": "TERMINATE_ON_HOST_MAINTENANCE" if is_maintained else "NONE",
+            "preempted": _flag(bool(notices)),
+            "automatic_restart": _flag(not machine.is_spot),
+            "preemptible": _flag(machine.is_spot),
+            "address": address,
+            "gateway": ".".join([*parts[:3], "1"]),
+            "mac": ":".join(["42", "01", *(f"{int(part):02x}" for part in parts)]),
+        }
+        tree = _filled(_TREE, values)
+        instance = tree["instance"]
+        digest = hashlib.sha256(f"{program.job_uid}/{program.replica}".encode()).digest()
+        instance["id"] = int.from_bytes(digest[:8], "big") >> 1
+        tree["project"]["numeric-project-id"] = number
         account = {
             "aliases": ["default"],
             "email": program.email,
-            "identity": _Made(lambda values: self._identity(program, values)),
+            "identity": _Made(lambda query: self._identity(program, query)),
             "scopes": list(_SCOPES),
             "token": _Made(lambda _: self._access_token(program)),
         }
-        digest = hashlib.sha256(f"{program.job_uid}/{program.replica}".encode()).digest()
-        notices = self._notices.of(program)
-        is_maintained = "maintenance" in notices
-        return {
-            "instance": {
-                "attributes": {},
-                "cpu-platform": "Unknown CPU Platform",
-                "description": "",
-                "disks": [_BOOT_DISK],
-                "gce-workload-certificates": {},
-                "guest-attributes": {},
-                "hostname": f"{name}.c.{program.project}.internal",
-                "id": (int.from_bytes(digest[:8], "big") >> 1),
-                "image": f"{project}/global/images/trainshed",
-                "legacy-endpoint-access": {"0.1": 0, "v1beta1": 0},
-                "licenses": [],
-                "machine-type": f"{project}/machineTypes/{machine.type or 'custom'}",
-                "maintenance-event": _MAINTENANCE if is_maintained else "NONE",
-                "name": name,
-                "network-interfaces": _interfaces(project, machine.address),
-                "partner-attributes": {},
-                "preempted": _flag(bool(notices)),
-                **({"region": f"{project}/regions/{machine.region}"} if machine.region else {}),
-                "remaining-cpu-time": -1,
-                "scheduling": {
-                    "automatic-restart": _flag(not machine.is_spot),
-                    "on-host-maintenance": "TERMINATE",
-                    "preemptible": _flag(machine.is_spot),
-                },
-                "service-accounts": {program.email: account, "default": account},
-                "tags": _Json([]),
-                "upcoming-maintenance": _Json(_UPCOMING if is_maintained else {}),
-                "virtual-clock": {"drift-token": "0"},
-                # Clients take the region from the zone.
-                **({"zone": f"{project}/zones/{machine.region}-{_ZONE}"} if machine.region else {}),
-            },
-            "project": {
-                "attributes": {},
-                "numeric-project-id": project_number(program.project),
-                "project-id": program.project,
-            },
-            "universe": {"universe-domain": "googleapis.com"},
-        }
+        instance["service-accounts"] = {program.email: account, "default": account}
+        instance["tags"] = _Json(instance["tags"])
+        if not is_maintained:
+            instance["upcoming-maintenance"] = {}
+        instance["upcoming-maintenance"] = _Json(instance["upcoming-maintenance"])
+        if address is None:
+            instance["network-interfaces"] = []
+        if not machine.region:
+            # Clients take the region from the zone.
+            del instance["region"], instance["zone"]
+        return tree
 
     def _access_token(self, program: JobClaims) -> Response:
         """Requested scopes are ignored: permissions follow from what the job is."""
@@ -209,26 +190,14 @@ def _machine(program: JobClaims) -> str:
     return f"cmle-training-{pool}-{host_token(JobUid(program.job_uid))}-{index}"
 
 
-def _interfaces(project: str, address: str | None) -> list[Any]:
-    """Returns the network interface with a replica's address."""
-    if address is None or address.count(".") != 3:
-        return []
-    parts = address.split(".")
-    return [
-        {
-            "access-configs": [{"external-ip": "", "type": "ONE_TO_ONE_NAT"}],
-            "dns-servers": ["169.254.169.254"],
-            "forwarded-ips": [],
-            "gateway": ".".join([*parts[:3], "1"]),
-            "ip": address,
-            "ip-aliases": [],
-            "mac": ":".join(["42", "01", *(f"{int(part):02x}" for part in parts)]),
-            "mtu": 1460,
-            "network": f"{project}/networks/default",
-            "subnetmask": "255.255.240.0",
-            "target-instance-ips": [],
-        }
-    ]
+def _filled(node: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a copy of a node with the values of a replica in its texts."""
+    if isinstance(node, dict):
+        members = cast("dict[str, Any]", node).items()
+        return {name: _filled(member, values) for name, member in members}
+    if isinstance(node, list):
+        return [_filled(member, values) for member in cast("list[Any]", node)]
+    return node.format_map(values) if isinstance(node, str) else node
 
 
 def _flag(value: bool) -> str:
