@@ -36,7 +36,6 @@ SIGNED_OUT: Final = event("gone", {"message": _WHY, "signedOut": True})
 
 
 def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
-    """Return the HTML of a view's parts, by id."""
     common = {"visit": visit, "facts": visit.facts}
     return {
         name: render(part.template, {**common, **part.values, "part_id": name})

@@ -197,7 +197,6 @@ def prepare() -> None:
 
 
 def is_prepared() -> bool:
-    """Whether `prepare` was called."""
     return prepare.cache_info().currsize > 0
 
 

@@ -93,7 +93,6 @@ class Visit(Struct, frozen=True):
         return next(iter(rights.projects), None) if not rights.everywhere else None
 
     def query(self, name: str) -> str:
-        """Return a query parameter of the address; "" if it is not there."""
         return self.request.query.get(name, "")
 
     def quoted(self, name: str) -> str:
@@ -200,12 +199,10 @@ Action = Callable[[Visit], Awaitable[Response | View]]
 
 
 def redirect(address: str) -> Response:
-    """Return an answer that sends the browser to an address, by GET (303)."""
     return Response(b"", 303, [(b"location", address.encode()), (b"content-length", b"0")])
 
 
 def job_path(uid: str, *rest: str) -> str:
-    """Return the path of a job's page, or of a page below it."""
     return "/".join((f"/jobs/{uid}", *rest))
 
 

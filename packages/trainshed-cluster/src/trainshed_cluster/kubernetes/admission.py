@@ -88,7 +88,6 @@ class Admission:
                 return
 
     async def _end_strays(self) -> None:
-        """Delete the workloads of attempts that ended under an earlier service."""
         await asyncio.sleep(_STRAY_SECONDS)
         for where, followed in self._followed.items():
             for workload in tuple(followed.objects.values()):

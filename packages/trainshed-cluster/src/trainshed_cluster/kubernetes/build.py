@@ -90,7 +90,6 @@ def _homes_of_pythons(context: EngineContext) -> list[str]:
 
 
 def entry() -> tuple[str, ...]:
-    """Return the command of every Pod."""
     return tuple(_bootstrap(AgentCode(b"", "")).argv)
 
 

@@ -531,7 +531,6 @@ class KubernetesCluster:
             self._pods.append(here)
 
     def _namespaces(self) -> list[str]:
-        """Return the namespaces of jobs."""
         return sorted(set(self._settings.namespaces.values()) or {"default"})
 
     def _node_changed(self, node: ClusterNode, *, gone: bool) -> None:
@@ -580,7 +579,6 @@ class KubernetesCluster:
         self._changed = asyncio.Event()
 
     async def _until(self, check: Callable[[], T | None]) -> T:
-        """Wait until `check` returns something, and return that."""
         while True:
             changed = self._changed
             if (result := check()) is not None:

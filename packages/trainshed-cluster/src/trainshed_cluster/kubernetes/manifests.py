@@ -4,7 +4,6 @@ Nothing that a user wrote gets into a command: a Pod's command is the agent's, w
 its standard input.
 """
 
-import functools
 import hashlib
 import math
 import re
@@ -245,6 +244,7 @@ def _container(
     return container
 
 
+_CARRIER: Final = Path(carried_python.__file__).read_text("utf-8")
 _CARRIED_COMMAND: Final = (
     f"{CARRIED}/lib/{carried_python.LOADER}",
     "--library-path",
@@ -255,7 +255,7 @@ _CARRIED_COMMAND: Final = (
 
 def _carrying(settings: KubernetesSettings) -> dict[str, Any]:
     """Return the init container that copies the operator's Python to where the job's image can run it."""
-    return _preparing(settings, CARRIES, _carrier(), _CARRIED, f"/{_CARRIED}")
+    return _preparing(settings, CARRIES, _CARRIER, _CARRIED, f"/{_CARRIED}")
 
 
 def _making_hosts(settings: KubernetesSettings) -> dict[str, Any]:
@@ -286,11 +286,6 @@ def _preparing(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": volume, "mountPath": path}],
     }
-
-
-@functools.cache
-def _carrier() -> str:
-    return Path(carried_python.__file__).read_text("utf-8")
 
 
 def _sent_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:

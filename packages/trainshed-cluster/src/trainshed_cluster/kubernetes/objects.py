@@ -163,7 +163,6 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def is_over(self) -> bool:
-        """Whether none of its containers runs or will run."""
         if self.is_leaving and self.spec.scheduling_gates:
             return True  # It never runs; finalizers of the gates' owner may still keep it.
         if any(known.reason == "DeletionByPodGC" for known in self.status.conditions or ()):
@@ -173,7 +172,6 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether its deletion was requested."""
         return self.metadata.deletion_timestamp is not None
 
     @property

@@ -97,7 +97,9 @@ class Registries:
             digest=manifest.config.digest.removeprefix("sha256:"),
             entrypoint=started.entrypoint or (),
             command=started.cmd or (),
-            environ=tuple(_variable(variable) for variable in started.env or ()),
+            environ=tuple(
+                (name, value) for name, _, value in (v.partition("=") for v in started.env or ())
+            ),
             workdir=started.working_dir or None,
             user=started.user or None,
         )
@@ -235,11 +237,6 @@ def _chosen(index: _Manifest) -> str:
     if chosen is None:
         raise NotRead("the registry has no image under that name")
     return chosen.digest
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value
 
 
 def _parameters(text: str) -> dict[str, str]:

@@ -31,7 +31,6 @@ class KubernetesRoute(Struct, frozen=True):
     priority_class: str
 
     def leads_to(self, node: ClusterNode) -> bool:
-        """Whether its Pods may run there."""
         return has_labels(node, self.node_selector) and not any(
             taint.effect in _KEEPS_AWAY
             and not taint.key.startswith(NODES_OWN)
@@ -54,7 +53,6 @@ class Routes:
         return next(resolved for resolved in self._all if resolved.route.is_for(machine))
 
     def acceptance(self, node: ClusterNode) -> Acceptance:
-        """Return which routes lead to a node."""
         way = frozenset(at for at, route in enumerate(self._all) if route.leads_to(node))
         return Acceptance(self._routes, way)
 

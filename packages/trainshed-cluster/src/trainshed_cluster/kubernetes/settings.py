@@ -7,10 +7,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from trainshed.engines.tables import wrong_fields
 from trainshed_cluster.kubernetes.registries import Registries
 from trainshed_cluster.remote.lease import SHORTEST_LEASE
-from trainshed_cluster.remote.options import unknown_accelerators, wrong_machines
+from trainshed_cluster.remote.options import (
+    ForMachines,
+    parse_table,
+    unknown_accelerators,
+    wrong_machines,
+)
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _Namespace = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}$")]
@@ -23,7 +27,6 @@ _Key = Annotated[
     msgspec.Meta(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"),
 ]
 _Value = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]
-_Pattern = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*?-]{1,100}$")]
 _Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,500}$")]
 _Resource = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.-]{1,253}/[A-Za-z0-9_.-]{1,63}$")]
 _Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$")]
@@ -50,14 +53,10 @@ class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node_selector: _Selector = {}
 
 
-class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
     """An entry of `[[engines.kubernetes.machines]]`: where Pods of some machine types go. None = as in the
     plain settings."""
 
-    #: Patterns of machine types (`a2-*`); [] = all.
-    types: Annotated[list[_Pattern], msgspec.Meta(max_length=200)] = []
-    #: Public accelerator types, one of which the machine must have; [] = any, or none.
-    accelerators: Annotated[list[str], msgspec.Meta(max_length=50)] = []
     node_selector: _Selector | None = None
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] | None = None
     runtime_class: _Name | None = None
@@ -144,26 +143,17 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 def parse(table: Mapping[str, Any]) -> KubernetesSettings:
     """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
-    wrong = wrong_fields(KubernetesSettings, table)
-    if "image" not in table:
-        wrong.append(
-            "image: it is missing; name the image that Pods run in, with a Python of the service's version "
-            "(docs/kubernetes.md says how to build one)"
-        )
-    if not wrong:
-        # An empty text is a setting that is not set.
-        settings = msgspec.convert({k: v for k, v in table.items() if v != ""}, KubernetesSettings)
-        wrong = [
-            *_wrong_queue(settings),
-            *_wrong_accelerators(settings),
-            *wrong_machines(settings.machines, "kubernetes"),
-        ]
-        if not wrong:
-            return settings
-    raise ValueError("\n".join(f"[engines.kubernetes] {line}" for line in wrong))
+    missing = (
+        "image: it is missing; name the image that Pods run in, with a Python of the service's version "
+        "(docs/kubernetes.md says how to build one)"
+    )
+    absent = () if "image" in table else (missing,)
+    return parse_table("kubernetes", KubernetesSettings, table, _wrong, absent)
 
 
-def _wrong_queue(settings: KubernetesSettings) -> Iterator[str]:
+def _wrong(settings: KubernetesSettings) -> Iterator[str]:
+    yield from _wrong_accelerators(settings)
+    yield from wrong_machines(settings.machines, "kubernetes")
     if settings.queue == "kueue" and not settings.local_queue:
         yield (
             'local_queue: it is missing, and queue = "kueue" needs it; name the LocalQueue that jobs wait in'

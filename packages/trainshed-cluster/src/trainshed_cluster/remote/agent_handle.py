@@ -82,7 +82,6 @@ class AgentHandle:
         return self._connection is not None
 
     def connect(self, connection: Connection) -> None:
-        """Use this connection for calls from now on."""
         self._connection = connection
         self.silent_since = None
         self.has_connected = True
@@ -114,7 +113,6 @@ class AgentHandle:
                         await self._changed.wait()
 
     def fail(self, cause: str) -> None:
-        """Note that nothing can be run on its node."""
         self.failure = cause
         self._changed.set()
 

@@ -268,7 +268,6 @@ def _own_address(name: str | None, service: tuple[str, int]) -> str:
 
 
 def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Options:
-    """Return the options of the node's local engine."""
     return Options(
         access=access,
         address=address,

@@ -163,7 +163,6 @@ class Attempts:
         self._wake.set()
 
     async def watch(self) -> AsyncIterator[EngineEvent]:
-        """See the port."""
         while not self.is_closed:
             while self._events:
                 yield self._events.popleft()
@@ -195,7 +194,6 @@ class Records:
         )
 
     def delete(self, job_uid: JobUid, attempt: int) -> None:
-        """Delete an attempt's record, if there is one."""
         self._path(job_uid, attempt).unlink(missing_ok=True)
         directory = os.open(self._directory, os.O_RDONLY)
         try:

@@ -157,11 +157,9 @@ class Gang(Struct):
         return self.record.job_uid, self.record.attempt
 
     def agent(self, seat: Seat) -> AgentHandle | None:
-        """Return the agent that has a replica's slot."""
         return self.agents.get(place(seat.part, seat.request.node))
 
     def needs_agent(self, part: int, node: str) -> bool:
-        """Whether an agent is missing there."""
         agent = self.agents.get(place(part, node))
         return agent is None or agent.is_gone or agent.failure is not None
 
@@ -195,7 +193,6 @@ class Gang(Struct):
         return seat.launched > max(seat.lost, seat.ended) and not is_over
 
     def slots(self) -> tuple[Slot, ...]:
-        """Return the slots of all replicas that have one."""
         return tuple(seat.slot for seat in self.record.seats if seat.slot is not None)
 
     def hosts(self) -> tuple[tuple[str, str], ...]:
@@ -429,7 +426,6 @@ def needs(
 
 
 def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
-    """Return the name of a part's hold."""
     return record.holds.get(part) or HoldName(
         service, record.job_uid, record.attempt, part, record.owner.user
     )

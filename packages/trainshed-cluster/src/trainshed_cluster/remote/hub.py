@@ -124,7 +124,6 @@ class Hub(Generic[Sent, Received]):
 
     @property
     def port(self) -> int:
-        """The port on which it listens, once it does."""
         return self._port
 
     def issue(self, name: str, ends: float) -> Credential:

@@ -83,7 +83,6 @@ class ClusterNodes:
         return [name for name, state in self._states.items() if state is not NodeState.UP]
 
     def readmit(self, node: str) -> None:
-        """Release a node that was found unfit."""
         self.tell_trouble(node, NO_AGENT, None)
         if quarantined := self._quarantined.pop(node, None):
             quarantined[1].cancel()

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct, convert
 from msgspec.structs import replace
 
 from trainshed.core.capacity import MachineWanted, Route
@@ -24,6 +24,7 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import SecretSource
 from trainshed.engines.registry import EngineContext, Finding, findings
+from trainshed.engines.tables import wrong_fields
 from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.gang import PAUSES
@@ -176,14 +177,39 @@ def examine_address(engine: str, callers: str, address: str | None) -> Finding:
     return finding("loopback" if is_own else "address", numbers=numbers, **values)
 
 
-class ForMachines(Protocol):
+_MACHINES: Final = "a machine type, or a pattern of some, such as n1-*"
+_Pattern = Annotated[str, Meta(pattern=r"^[a-z0-9_*?-]{1,100}$", description=_MACHINES)]
+
+
+class ForMachines(Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of an engine's `machines` table, which chooses machines."""
 
-    @property
-    def types(self) -> list[str]: ...
+    #: Patterns of machine types (`a2-*`); [] = all.
+    types: Annotated[list[_Pattern], Meta(max_length=200)] = []
+    #: Public accelerator types, one of which the machine must have; [] = any, or none.
+    accelerators: Annotated[list[str], Meta(max_length=50)] = []
 
-    @property
-    def accelerators(self) -> list[str]: ...
+
+S = TypeVar("S", bound=Struct)
+
+
+def parse_table(
+    engine: str,
+    kind: type[S],
+    table: Mapping[str, Any],
+    check: Callable[[S], Iterable[str]],
+    missing: Sequence[str] = (),
+) -> S:
+    """Parse the table `[engines.ENGINE]`; "" = a setting that is not set. `check`: returns what is wrong with
+    fields that are right by themselves. `missing`: messages for fields that are missing. Raises ValueError
+    with everything that is wrong, one line each."""
+    wrong = [*wrong_fields(kind, table), *missing]
+    if not wrong:
+        settings = convert({key: value for key, value in table.items() if value != ""}, kind)
+        wrong = list(check(settings))
+        if not wrong:
+            return settings
+    raise ValueError("\n".join(f"[engines.{engine}] {line}" for line in wrong))
 
 
 def _accelerators() -> set[str]:

@@ -92,7 +92,6 @@ class SlotMaker:
         return (*self.kept.names(), *(name for gang in left for name in self._holds_of(gang)))
 
     async def stop_preparing(self, gang: Gang) -> None:
-        """Cancel a gang's preparation."""
         if (preparing := self._preparing.get(gang.key)) is not None:
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)

@@ -223,7 +223,6 @@ def _name(text: str, service: str) -> HoldName | None:
 
 
 def _shares(jobs: Iterable[tuple[HoldName, Job]]) -> dict[str, dict[int, Job]]:
-    """Return the jobs that hold something of each node, by node and job id."""
     shares: dict[str, dict[int, Job]] = {}
     for _, job in jobs:
         for node in job.nodes if job.held else ():

@@ -117,7 +117,6 @@ def _jobs(rows: Rows) -> tuple[Job, ...]:
 
 
 def list_steps(users: Iterable[int]) -> Query[tuple[Step, ...]]:
-    """Return the query of the running steps of all jobs of those users."""
     return Query(("squeue", "--steps", "--noheader", _of_users(users)), _STEP_FIELDS, _steps)
 
 
@@ -168,7 +167,6 @@ def _node(row: Mapping[str, str], partitions: Iterable[str]) -> NodeLine:
 
 
 def list_pending() -> Query[tuple[Pending, ...]]:
-    """Return the query of all users' waiting jobs."""
     return Query(("squeue", "--noheader", "--states=PENDING"), _PENDING_FIELDS, _pending)
 
 

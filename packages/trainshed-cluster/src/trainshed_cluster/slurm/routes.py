@@ -77,7 +77,6 @@ class Routes:
         return next(route for route in self._all if route.route.is_for(machine))
 
     def acceptance(self, line: NodeLine, *, has_default: bool) -> Acceptance:
-        """Return which routes lead to a node."""
         way = [
             at
             for at, route in enumerate(self._all)

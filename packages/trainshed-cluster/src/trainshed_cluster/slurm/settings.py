@@ -9,9 +9,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from trainshed.engines.tables import wrong_fields
 from trainshed_cluster.remote.lease import SHORTEST_LEASE
-from trainshed_cluster.remote.options import unknown_accelerators, wrong_machines
+from trainshed_cluster.remote.options import (
+    ForMachines,
+    parse_table,
+    unknown_accelerators,
+    wrong_machines,
+)
 
 
 def _text(pattern: str, what: str) -> msgspec.Meta:
@@ -59,9 +63,6 @@ _Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
 _Gres = Annotated[
     str, _text(r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$", "NAME or NAME:TYPE, without a count")
 ]
-_Pattern = Annotated[
-    str, _text(r"^[a-z0-9_*?-]{1,100}$", "a machine type, or a pattern of some, such as n1-*")
-]
 _Project = Annotated[str, _text(r"^[^/\x00-\x20]{1,100}$", "a project's id, or *")]
 _User = Annotated[str, _text(r"^[A-Za-z_][A-Za-z0-9_.@-]{0,63}\$?$", "the name of a Unix user")]
 _Account = Annotated[
@@ -71,14 +72,10 @@ _Users = dict[_Project, _User]
 _Accounts = dict[_Project, _Account]
 
 
-class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
     """An entry of `[[engines.slurm.machines]]`: where jobs of some machine types go. None = as in the plain
     settings."""
 
-    #: Patterns of machine types (`a2-*`); [] = all.
-    types: Annotated[list[_Pattern], msgspec.Meta(max_length=200)] = []
-    #: Public accelerator types, one of which the machine must have; [] = any, or none.
-    accelerators: Annotated[list[str], msgspec.Meta(max_length=50)] = []
     partition: _Word | None = None
     account: _Word | None = None
     qos: _Word | None = None
@@ -158,19 +155,16 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def parse(table: Mapping[str, Any]) -> SlurmSettings:
     """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
-    wrong = wrong_fields(SlurmSettings, table)
-    if not wrong:
-        # An empty text is a setting that is not set.
-        settings = msgspec.convert({k: v for k, v in table.items() if v != ""}, SlurmSettings)
-        wrong = [
-            *_wrong_extra(settings.extra),
-            *_wrong_accelerators(settings),
-            *_wrong_machines(settings),
-            *_wrong_users(settings),
-        ]
-        if not wrong:
-            return settings
-    raise ValueError("\n".join(f"[engines.slurm] {line}" for line in wrong))
+    return parse_table("slurm", SlurmSettings, table, _wrong)
+
+
+def _wrong(settings: SlurmSettings) -> list[str]:
+    return [
+        *_wrong_extra(settings.extra),
+        *_wrong_accelerators(settings),
+        *_wrong_machines(settings),
+        *_wrong_users(settings),
+    ]
 
 
 def _wrong_users(settings: SlurmSettings) -> list[str]:
@@ -205,7 +199,6 @@ def _wrong_users(settings: SlurmSettings) -> list[str]:
 
 
 def is_own(name: str) -> bool:
-    """Whether this process runs as that user."""
     try:
         return pwd.getpwnam(name).pw_uid == os.geteuid()
     except KeyError:

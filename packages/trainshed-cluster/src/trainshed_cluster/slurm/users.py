@@ -81,7 +81,6 @@ class Users:
 
     @property
     def uids(self) -> tuple[int, ...]:
-        """The ids of all users who may have jobs of this service."""
         return self._own, *(user.uid for user in self._known.values())
 
     async def load(self) -> tuple[str, ...]:

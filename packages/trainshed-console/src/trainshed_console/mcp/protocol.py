@@ -110,7 +110,6 @@ class McpSurface:
 
 
 def _malformed(message: Any) -> _Fault | None:
-    """Return what is wrong with the form of a message; None if nothing is."""
     if isinstance(message, dict):
         members = cast("dict[str, Any]", message)
         identity = members.get("id", 0)

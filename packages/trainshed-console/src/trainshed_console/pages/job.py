@@ -192,7 +192,6 @@ async def measured(
 
 
 def _objective(job: JobDescription, tuning: Tuning) -> Part:
-    """Return the chart of what the newest trials of a tuning job have reached."""
     values = {
         trial.number: trial.value
         for trial in (job.trials or ())[-_POINTS:]

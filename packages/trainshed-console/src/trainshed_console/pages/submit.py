@@ -177,12 +177,12 @@ async def _shown(
     others: list[tuple[str, str]] = []  # (name, text) of the job for other clients.
     if draft.body and plan and not is_pipeline(draft.body) and _is_canonical(draft.body):
         api = api_of(draft.body)
-        names = {
-            "gcloud": SnippetForm.GCLOUD,
-            "Python": SnippetForm.PYTHON,
-            "JSON": SnippetForm.JSON,
-        }
-        others = [(n, snippet(form, api, project, region, draft.body)) for n, form in names.items()]
+        forms = (
+            ("gcloud", SnippetForm.GCLOUD),
+            ("Python", SnippetForm.PYTHON),
+            ("JSON", SnippetForm.JSON),
+        )
+        others = [(n, snippet(form, api, project, region, draft.body)) for n, form in forms]
     shown = {**values, "faults": draft.faults, "plan": plan, "others": others}
     return View("New job", template, shown, place="submit", status=status)
 
@@ -317,7 +317,6 @@ def _is_canonical(value: Any) -> bool:
 
 
 def default_form(visit: Visit) -> dict[str, str]:
-    """Return the form's fields before anything is typed."""
     empty = "file command packages module args image accelerator env labels output timeout tune"
     return dict.fromkeys(empty.split(), "") | {
         "name": "first",

@@ -120,5 +120,4 @@ class Communicator:
         self._end(failure)
 
     def _end(self, failure: ReductionFailed) -> None:
-        """Fail all operations that are not done."""
         self._operations.fail(failure, () if self._running is None else self._running.under_way)

@@ -65,7 +65,6 @@ class Formation:
         return describe(self._settings, self._membership.hello.world, len(self.lanes))
 
     def close(self) -> None:
-        """Close the lanes."""
         for lane in self.lanes:
             lane.close()
 

@@ -64,7 +64,6 @@ class Connection:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def heard(self, now: float, status: Optional[str] = None) -> None:
-        """Note a sign of life."""
         self.seen, self.status = now, status
 
     def close(self) -> None:

@@ -73,20 +73,12 @@ class Library:
 
 def load() -> Optional[Library]:
     """Return the library, the same at every call; None where there is none, and `reason` says why."""
-    return _looked()[0]
+    return _find()[0]
 
 
 def reason() -> str:
     """Return why `load` returns None; "" if it does not."""
-    return _looked()[1]
-
-
-@functools.lru_cache(maxsize=None)
-def _looked() -> Tuple[Optional[Library], str]:
-    try:
-        return _find()
-    except Exception as error:  # Whatever a platform comes up with: nothing is raised here.
-        return None, f"{type(error).__name__}: {error}"
+    return _find()[1]
 
 
 def name(machine: Optional[str] = None) -> str:
@@ -98,18 +90,18 @@ def name(machine: Optional[str] = None) -> str:
     return f"trainshed_reduction-{machine or platform.machine()}-{digest.hexdigest()[:16]}.so"
 
 
+@functools.lru_cache(maxsize=None)
 def _find() -> Tuple[Optional[Library], str]:
     wanted = os.environ.get(NATIVE, "")
-    file = name()
-    places = [Path(wanted)] if wanted else []
-    places.append(DIRECTORY)
-    for place in places:
-        path = place / file
-        if path.exists():
-            try:
+    path: Path = DIRECTORY
+    try:
+        file = name()
+        for place in ([Path(wanted)] if wanted else []) + [DIRECTORY]:
+            path = place / file
+            if path.exists():
                 return Library(path), ""
-            except (OSError, AttributeError) as error:
-                return None, f"{path} cannot be loaded: {error}"
+    except Exception as error:  # Whatever a platform comes up with: nothing is raised here.
+        return None, f"{path} cannot be loaded: {error}"
     return None, file + " was not built: python -m trainshed_reduction.native, with a C compiler"
 
 
@@ -158,7 +150,6 @@ Record = Tuple[int, int, int, int, bytes]
 
 
 def message(lane: int, text: bytes) -> Message:
-    """Return the event of a MESSAGE record."""
     at = wire.HEADER.size
     return Message(lane, wire.unpack(text[:at]), text[at:])
 

@@ -102,7 +102,6 @@ class Group:
         self._rows = rows
 
     def _stop(self) -> None:
-        """Stop running, and forget all members and what is under way."""
         self._reached = self.progress._replace(begun=0)
         self._rows = None
         self.members.clear()
@@ -130,7 +129,6 @@ class Group:
         return effects + self._start()
 
     def _start(self) -> List[Effect]:
-        """Start if all ranks that have not left are here."""
         if self._running or len(self.members) + len(self._parted) < self.world:
             return []
         head = min([member.hello.received for member in self.members.values()] + self.departed)

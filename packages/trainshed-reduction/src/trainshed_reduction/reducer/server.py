@@ -93,7 +93,6 @@ class Server:
             listener.setblocking(False)
 
     def end(self) -> None:
-        """Make `run` return; from any thread."""
         self._hand(None)
 
     def _hand(self, what: Optional[Tuple[Peer, Hello]]) -> None:

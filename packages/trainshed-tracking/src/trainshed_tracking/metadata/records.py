@@ -182,7 +182,6 @@ def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
 
 
 def new_run(name: NodeName, display_name: str, now: Nanos) -> Node:
-    """Return the context of a new run of an experiment."""
     etag = now // 10**6
     run = Node(
         name, now, now, etag, display_name, schema_title=EXPERIMENT_RUN, schema_version="0.0.1"

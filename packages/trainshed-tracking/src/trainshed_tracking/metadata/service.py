@@ -361,7 +361,6 @@ _METHODS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def handlers(stores: Stores) -> Handlers:
-    """Return the handlers of the service over these stores."""
     kind = Kind(
         "MetadataService",
         "MetadataStore",
@@ -453,7 +452,6 @@ def _comparisons(expression: Expression | None) -> Iterator[Comparison]:
 
 
 def _context(text: str, store: StoreName) -> NodeName:
-    """Read a context's full name, or its id in the same store."""
     if "/" not in text:
         return NodeName(store, NodeKind.CONTEXT, text)
     try:

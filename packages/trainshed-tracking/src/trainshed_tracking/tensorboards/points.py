@@ -48,9 +48,7 @@ async def write_run(stores: Stores, call: Call, request: Any) -> Message:
     faults = Faults()
     with faults.gathered():
         await _collect(stores, request, "", writes, faults)
-    faults.refuse()
-    await _write(stores, writes)
-    return message("WriteTensorboardRunDataResponse")
+    return await _write(stores, writes, faults, "WriteTensorboardRunDataResponse")
 
 
 async def write_experiment(stores: Stores, call: Call, request: Any) -> Message:
@@ -72,9 +70,14 @@ async def write_experiment(stores: Stores, call: Call, request: Any) -> Message:
             continue
         with faults.gathered():
             await _collect(stores, part, at, writes, faults)
+    return await _write(stores, writes, faults, "WriteTensorboardExperimentDataResponse")
+
+
+async def _write(stores: Stores, writes: _Write, faults: Faults, response: str) -> Message:
     faults.refuse()
-    await _write(stores, writes)
-    return message("WriteTensorboardExperimentDataResponse")
+    for run, points in writes.items():
+        await stores.points.append(run, points)
+    return message(response)
 
 
 async def read(stores: Stores, call: Call, request: Any) -> Message:
@@ -176,12 +179,10 @@ def _content(services: Services, name: BoardName, blob_id: str) -> bytes:
 
 
 def streams(stores: Stores) -> StreamHandlers:
-    """Return the handlers of streams over these stores."""
     return {f"{SERVICE}.ReadTensorboardBlobData": partial(read_blobs, stores)}
 
 
 def handlers(stores: Stores) -> Handlers:
-    """Return the handlers of points over these stores."""
     return {
         f"{SERVICE}.WriteTensorboardRunData": partial(write_run, stores),
         f"{SERVICE}.WriteTensorboardExperimentData": partial(write_experiment, stores),
@@ -233,11 +234,6 @@ def _read_points(
             continue
         content = value.scalar.value if wanted == "scalar" else getattr(value, wanted)
         yield Point(value.step, at, content if wanted == "scalar" else content.SerializeToString())
-
-
-async def _write(stores: Stores, writes: _Write) -> None:
-    for run, points in writes.items():
-        await stores.points.append(run, points)
 
 
 async def _read(stores: Stores, series: Sequence[BoardResource], most: int | None) -> list[Message]:

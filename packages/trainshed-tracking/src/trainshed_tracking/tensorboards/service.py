@@ -143,14 +143,12 @@ async def _create(stores: Stores, level: Level, call: Call, request: Any) -> Mes
 
 
 async def update_board(kind: BoardKind, call: Call, request: Any) -> Message:
-    """Replace fields of a tensorboard, by an operation that is done with that."""
     name, change = _read_update(Level.TENSORBOARD, call, request)
     response = partial(_view, call.services)
     return await kind.change(call, name, change, OperationKind.UPDATE, response)
 
 
 async def _update(stores: Stores, level: Level, call: Call, request: Any) -> Message:
-    """Replace fields of a resource below a tensorboard."""
     return view(await stores.tensorboards.change(*_read_update(level, call, request)))
 
 
@@ -166,7 +164,6 @@ def _read_update(
 
 
 async def _delete(stores: Stores, level: Level, call: Call, request: Any) -> Message:
-    """Delete a resource with everything below it."""
     done = done_at_once(call.services, OperationKind.DELETE, request.name)
     deleted = await stores.tensorboards.delete(BoardName.parse(request.name, level), done)
     await stores.points.forget(
@@ -304,7 +301,6 @@ def _labels(sent: Any, level: Level) -> tuple[tuple[str, str], ...]:
 
 
 def handlers(stores: Stores) -> Handlers:
-    """Return the handlers of the resources over these stores."""
     bound: dict[str, Handler] = {}
     for level in LEVELS:
         kind, noun = _kind(stores, level), _NOUNS[level]

@@ -129,7 +129,6 @@ def _unpack(parent: str, digest: str, archive: bytes) -> None:
 
 
 def _boot() -> bytes:
-    """Return the identity of the machine's current boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip()
