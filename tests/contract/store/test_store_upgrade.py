@@ -11,7 +11,7 @@ from tests.contract.store.dumping import contents, dumped, fill
 from tests.contract.store.store_samples import live_job, make_job, step
 from tests.inline_store import open_inline
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, normalize_email
 from trainshed.store.port import NewWork, StoreOfOtherVersion, StoreUnreadable
 from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 
@@ -48,20 +48,29 @@ def test_an_upgraded_database_has_the_tables_of_a_new_one(tmp_path: Path, releas
 
 
 def test_limits_and_jobs_of_addresses_with_capitals_are_found(tmp_path: Path) -> None:
+    jobs = ["Ana@x.io", "Zoë@x.io", "ÄRZTE@Ö.de", "ΣΊΣΥΦΟΣ@x.gr", "bo@x.io", ""]
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         connection.executescript(DUMPS["0.2.0"])
         connection.execute("DELETE FROM quotas")
-        rows = [("p", "global", "jobs", "Ana@x.io", 1.0), ("p", "global", "jobs", "Bo@x.io", 2.0)]
-        rows.append(("p", "global", "jobs", "bo@x.io", 3.0))
-        connection.executemany("INSERT INTO quotas VALUES (?, ?, ?, ?, ?)", rows)
-        connection.execute("INSERT INTO work_labels VALUES (9, '@person', 'Ana@x.io')")
+        # A limit of the address in lower case wins, then the lowest one.
+        limits = [("Ana@x.io", 4.0), ("ANA@x.io", 1.0), ("Bo@x.io", 2.0), ("bo@x.io", 3.0)]
+        limits += [("ÄRZTE@Ö.de", 5.0), ("Ärzte@ö.de", 6.0), ("each", 7.0), ("", 8.0)]
+        connection.executemany("INSERT INTO quotas VALUES ('p', 'global', 'jobs', ?, ?)", limits)
+        label = "INSERT INTO work_labels VALUES (?, ?, ?)"
+        connection.executemany(label, [(90 + at, "@person", who) for at, who in enumerate(jobs)])
+        connection.execute(label, (90, "team", "Ärzte"))
+        # A damaged disk can leave this.
+        connection.execute("INSERT INTO work_labels VALUES (80, '@person', CAST(x'41ff' AS TEXT))")
         connection.commit()
     open_database(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
-        limits = connection.execute("SELECT person, ceiling FROM quotas ORDER BY person").fetchall()
-        assert limits == [("ana@x.io", 1.0), ("bo@x.io", 3.0)]
-        people = connection.execute("SELECT value FROM work_labels WHERE uid = 9").fetchall()
-        assert people == [("ana@x.io",)]
+        rows = connection.execute("SELECT person, ceiling FROM quotas ORDER BY ceiling").fetchall()
+        expected = [("ana@x.io", 1.0), ("bo@x.io", 3.0), ("ärzte@ö.de", 5.0)]
+        assert rows == [*expected, ("each", 7.0), ("", 8.0)]
+        people = "SELECT value FROM work_labels WHERE uid >= 90 AND key = '@person' ORDER BY uid"
+        assert connection.execute(people).fetchall() == [(normalize_email(who),) for who in jobs]
+        teams = connection.execute("SELECT value FROM work_labels WHERE uid = 90 AND key = 'team'")
+        assert teams.fetchall() == [("Ärzte",)]
 
 
 def tables(place: Path) -> list[tuple[str, list[str]]]:

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
 from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.names import normalize_email
 from trainshed.store.codec import Codec, Parameters
 from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
 
@@ -235,10 +236,16 @@ def require_known(connection: sqlite3.Connection, database: Path) -> int:
     return version
 
 
+def _normalize_email(email: bytes) -> bytes:
+    kept = "surrogateescape"  # Bytes that are not valid UTF-8 remain as they are.
+    return normalize_email(email.decode(errors=kept)).encode(errors=kept)
+
+
 def migrate(connection: sqlite3.Connection, database: Path = Path(":memory:")) -> None:
     """Apply the scripts that are missing, each in a transaction of its own. `database`: the file, for
     messages. Raises StoreUnreadable."""
     version = require_known(connection, database)
+    connection.create_function("normalize_email", 1, _normalize_email)
     for number, script in scripts():
         if number <= version:
             continue
