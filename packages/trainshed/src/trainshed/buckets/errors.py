@@ -2,11 +2,15 @@
 
 The HTTP layer turns any of them into the error of the public storage API (spec/clients#storage), so a class
 carries its own status code, the reason by which the JSON API calls it, the code by which the XML API does,
-and, where the JSON API names one, the location of the fault.
+and, where the JSON API names one, the location of the fault: `errors.toml`.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Final, cast
+
+_PUBLIC: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 class BucketsError(Exception):
@@ -19,6 +23,10 @@ class BucketsError(Exception):
     #: Kind and name of the part of the request that is at fault; None = none is named.
     location: tuple[str, str] | None = None
 
+    def __init_subclass__(cls) -> None:
+        for field, value in _PUBLIC[cls.__name__].items():
+            setattr(cls, field, value)
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
@@ -27,97 +35,53 @@ class BucketsError(Exception):
 class InvalidRequest(BucketsError):
     """The request is malformed or breaks a rule of the API; repeating it does not help."""
 
-    status = 400
-    reason = "invalid"
-    code = "InvalidArgument"
-
 
 class Unauthenticated(BucketsError):
     """The request does not say who calls, or has an unknown token."""
-
-    status = 401
-    reason = "required"
-    code = "AuthenticationRequired"
-    location = ("header", "Authorization")
 
 
 class Forbidden(BucketsError):
     """The caller may not do this, or the operating system does not allow it to us."""
 
-    status = 403
-    reason = "forbidden"
-    code = "AccessDenied"
-
 
 class Held(Forbidden):
     """The object is under a hold, so that it can be neither removed nor replaced."""
-
-    reason = "objectUnderActiveHold"
-    code = "ObjectUnderActiveHold"
 
 
 class SignatureDoesNotMatch(Forbidden):
     """A signed URL was changed, or the account has no such key."""
 
-    code = "SignatureDoesNotMatch"
-
 
 class ExpiredToken(InvalidRequest):
     """A signed URL has expired."""
-
-    code = "ExpiredToken"
 
 
 class NotFound(BucketsError):
     """The bucket, object, generation or upload session does not exist."""
 
-    status = 404
-    reason = "notFound"
-    code = "NoSuchKey"
-
 
 class NoSuchBucket(NotFound):
     """The bucket does not exist."""
-
-    code = "NoSuchBucket"
 
 
 class NoSuchUpload(NotFound):
     """The upload session does not exist."""
 
-    code = "NoSuchUpload"
-
 
 class Conflict(BucketsError):
     """The resource exists already, or is not empty."""
-
-    status = 409
-    reason = "conflict"
-    code = "Conflict"
 
 
 class PreconditionFailed(BucketsError):
     """An `if…Match` condition of the request does not hold."""
 
-    status = 412
-    reason = "conditionNotMet"
-    code = "PreconditionFailed"
-    location = ("header", "If-Match")
-
 
 class NotModified(BucketsError):
     """An `if…NotMatch` condition of a read does not hold: the caller's copy is current."""
 
-    status = 304
-    reason = "notModified"
-
 
 class RangeNotSatisfiable(BucketsError):
     """A byte range starts behind the end of the object; `size` is the object's, in bytes."""
-
-    status = 416
-    reason = "requestedRangeNotSatisfiable"
-    code = "InvalidRange"
 
     def __init__(self, message: str, size: int) -> None:
         super().__init__(message)
@@ -127,10 +91,6 @@ class RangeNotSatisfiable(BucketsError):
 class UploadCancelled(BucketsError):
     """The upload session was cancelled, which the public API answers with 499."""
 
-    status = 499
-    reason = "clientClosedRequest"
-    code = "ClientClosedRequest"
-
 
 class NotSupported(BucketsError):
     """This service does not offer the method of the public API: never an empty success.
@@ -138,17 +98,9 @@ class NotSupported(BucketsError):
     It is not a 501, which clients take for a passing fault: gcloud retries it for half a minute.
     """
 
-    status = 400
-    reason = "notSupported"
-    code = "NotImplemented"
-
 
 class Unavailable(BucketsError):
     """A passing fault (a lost race, a full disk, a broken connection): the client tries again."""
-
-    status = 503
-    reason = "backendError"
-    code = "ServiceUnavailable"
 
 
 def require_object(value: Any, field: str) -> Mapping[str, Any]:
