@@ -174,7 +174,8 @@ class Metadata:
         """Requested scopes are ignored: permissions follow from what the job is."""
         self._check(program)
         token, seconds = self._tokens.mint(program)
-        return _said_json({"access_token": token, "expires_in": seconds, "token_type": "Bearer"})
+        value = {"access_token": token, "expires_in": seconds, "token_type": "Bearer"}
+        return _said(json.dumps(value), "application/json")
 
     def _identity(self, program: JobClaims, values: Query) -> Response:
         audience = values.get("audience", [""])[-1]
@@ -246,16 +247,12 @@ def _listed(node: Any) -> list[str]:
     """Returns the entries of a directory, or a value."""
     if _is_directory(node):
         return [
-            f"{name}/" if isinstance(part, dict | list) and _is_listed_as_directory(part) else name
+            f"{name}/" if part == [] or _is_directory(part) else name
             for name, part in _members(node).items()
         ]
     if isinstance(node, list):
         return ["".join(f"{entry}\n" for entry in cast("list[str]", node))]
     return [str(node)]
-
-
-def _is_listed_as_directory(part: Any) -> bool:
-    return part == [] or _is_directory(part)
 
 
 def _lines(node: Any, path: str) -> Iterator[str]:
@@ -307,10 +304,6 @@ def _tagged(text: str, kind: str) -> Response:
 def _etag(response: Response) -> str | None:
     """Returns the entity tag of an answer; None for tokens, which have none."""
     return next((value.decode() for name, value in response.headers if name == _ETAG), None)
-
-
-def _said_json(value: Any) -> Response:
-    return _said(json.dumps(value), "application/json")
 
 
 def _said(text: str, kind: str = "application/text") -> Response:
