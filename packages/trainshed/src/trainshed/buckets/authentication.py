@@ -212,7 +212,6 @@ class Authenticator:
             raise Unauthenticated(str(error)) from None
 
     def _holder(self, key: str) -> Principal | None:
-        """Returns whose token the key belongs to."""
         authority = self._authority()
         digests = authority.digests()
         if digests != self._digests:

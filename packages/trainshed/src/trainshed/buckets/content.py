@@ -200,7 +200,6 @@ class Staged:
 
 
 def write_all(fd: int, block: bytes) -> None:
-    """Write the whole block at the descriptor's position."""
     view = memoryview(block)
     while view:
         view = view[os.write(fd, view) :]

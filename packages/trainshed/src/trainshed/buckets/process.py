@@ -96,7 +96,6 @@ async def _run(server: SecureServer, listeners: list[socket.socket], parent: int
 
 
 async def _watch_parent(server: SecureServer, parent: int) -> None:
-    """Stop the server when the parent is gone."""
     while os.getppid() == parent:  # noqa: ASYNC110 nothing but the id tells of it
         await asyncio.sleep(_ORPHAN_CHECK_S)
     server.should_exit = True

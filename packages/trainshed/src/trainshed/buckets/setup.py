@@ -51,7 +51,6 @@ class BucketTable(Struct, frozen=True):
 
     @property
     def is_remote(self) -> bool:
-        """Whether its objects are elsewhere than on the service's own disk."""
         return self.store != LOCAL
 
     def faults(self) -> Iterator[str]:

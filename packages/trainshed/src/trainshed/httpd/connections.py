@@ -116,7 +116,6 @@ class Connections:
             self._holders[connection] = holder
 
     def opening(self, connection: Connection) -> None:
-        """The connection begins a head, or is expected to."""
         self._forget(connection)
         self._opening[connection] = self._now()
         self._watch()

@@ -99,7 +99,6 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 async def refuse(scope: Scope, send: Send, fault: Fault) -> None:
-    """Answer a request or WebSocket that has this fault."""
     status, text = fault
     body = error_body(status, text, "PERMISSION_DENIED")
     kind = "http.response"

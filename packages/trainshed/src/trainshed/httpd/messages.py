@@ -117,7 +117,6 @@ class Request:
 
     @cached_property
     def values(self) -> Mapping[str, Sequence[str]]:
-        """All values of each parameter, by its name."""
         values: dict[str, list[str]] = {}
         for name, value in self.parameters:
             values.setdefault(name, []).append(value)
@@ -302,7 +301,6 @@ async def respond(call: C, answer: Answer[C], refuse: Refuse[C]) -> Response:
 async def serve(
     call: C, answer: Answer[C], refuse: Refuse[C], receive: Receive, send: Send
 ) -> None:
-    """Answer a request in progress, or refuse it."""
     with contextlib.suppress(Disconnected):
         response = await respond(call, answer, refuse)
         await response.send(receive, send)

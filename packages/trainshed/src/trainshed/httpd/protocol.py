@@ -36,7 +36,6 @@ class ConnectionGroups:
         self._unix: dict[str, Connections] = {}
 
     def of(self, transport: asyncio.BaseTransport) -> Connections:
-        """Returns the counter of this transport's listener."""
         name = transport.get_extra_info("sockname")
         if not isinstance(name, str):
             return self.tcp

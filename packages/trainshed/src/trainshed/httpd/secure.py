@@ -169,7 +169,6 @@ class Acceptor:
         self._begin()
 
     def close(self) -> None:
-        """Accept no more connections."""
         if not self._is_closed:
             self._is_closed = True
             if self._pause is not None:

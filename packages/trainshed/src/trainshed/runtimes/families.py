@@ -152,11 +152,9 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
         return self.folder / f"{name}.lock"
 
     def asks_for(self, release: Release) -> tuple[str, ...]:
-        """Return the version ranges that the release's lock is made from."""
         return (*(() if release.is_slim else self.requirements), *release.requirements)
 
     def built_from(self, release: Release) -> tuple[str, ...]:
-        """Return the pins of source distributions that go into its lock unchanged."""
         return (*(() if release.is_slim else self.sources), *release.sources)
 
     def provides(self, release: Release) -> frozenset[str]:

@@ -161,7 +161,6 @@ class Layers:
         return final
 
     def notices(self, layer: Prefix) -> tuple[str, ...]:
-        """Return lines on what was installed."""
         return tuple(json.loads((layer.root / _NOTICES).read_text()))
 
     def calls_gsutil(self, layer: Prefix) -> bool:
@@ -248,7 +247,6 @@ def _own_files(prefix: Prefix) -> Iterator[Path]:
 
 
 def _name_gsutil(prefix: Prefix) -> bool:
-    """Return whether a file of the job's own packages contains the word gsutil."""
     return any(b"gsutil" in (read_small(place) or b"") for place in _own_files(prefix))
 
 

@@ -157,7 +157,6 @@ class Shelf:
                 self._settle(entry.key, finish)
 
     def content(self) -> Iterator[ShelfEntry]:
-        """Yield all entries, including half-built ones."""
         for path in _directories(self._root):
             with suppress(OSError):
                 whole = self.has(path.name)

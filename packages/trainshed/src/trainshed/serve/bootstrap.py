@@ -115,7 +115,6 @@ class Bootstrap:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All TCP ports that the service listens on."""
         grpc = (self.grpc.plain[1], self.grpc.secure[1])
         ports = (self.listener.getsockname()[1], *grpc, self.storage_port, self.storage_tls_port)
         return tuple(filter(None, ports))

@@ -119,7 +119,6 @@ class BucketAdapter:
         return ContentDigest(hashed.hexdigest(), Bytes(size))
 
     def has_object(self, uri: str) -> bool:
-        """Whether there is an object that matches the URI, with its wildcards."""
         try:
             bucket, name = parse_gs_uri(uri)
             if (begins := fixed_part(name)) == name:

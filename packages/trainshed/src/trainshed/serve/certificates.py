@@ -117,7 +117,6 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Ce
 
 
 def _files_of(chain: Path) -> Certificates:
-    """Return the files of a certificate that the service's authority signs."""
     ca, roots = chain.with_name(_AUTHORITY), chain.with_name(_ROOTS)
     return Certificates(chain, chain.with_suffix(".key"), ca, roots)
 

@@ -153,7 +153,6 @@ def _refusal(place: Path) -> str | None:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the path, or the nearest directory above it that exists."""
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 

@@ -272,7 +272,6 @@ class Service:
         await self._bootstrap.store.intake.tell([job.uid for job in self._taken_over], entry)
 
     async def _cancel_jobs(self) -> None:
-        """Cancel every job that is not over, and wait until they are over."""
         cancel, cancelled = CancelRequested(CancelCause.USER, clock.now()), set[JobUid]()
         try:
             async with asyncio.timeout(self._bootstrap.settings.grace + STOP_JOBS):

@@ -97,7 +97,6 @@ def _directory(text: str) -> Path:
 
 
 def _allowed(base: Any, extras: list[Any], value: Any) -> str:
-    """Return what a refused value should have been."""
     if get_origin(base) is Literal and isinstance(value, str):
         choices = get_args(base)
         return f"one of {', '.join(choices)}.{closest(value, choices)}"

@@ -247,7 +247,6 @@ def speaks_tls(settings: Settings) -> bool:
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
-    """Yield why settings do not go together, or would have no effect."""
     if bool(settings.tls_cert) != bool(settings.tls_key):
         there, other = ("tls_cert", "tls_key") if settings.tls_cert else ("tls_key", "tls_cert")
         yield f"{there} is set without {other}; set both, or neither"
@@ -271,7 +270,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
 
 
 def _missing_variables(settings: Settings) -> Iterator[str]:
-    """Yield which environment variables that tables name are not set."""
     for name in ("buckets", "notify", "oidc"):
         for number, table in enumerate(getattr(settings, name)):
             for key in table.__struct_fields__:

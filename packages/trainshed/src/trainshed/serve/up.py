@@ -204,7 +204,6 @@ def _serve(
     *,
     stop_jobs: bool,
 ) -> None:
-    """Serve until a signal ends the service."""
     # Nothing that is loaded is garbage, and to search it again and again would take a part of the start.
     # `Service` turns the collector on again once it has begun its work.
     gc.disable()
@@ -278,7 +277,6 @@ def _last_written(data: Path) -> Nanos:
 
 
 def _is_disk_full(failure: BaseException) -> bool:
-    """Whether a failure was caused by a full disk, however it was wrapped."""
     cause: BaseException | None = failure
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):

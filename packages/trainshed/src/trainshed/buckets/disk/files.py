@@ -73,7 +73,6 @@ class ObjectFiles:
             raise no_such_object(bucket, name) from error
 
     def load(self, file: Found, bucket: str, name: str) -> ObjectRecord:
-        """Returns the record of an object's open file."""
         key, lock = key_of(bucket, name), self.lock(place_of(name))
         return self.records.load(file.fd, file.stat, key, lock)
 

@@ -404,7 +404,6 @@ class ObjectStore:
         return latest
 
     def _describe(self, staged: Staged, draft: Draft, components: int) -> ObjectRecord:
-        """Write the record of a sealed file into it."""
         generation = self._generations.next()
         now = self.now()
         # A time of our own makes the identity unique: the kernel's clock ticks coarsely, and a

@@ -67,7 +67,6 @@ bucket by a bind mount runs as whatever user its sandbox gives it."""
 
 
 def is_absent(error: OSError) -> bool:
-    """Whether an error says that there is no such thing at the place."""
     return error.errno in _ABSENT
 
 

@@ -216,7 +216,6 @@ class Call:
             yield bytes(pending)
 
     async def receive(self, staged: Staged) -> None:
-        """Write the body to a staged file, as content."""
         async for block in self.blocks():
             await self.run(staged.write, block)
 
@@ -227,7 +226,6 @@ class Call:
         return ObjectRef(target.bucket, name or target.object, generation, self.conditions())
 
     def destination(self) -> ObjectRef:
-        """The object that a copy or a move makes, and its preconditions."""
         target = self.target
         return ObjectRef(target.to_bucket, target.to_object, conditions=self.conditions())
 

@@ -139,7 +139,6 @@ async def _start(call: Call) -> Response:
 
 
 async def continue_upload(call: Call) -> Response:
-    """Continue a resumable upload, or cancel it."""
     upload_id = call.query["upload_id"]
     if call.request.method == "DELETE":
         await call.run(call.sessions.cancel, call.target.bucket, upload_id)
@@ -156,7 +155,6 @@ async def continue_upload(call: Call) -> Response:
 
 
 async def _receive(call: Call, writer: UploadWriter) -> Response:
-    """Append one chunk, and finish the upload if it is the last."""
     first, total, is_last = _content_range(call)
     await call.run(writer.expect, call.checksums())
     if call.content_md5:

@@ -107,7 +107,6 @@ def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Devi
 
 
 def _ask(nvml: Any) -> Iterator[Device]:
-    """Yield every GPU, or its parts if it is divided."""
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
         minor = None

@@ -121,7 +121,6 @@ class Where(Struct, frozen=True):
 
     @property
     def files(self) -> Path:
-        """The directory of what the program may write."""
         return self.directory / protocol.FILES
 
     @property
@@ -436,7 +435,6 @@ def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> d
 
 
 def _ambient(ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of the service's own environment that a program gets."""
     passed_on = {name: value for name, value in ours.items() if name in _PASSED_ON}
     return {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"} | passed_on
 

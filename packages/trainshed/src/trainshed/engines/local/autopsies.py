@@ -132,7 +132,6 @@ class Autopsies:
         self._tidy()
 
     def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """Return the job's autopsies in order of attempt and replica."""
         return tuple(self._kept[key] for key in sorted(self._kept) if key[0] == job_uid)
 
     async def open(self, key: Key, request: TerminalRequest, level: str) -> LocalTerminal:
@@ -287,7 +286,6 @@ def _without_secrets(document: protocol.Message) -> protocol.Message:
 
 
 def banner(autopsy: Autopsy) -> str:
-    """Return the greeting of a shell in an autopsy."""
     until = datetime.fromtimestamp(autopsy.expires / 1e9, UTC)
     which = f", attempt {autopsy.attempt}" if autopsy.attempt > 1 else ""
     lines = [

@@ -86,7 +86,6 @@ class Gangs:
         )
 
     def add(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> Gang:
-        """Make slot handles for slots that are written down already."""
         directory = self._layout.attempt(job_uid, attempt)
         gang = self._gangs[job_uid, attempt] = {
             slot.replica: SlotHandle(
@@ -278,7 +277,6 @@ def choose_shared_port(
 def choose_users(
     identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int | None]
 ) -> int:
-    """Choose the first user id of a replica's own range."""
     for step in _steps(identity, job_uid, replica, _USER_RANGES):
         if (first := _FIRST_USER + step * users.COUNT) not in used:
             return first

@@ -151,7 +151,6 @@ class MachineHosts:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process may write it."""
         try:
             with self.path.open("r+b"):
                 return True

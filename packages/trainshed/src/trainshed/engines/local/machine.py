@@ -108,7 +108,6 @@ class HostProbe:
         )
 
     async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
-        """Return the strongest level that works, or the one that is demanded."""
         demanded = self._options.rules.isolation
         if demanded is not None and demanded not in levels.LEVELS:
             raise LevelUnavailable(

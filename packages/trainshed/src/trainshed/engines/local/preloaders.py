@@ -164,7 +164,6 @@ class Preloaders:
                 log.info("no preloader for %s: %s", key.runtime, made.refused)
 
     def _start(self, key: _Key) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
-        """Start its process. Returns our end of its control socket, and the process."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         unread, never = os.pipe()

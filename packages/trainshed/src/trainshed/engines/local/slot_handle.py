@@ -294,7 +294,6 @@ class SlotHandle:
                 self._unclear(self)
 
     def report_again(self) -> None:
-        """Report again what is known of the current incarnation."""
         if self._record is not None:
             self.report(self.incarnation, self._record)
         elif self._started:

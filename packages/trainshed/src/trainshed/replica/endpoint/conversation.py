@@ -154,7 +154,6 @@ class Conversation:
         return not _closes(answer, request)
 
     def _is_here(self, bucket: bytes) -> bool:
-        """Whether a bucket is one of ours, as far as that is known."""
         if not bucket:
             return False
         question = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (
@@ -336,7 +335,6 @@ class Request:
         return sent.encode()
 
     def _is_from_elsewhere(self) -> bool:
-        """Whether it has a token, and none of ours."""
         tokens = self.head.values(b"authorization")
         return bool(tokens) and not any(map(is_ours, tokens)) and not has_token(self.head.first)
 

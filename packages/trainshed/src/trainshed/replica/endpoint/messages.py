@@ -36,7 +36,6 @@ class Head:
         self.fields = fields
 
     def values(self, name: bytes) -> list[bytes]:
-        """Return the values of the fields with this name, which is in lower case."""
         return [field.partition(b":")[2].strip() for field in self.fields if _name(field) == name]
 
     def drop(self, *names: bytes) -> None:
@@ -46,7 +45,6 @@ class Head:
         return b"\r\n".join([self.first, *self.fields, b"", b""])
 
     def closes(self) -> bool:
-        """Whether the connection is to be closed behind it."""
         options = b",".join(self.values(b"connection")).lower()
         return b"close" in [word.strip() for word in options.split(b",")]
 

@@ -157,7 +157,6 @@ class Relay:
         self._tls_front: interception.TlsFront | None = None
 
     def run(self) -> None:
-        """Serve until killed."""
         poll = select.poll()
         for listener in self._listeners:
             poll.register(listener, select.POLLIN)

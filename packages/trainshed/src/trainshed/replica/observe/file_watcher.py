@@ -87,7 +87,6 @@ class FileWatcher:
         return data if self._mask is None else self._mask.apply(data)
 
     def discard(self) -> None:
-        """Remove the file, if it exists and can be removed."""
         with contextlib.suppress(OSError):
             directory = self._open_directory()
             try:

@@ -35,7 +35,6 @@ class Appender:
 
     @property
     def waits(self) -> bool:
-        """Whether some data is not in the file yet."""
         return bool(self._waiting)
 
     def append(self, data: bytes) -> bool:

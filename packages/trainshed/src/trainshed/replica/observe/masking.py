@@ -45,7 +45,6 @@ class Mask:
         return b"".join([*parts, data[end:]])
 
     def text(self, text: str) -> str:
-        """Return a text without secrets."""
         data = text.encode("utf-8", "surrogatepass")
         return self.apply(data).decode("utf-8", "surrogatepass")
 

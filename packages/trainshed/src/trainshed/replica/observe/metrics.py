@@ -84,7 +84,6 @@ class Metrics:
             self._look(left_by=incarnation - 1)
 
     def begin(self, started: int) -> None:
-        """Note that the program started at that moment (ns)."""
         self._begun = True
         self._append({"started": started, "incarnation": self._incarnation})
         self.tell_again()
@@ -105,7 +104,6 @@ class Metrics:
         return self._file.flush() and self._file.sync()
 
     def close(self) -> None:
-        """Stop storing measurements."""
         self._file.close()
 
     def _look(self, *, left_by: int = 0, last: bool = False) -> bool:

@@ -64,6 +64,5 @@ class Notes:
         return True
 
     def tell_again(self) -> None:
-        """Send all notes again, for a new listener."""
         for note in self._notes:
             self._tell(note)

@@ -63,7 +63,6 @@ class Reduction:
         self._owed_after = time.monotonic() + _SHORT
 
     def seal(self, *, succeeded: bool) -> None:
-        """Store the last report of the ended program."""
         self._watcher.close()
         self._look()
         is_owed = succeeded or time.monotonic() >= self._owed_after

@@ -115,7 +115,6 @@ class Segments:
             self._written()
 
     def _skipped(self, text: str) -> bool:
-        """Return whether a line is to be left out of the last output."""
         self._skips = text.startswith(_MADE_AT) or (self._skips and text.startswith("  "))
         return self._skips
 
@@ -278,12 +277,10 @@ class Transcript:
 
     @property
     def is_open(self) -> bool:
-        """Whether a pipe has not reached its end yet."""
         return bool(self._streams)
 
     @property
     def waits(self) -> bool:
-        """Whether lines wait for room on the disk."""
         return self._log.waits
 
     def open(self, handle: int, stream: str) -> None:
@@ -296,7 +293,6 @@ class Transcript:
         self._loop.add(handle, lambda: self._read(handle))
 
     def say(self, text: str) -> None:
-        """Write a line of the service."""
         self._log.write("b", [text])
         self._heed_room()
 
@@ -316,7 +312,6 @@ class Transcript:
         self._note_lines()
 
     def tell_again(self) -> None:
-        """Tell the number of lines again, for a new listener."""
         self._told = -1
         self._note_lines()
 

@@ -76,7 +76,6 @@ class Usage:
         self._seen: Entry = {}
 
     def begin(self, started: int) -> None:
-        """Measure from now on the program that started at that moment (ns)."""
         self._begun = time.monotonic()
         observation = self._plan.observation
         try:

@@ -79,7 +79,6 @@ def number_of(call: str) -> "int | None":
 
 
 def is_known() -> bool:
-    """Whether this machine is supported."""
     return _MACHINE in _MACHINES
 
 

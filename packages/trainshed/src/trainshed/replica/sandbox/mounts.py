@@ -114,7 +114,6 @@ def first_closed(directory: str) -> "str | None":
 
 
 def outermost(directories: "list[str]") -> "list[str]":
-    """Return the directories that lie in none of the others."""
     points: "list[str]" = []
     for path in sorted(set(directories)):
         if not any(holds(outer, [path]) for outer in points):
@@ -263,5 +262,4 @@ def inside(root: str, path: str) -> str:
 
 
 def _escaped(path: str) -> str:
-    """Escape a path for the options of a mount."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

@@ -78,7 +78,6 @@ class Clients:
         del self._connections[connection]
 
     def greet(self, message: protocol.Message) -> None:
-        """Send a message to all connections, and to each later one."""
         self._greeting = protocol.encode(message)
         self.send(message)
 
@@ -88,7 +87,6 @@ class Clients:
             _send(connection, data)
 
     def answer(self, connection: socket.socket, message: protocol.Message) -> None:
-        """Send a message to one connection."""
         _send(connection, protocol.encode(message))
 
     def _add(self, connection: socket.socket) -> None:

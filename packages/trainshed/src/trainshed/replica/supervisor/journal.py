@@ -99,7 +99,6 @@ class Entries:
 
 
 def _read(path: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the inode of a journal, and its entries."""
     try:
         with open(path, "rb", buffering=0) as file:
             inode, data = os.fstat(file.fileno()).st_ino, file.readall()

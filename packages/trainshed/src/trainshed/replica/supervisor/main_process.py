@@ -59,7 +59,6 @@ class MainProcess:
             os.close(theirs)
 
     def say(self, line: bytes) -> None:
-        """Send it a line."""
         try:
             self.control.sendall(line + b"\n")
         except OSError:

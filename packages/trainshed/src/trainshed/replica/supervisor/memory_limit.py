@@ -88,7 +88,6 @@ class MemoryLimit:
         self._events.after(max(_PAUSE, taken * _SHARE), self._look)
 
     def _hold(self) -> None:
-        """Measure once, and kill if the limit is exceeded."""
         sizes = processes.resident(os.getpid())
         if sum(sizes.values()) <= self._limit:
             return

@@ -227,7 +227,6 @@ def _streams(
 
 
 def refuse(connection: socket.socket, cause: str) -> None:
-    """Send the reason why there is no shell."""
     _say(connection, {"e": "refused", "cause": cause})
 
 

@@ -180,7 +180,6 @@ class Shim:
             self._reap()
 
     def _take(self, word: str, rest: str) -> None:
-        """Handle one line from the main process."""
         if word == "asked" and self._handed:
             self._sidecars.take_calls(self._handed.pop(0))
         elif word == "made":
@@ -228,7 +227,6 @@ class Shim:
         self._notes.add(*warm_start.note(word, text))
 
     def _note_children(self) -> None:
-        """Take note that children have ended."""
         try:
             os.read(self._children, 512)
         except BlockingIOError:
@@ -324,19 +322,15 @@ class Shim:
         self._kill()
 
     def main_process(self) -> int:
-        """Return the process id of the program's main process."""
         return self._main
 
     def has_ended(self) -> bool:
-        """Whether the program is known to have ended."""
         return self._status >= 0 and not self._has_grace
 
     def say(self, line: str) -> None:
-        """Write a line of the service's own to the program's log."""
         self.transcript.say(line)
 
     def tell(self, message: protocol.Message) -> None:
-        """Send a message to all connected services."""
         self._clients.send(message)
 
     def end_stalled(self) -> None:

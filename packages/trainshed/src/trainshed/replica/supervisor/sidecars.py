@@ -242,7 +242,6 @@ _CUT = "…"
 
 
 def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | None) -> None:
-    """Record that the plan's program was started at that moment (ns)."""
     environ = plan.program.environ
 
     def shown(text: str) -> str:

@@ -158,7 +158,6 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
 
 
 def _cause(error: Exception) -> str:
-    """Describe why this process could not do its part."""
     if isinstance(error, OSError) and growing_files.takes_nothing(error):
         return (
             "the disk takes nothing (%s): the replica's log or its records cannot be written; make room, or "

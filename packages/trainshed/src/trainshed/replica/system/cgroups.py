@@ -228,7 +228,6 @@ class ControlGroups:
 
     @property
     def holds_memory(self) -> bool:
-        """Whether the kernel enforces a memory limit here."""
         return "memory" in self._groups
 
     def oom_kills(self) -> int:

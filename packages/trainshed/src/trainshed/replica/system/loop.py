@@ -26,7 +26,6 @@ class Loop:
             self._poll.unregister(handle)
 
     def clear(self) -> None:
-        """Drop all handles and all timed calls."""
         for handle in list(self._handlers):
             self.drop(handle)
         self._moments = []

@@ -32,7 +32,6 @@ def stat(process: int) -> "list[bytes]":
 
 
 def parents() -> "dict[int, int]":
-    """Return the parent of every process that is visible."""
     try:
         names = os.listdir("/proc")
     except OSError:

@@ -40,7 +40,6 @@ class TreeSize:
         return True
 
     def close(self) -> None:
-        """Close the tree, measured or not."""
         self._sizes.close()
 
 

@@ -95,7 +95,6 @@ class Commands:
         self._closing = Stop()
 
     def with_options(self, *options: str) -> "Commands":
-        """Return the same commands with these options in front of each."""
         return Commands(self.binary, self.environ, *options, quick=self._quick, long=self._long)
 
     def close(self) -> None:

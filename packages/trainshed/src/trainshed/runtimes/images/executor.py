@@ -77,7 +77,6 @@ def fetched(uri: str, digest: str, directory: str) -> str:
 
 
 def check(uri: str, digest: str, path: str) -> None:
-    """Exit if the package is not the pinned one."""
     hashed = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -91,7 +90,6 @@ def check(uri: str, digest: str, path: str) -> None:
 
 
 def download(uri: str, bucket: str, name: str, place: str) -> None:
-    """Fetch the package from the storage endpoint. Exits if that fails."""
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com").rstrip("/")
     address = "%s/storage/v1/b/%s/o/%s?alt=media" % (
         endpoint,

@@ -6,7 +6,6 @@ _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 
 def is_pinned(reference: str) -> bool:
-    """Whether it names content, which never changes, rather than a tag."""
     return bool(_DIGEST.search(reference))
 
 
@@ -18,7 +17,6 @@ def tag_of(reference: str) -> str:
 
 
 def names_registry(reference: str) -> bool:
-    """Whether it says which registry it comes from."""
     host, slash, _ = reference.partition("/")
     return bool(slash) and ("." in host or ":" in host)
 

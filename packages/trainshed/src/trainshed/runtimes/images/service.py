@@ -149,7 +149,6 @@ class Images:
         self._flights = SingleFlight[Image](self._workers, abandons=True)
 
     def search(self) -> None:
-        """Look for a tool in the background."""
         with contextlib.suppress(RuntimeError):  # The service is being closed.
             heed(self._workers.submit(self._tools.search), "looking for container tools")
 
