@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.house import LOCATION, SECOND, House
 from tests.contract.api.refusals import fields, violations
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
 from tests.unit.test_specs_tuning import tuning_job
+from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Node
+from trainshed.store.sqlite.reader import Reader
 
 RESOURCES = f"{LOCATION}/persistentResources"
 NAME = "projects/p1/locations/us-central1/persistentResources/r1"
@@ -189,6 +192,27 @@ async def test_only_a_resource_that_runs_is_changed(house: House) -> None:
         answer = await house.call(method, f"/v1/{path}", {})
         assert answer.error["status"] == "FAILED_PRECONDITION", path
         assert "is PROVISIONING" in answer.error["message"]
+
+
+async def test_usage_counts_machines_once_that_are_released_during_the_report(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await running(house)
+    house.clock += 3600 * SECOND
+    until = text_micros(house.clock)
+    usage = f"/trainshed/v1/usage?project=p1&by=project&until={until}"
+    (before,) = (await house.result("GET", usage))["rows"]
+    read = Reader.machine_time
+
+    async def read_and_delete(reader: Reader, *span: Any) -> Any:
+        ended = await read(reader, *span)
+        if (await house.call("GET", f"/v1/{NAME}")).status == 200:
+            await done(house, await house.result("DELETE", f"/v1/{NAME}"))
+        return ended
+
+    monkeypatch.setattr(Reader, "machine_time", read_and_delete)
+    (after,) = (await house.result("GET", usage))["rows"]
+    assert after["machineHours"] == before["machineHours"] == 2
 
 
 async def test_a_resource_is_deleted_and_its_first_operation_ends(house: House) -> None:

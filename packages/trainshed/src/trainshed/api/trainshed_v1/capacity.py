@@ -269,17 +269,18 @@ async def _used(
     call: JsonCall, project: str | None, since: Nanos, until: Nanos
 ) -> tuple[MachineTime, ...]:
     """Return what was used, by attempts that are over and by those that go on."""
-    capacity, reader = call.services.capacity, call.services.reader
+    capacity, reservations = call.services.capacity, call.services.reservations
     for _ in range(_TRIES):
-        holding = capacity.holding()
-        ended = await reader.machine_time(project, since, until)
-        # What is given back meanwhile must be counted once.
+        holding, reserved = capacity.holding(), tuple(reservations.uses(until))
+        ended = await call.services.reader.machine_time(project, since, until)
+        # Machines that are released in the meantime must be counted once.
         after = {(job.uid, job.placed) for job in capacity.holding()}
-        if all((job.uid, job.placed) in after for job in holding):
+        is_same = reserved == tuple(reservations.uses(until))
+        if is_same and all((job.uid, job.placed) in after for job in holding):
             break
     else:
         raise Unavailable("Too many jobs end just now to be counted; try again in a moment.")
-    running: list[MachineTime] = []
+    running = [use.within(since, until) for use in reserved if project in (None, use.project_id)]
     chosen = [job for job in holding if project in (None, job.name.project_id)]
     for number, job in enumerate(chosen):
         held = capacity.uses(job, until)
@@ -287,9 +288,6 @@ async def _used(
             usages = await call.services.logs.usage(job.uid, job.attempt)
             held = tuple(measured(use, usages) for use in held)
         running += (use.within(since, until) for use in held)
-    for use in call.services.reservations.uses(until):
-        if project in (None, use.project_id):
-            running.append(use.within(since, until))
     return (*ended, *running)
 
 
