@@ -230,6 +230,22 @@ def test_a_certificate_goes_with_its_key(
     assert load(tmp_path / "c.toml", {}).tls_cert
 
 
+@pytest.mark.parametrize(
+    ("ports", "names"),
+    [
+        ({"grpc_port": 8080}, "port and grpc_port"),
+        ({"grpc_port": 8081}, "the port of buckets (port + 1) and grpc_port"),
+        ({"grpc_port": 8083}, "grpc_port and grpc_tls_port (port + 3)"),
+        ({"grpc_tls_port": 8082}, "grpc_port (port + 2) and grpc_tls_port"),
+        ({"grpc_tls_port": 8084}, "grpc_tls_port and the TLS port of buckets (port + 4)"),
+        ({"port": 0, "grpc_port": 9000, "grpc_tls_port": 9000}, "grpc_port and grpc_tls_port"),
+    ],
+)
+def test_two_settings_cannot_choose_one_port(ports: dict[str, int], names: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"{names} are both ")):
+        load(None, {"port": 8080, **ports})
+
+
 def test_certificates_are_looked_for_where_the_service_was_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

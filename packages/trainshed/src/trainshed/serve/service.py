@@ -177,7 +177,16 @@ class Service:
             ("secure", ports.secure, Identity(shown.key.read_bytes(), shown.chain.read_bytes())),
         ):
             if (listener := self._bootstrap.passed_grpc[name]) is None:
-                server.listen(address_of(*address), identity)
+                try:
+                    server.listen(address_of(*address), identity)
+                except (
+                    RuntimeError
+                ):  # Ports are held from the start on, but others can still listen.
+                    option = "--grpc-port" if identity is None else "--grpc-tls-port"
+                    raise StartFailed(
+                        f"{address_of(*address)} cannot be listened on: another program listens there since "
+                        f"a moment ago. Stop it, or choose another port with {option}."
+                    ) from None
             else:
                 tls = _context_of_grpc(shown) if identity is not None else None
                 self._relays.append(Relay(listener, path, most, tls))

@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -47,6 +48,15 @@ from trainshed.telemetry.lines import LogFormat, LogLevel
 
 class SettingsError(click.ClickException):
     """A setting that cannot be used. The message names the setting, its source and what is allowed."""
+
+
+_DISTANCES = {
+    "the port of buckets": 1,
+    "grpc_port": 2,
+    "grpc_tls_port": 3,
+    "the TLS port of buckets": 4,
+}
+"""Distances of ports from that of REST, where no setting chooses another one."""
 
 
 def default_cache() -> Path:
@@ -246,7 +256,20 @@ def speaks_tls(settings: Settings) -> bool:
     return settings.tls or bool(settings.tls_cert)
 
 
+def _ports(settings: Settings) -> Iterator[tuple[str, int]]:
+    """Yield the service's ports with their names; 0 = any free one."""
+    yield "port", settings.port
+    for name, distance in _DISTANCES.items():
+        if own := getattr(settings, name, 0):
+            yield name, own
+        else:
+            yield f"{name} (port + {distance})", settings.port and settings.port + distance
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
+    for (name, port), (other, same) in combinations(_ports(settings), 2):
+        if port and port == same:
+            yield f"{name} and {other} are both {port}; choose another port for one of them"
     if bool(settings.tls_cert) != bool(settings.tls_key):
         there, other = ("tls_cert", "tls_key") if settings.tls_cert else ("tls_key", "tls_cert")
         yield f"{there} is set without {other}; set both, or neither"
