@@ -71,6 +71,8 @@ def test_no_statement_reads_all_jobs(tmp_path: Path) -> None:
             "SCAN json_each VIRTUAL TABLE INDEX 1:",
             "USE TEMP B-TREE FOR ORDER BY",
         ],
+        # The projects, by one look into the index for each.
+        "reader.projects": ["SCAN named", "SCAN named"],
         "reader.quotas": ["SCAN q"],
         # At most two limits.
         "jobs.quota_of_service": ["USE TEMP B-TREE FOR ORDER BY"],

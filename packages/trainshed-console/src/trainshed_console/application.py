@@ -167,7 +167,7 @@ class ConsoleApplication:
             raise Refused(StatusCode.NOT_FOUND, f"There is no page {call.path[:200]}.")
         page, variables = matched
         visit = self._visit(call, principal, variables)
-        return self._shown(visit, await page(visit))
+        return await self._shown(visit, await page(visit))
 
     async def _act(self, call: Request, principal: Principal) -> Response:
         matched = self._actions.match(call.method, call.raw_path)
@@ -176,7 +176,9 @@ class ConsoleApplication:
         action, variables = matched
         visit = self._visit(call, principal, variables, await _form(call, _MOST))
         answer = await action(visit)
-        return self._shown(visit, answer) if isinstance(answer, View) else self._guarded(answer)
+        if isinstance(answer, View):
+            return await self._shown(visit, answer)
+        return self._guarded(answer)
 
     def _events(self, call: Request, principal: Principal) -> Response:
         """Return the event stream of a page, whose address is `/events` followed by the page's."""
@@ -209,8 +211,13 @@ class ConsoleApplication:
             form or {},
         )
 
-    def _shown(self, visit: Visit, view: View) -> Response:
-        common: dict[str, Any] = {"visit": visit, "facts": self._facts, "view": view}
+    async def _shown(self, visit: Visit, view: View) -> Response:
+        common: dict[str, Any] = {
+            "visit": visit,
+            "facts": self._facts,
+            "view": view,
+            "projects": await self._backend.projects(visit.principal),
+        }
         parts = live.rendered_parts(visit, view)
         html = render(view.template, {**common, **view.values, "parts": parts})
         return self._html(html, view.status)

@@ -10,11 +10,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call, Registry
 from trainshed.api.calls.errors import refusal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.versions import Version
+from trainshed.api.projects import LIST_PROJECTS, visible
 from trainshed.api.trainshed_v1 import transport
 from trainshed.core.errors import NotFound
 from trainshed.store.notices import Notices
@@ -36,6 +38,14 @@ class InsideCaller:
     @property
     def notices(self) -> Notices:
         return self._services.notices
+
+    async def projects(self, principal: Principal) -> Sequence[str]:
+        """Return the ids of the projects that the principal may see, in order. A principal that may see all
+        projects also sees those in which jobs ran."""
+        known = visible(principal, self._services)
+        if PERMISSIONS[LIST_PROJECTS] in principal.rights.everywhere:
+            return sorted({*known, *await self._services.reader.projects()})
+        return sorted({*known, *principal.rights.projects})
 
     async def ask(
         self,

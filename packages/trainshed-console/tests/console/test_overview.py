@@ -127,4 +127,5 @@ async def test_nothing_of_other_projects_is_shown_or_counted(
         for theirs in ("secret-name", "Nodes ready", "GPUs by person"):
             assert theirs not in page
     known(house.tokens, "g@example.com", project="p3")
-    assert b'type="text" name="project" value="p2"' in (await guest.get("/queue")).body
+    body = (await guest.get("/queue")).body.decode()
+    assert "<option selected>p2</option><option>p3</option></select>" in body

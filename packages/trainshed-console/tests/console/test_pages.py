@@ -15,6 +15,7 @@ from tests.console.test_sessions import JOB
 from tests.console.test_submit import fault
 from tests.contract.api.house import SECOND, START
 from tests.contract.api.test_curves import logged
+from tests.people import known
 from tests.unit.specs_requests import ml_job
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaLost, ReplicaStarted
@@ -114,6 +115,46 @@ async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
     assert "Waiting 2+ " in text_of(await browser.get("/?project=p1"))
     assert "label: team" in text_of(await browser.get("/?label=team"))
     assert "Waiting 3" not in text_of(await browser.get("/?label=team"))
+
+
+async def test_jobs_are_grouped_by_a_field_or_a_label(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    for name, labels in (("a", {"team": "vision"}), ("b", {}), ("c", {"team": "audio"})):
+        await submit(house, displayName=name, labels=labels)
+    await house.result("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "d"})
+
+    async def rows(query: str) -> list[tuple[str, str]]:
+        """(heading, "") and ("", name of a job), in order."""
+        body = (await browser.get(f"/?{query}")).body.decode()
+        return re.findall(r'rowgroup" colspan="10">(.*?) <|<a href="/jobs/\d+" title="(.*?) ', body)
+
+    by_team = [("audio", ""), ("", "c"), ("vision", ""), ("", "a"), ("none", "")]
+    assert await rows("group=labels.team&sort=name") == [*by_team, ("", "b"), ("", "d")]
+    by_project = await rows("group=project&sort=-name")
+    assert by_project == [("p1", ""), *(("", name) for name in "cba"), ("p2", ""), ("", "d")]
+    assert ("", "a") in await rows("group=labels.team&state=QUEUED,PREPARING&label=team")
+    assert await rows("group=__class__") == await rows("")
+    page = (await browser.get(f"/?{urlencode({'group': f'labels.{EVIL}'})}")).body.decode()
+    assert "onerror=&#34;alert" in page and "<img src=x" not in page
+
+
+@pytest.mark.parametrize("page", ["/", "/queue", "/team", "/submit", "/submit/json", "/models"])
+async def test_projects_are_chosen_from_those_that_the_visitor_may_see(
+    house: ConsoleHouse, browser: Browser, guest: Browser, page: str
+) -> None:
+    """Of the service's owner, these are also projects in which only jobs ran."""
+    await house.result("POST", CUSTOM_JOBS.replace("p1", "only-jobs"), JOB)
+    known(house.tokens, "o@example.com", project="theirs")
+    for name in ("theirs", "only-jobs"):
+        assert name in (await browser.get(page)).body.decode()
+        assert name not in (await guest.get(page)).body.decode()
+    for number in range(20):
+        known(house.tokens, "o@example.com", project=f"many-{number}")
+    assert '<datalist id="projects">' in (await browser.get(page)).body.decode()
+    assert "many-1" not in (await guest.get(page)).body.decode()
+    hostile = (await browser.get(f"{page}?{urlencode({'project': EVIL})}")).body.decode()
+    assert "<img src=x" not in hostile and "<script>alert" not in hostile
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 from msgspec import UNSET, UnsetType
 
@@ -26,6 +27,9 @@ _LAST: Final = 20
 """Last lines that are shown of a program without a traceback."""
 _SORTED: Final = 200
 """Newest jobs that are sorted by another column than their age."""
+_LABEL: Final = "labels."
+_GROUPS: Final = {"user": "person", "project": "project", "kind": "kind"}
+"""Fields by which jobs are grouped, with their names; labels are `labels.KEY`."""
 _COUNTED: Final = 1000
 """Up to this number the API counts jobs in a state."""
 AGES: Final = {"1h": "The last hour", "1d": "The last day", "7d": "The last week", "30d": "30 days"}
@@ -44,10 +48,13 @@ FILTERS: Final = (
 
 async def page(visit: Visit) -> View:
     """`/` and `/jobs`: the jobs, narrowed and sorted as the address says. Further rows load on scrolling."""
-    token, order = visit.query("page"), visit.query("sort")
+    token, order, group = visit.query("page"), visit.query("sort"), visit.query("group")[:200]
+    if group not in _GROUPS and not group.startswith(_LABEL):
+        group = ""
     column = order.removeprefix("-") if order.removeprefix("-") in _COLUMNS else ""
     narrowing = {name: visit.query(name) for name in NARROWING if visit.query(name)}
-    rows_shown = str(_SORTED if column else _PAGE if token else _shown(visit.query("rows")))
+    is_whole = bool(column or group)
+    rows_shown = str(_SORTED if is_whole else _PAGE if token else _shown(visit.query("rows")))
     listed, fault = JobList(), ""
     try:
         listed = await visit.get(
@@ -73,11 +80,14 @@ async def page(visit: Visit) -> View:
     if column:
         jobs = ordered(jobs, _COLUMNS[column], descends=order.startswith("-"))
     own = visit.principal.email
-    rows = {
-        f"job-{job.uid}": Part("_job_row.html", {"job": job, "own": own, **row(job)})
-        for job in jobs
-    }
-    further = "" if column else visit.next_page(listed.next_page_token)
+    rows: dict[str, Part] = {}
+    for name, members in grouped(jobs, group):
+        if group:
+            heading = {"name": name, "count": len(members)}
+            rows[f"group-{quote(name, safe='')}"] = Part("_job_group.html", heading)
+        for job in members:
+            rows[f"job-{job.uid}"] = Part("_job_row.html", {"job": job, "own": own, **row(job)})
+    further = "" if is_whole else visit.next_page(listed.next_page_token)
     is_filtered = bool(narrowing.keys() - {"project"} or visit.query("state"))
     return View(
         "Jobs",
@@ -89,7 +99,9 @@ async def page(visit: Visit) -> View:
             "fault": fault,
             "ages": AGES,
             "order": order if column else "",
-            "is_cut": bool(column and listed.next_page_token),
+            "group": group,
+            "groups": _groups(listed.jobs, group),
+            "is_cut": bool(is_whole and listed.next_page_token),
             "is_filtered": is_filtered,
             # Not `/`: a script's request accepts any type, and `/` answers those with the service's health
             # (`api.rest`).
@@ -98,7 +110,7 @@ async def page(visit: Visit) -> View:
         },
         parts=rows,
         lists={"jobs": tuple(rows)},
-        whole=frozenset({"jobs"}) if column or not listed.next_page_token else frozenset[str](),
+        whole=frozenset({"jobs"}) if is_whole or not listed.next_page_token else frozenset[str](),
         lives=not token,
         place="jobs",
         status=400 if fault else 200,
@@ -136,6 +148,26 @@ def ordered(
     there = [job for job in jobs if key(job) not in (None, "")]
     rest = [job for job in jobs if key(job) in (None, "")]
     return sorted(there, key=key, reverse=descends) + rest
+
+
+def _groups(jobs: Sequence[JobSummary], group: str) -> dict[str, str]:
+    """Return the ways of grouping these jobs with their names. A label of the address is always one."""
+    keys = {f"{_LABEL}{key}" for job in jobs for key in job.labels}
+    keys |= {group} if group.startswith(_LABEL) else set()
+    return {**_GROUPS, **{key: key.replace(_LABEL, "label ", 1) for key in sorted(keys)}}
+
+
+def grouped(jobs: Sequence[JobSummary], group: str) -> list[tuple[str, list[JobSummary]]]:
+    """Return (name, jobs) of each group, ascending by name, in the jobs' own order. Jobs without the label
+    come last, with the name "". All jobs are one group for `group` = ""."""
+    if not group:
+        return [("", list(jobs))]
+    groups: dict[str, list[JobSummary]] = {}
+    for job in jobs:
+        is_label = group.startswith(_LABEL)
+        name = job.labels.get(group.removeprefix(_LABEL), "") if is_label else getattr(job, group)
+        groups.setdefault(name, []).append(job)
+    return sorted(groups.items(), key=lambda item: (not item[0], item[0]))
 
 
 def _value(job: JobSummary) -> float | None:

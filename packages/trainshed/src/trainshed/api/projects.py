@@ -38,7 +38,7 @@ from trainshed.wire.routes import KnownMethod
 
 _V3: Final = "google.cloud.resourcemanager.v3.Projects"
 _GET: Final = f"{_V3}.GetProject"
-_LIST: Final = f"{_V3}.ListProjects"
+LIST_PROJECTS: Final = f"{_V3}.ListProjects"
 _CREATE: Final = f"{_V3}.CreateProject"
 _UPDATE: Final = f"{_V3}.UpdateProject"
 _DELETE: Final = f"{_V3}.DeleteProject"
@@ -200,7 +200,7 @@ HANDLERS: Final[Handlers] = {
     "google.cloud.ml.v1.JobService.TestIamPermissions": test_permissions,
     f"{_V3}.TestIamPermissions": test_permissions,
     _GET: get_project,
-    _LIST: list_projects,
+    LIST_PROJECTS: list_projects,
     f"{_V3}.SearchProjects": list_projects,
     _CREATE: create_project,
     _UPDATE: update_project,
@@ -217,7 +217,7 @@ async def get_by_v1(call: HandCall) -> dict[str, Any]:
 
 async def list_by_v1(call: HandCall) -> dict[str, Any]:
     """Return v1's list of the projects that the caller may see. Raises PermissionDenied."""
-    authorize(call.principal, _LIST)
+    authorize(call.principal, LIST_PROJECTS)
     book = call.services.access.book
     names = visible(call.principal, call.services)
     return {"projects": [_view_of_v1(book, name) for name in names]}
@@ -298,7 +298,7 @@ async def enable_service(call: HandCall) -> dict[str, Any]:
 
 METHODS: Final[HandMethods] = {
     ("GET", "/v1/projects/{project}"): (_GET, get_by_v1),
-    ("GET", "/v1/projects"): (_LIST, list_by_v1),
+    ("GET", "/v1/projects"): (LIST_PROJECTS, list_by_v1),
     ("POST", "/v1/projects"): (_CREATE, create_by_v1),
     ("PUT", "/v1/projects/{project}"): (_UPDATE, update_by_v1),
     ("DELETE", "/v1/projects/{project}"): (_DELETE, delete_by_v1),
@@ -354,7 +354,7 @@ def _check(display_name: str, labels: Mapping[str, str]) -> None:
 def visible(principal: Principal, services: Services) -> Sequence[str]:
     """Return the projects that are known here and that the caller may see, in order."""
     book = services.access.book
-    permission = PERMISSIONS[_LIST]
+    permission = PERMISSIONS[LIST_PROJECTS]
     if permission in principal.rights.everywhere:
         made = (name for name, known in book.projects.items() if known.deleted is None)
         return sorted({services.settings.project, *made, *book.policy.projects()})

@@ -101,6 +101,10 @@ class Reader(Port):
         name = "counts" if project_id is None else "counts_of_project"
         return dict(self._all(name, parameters, lambda row: (row[0], row[1])))
 
+    async def projects(self) -> tuple[str, ...]:
+        """Return the ids of the projects in which clients have made works, in order."""
+        return tuple(self._all("projects", {}, lambda row: row[0]))
+
     async def children(self, parent: JobUid) -> tuple[Work, ...]:
         """Return the works that a work made, oldest first."""
 

@@ -42,6 +42,15 @@ SELECT value, (SELECT count(*) FROM (
     WHERE parent_uid = 0 AND state = value AND project_id = :project_id LIMIT :most))
 FROM json_each(:states);
 
+-- name: projects
+WITH RECURSIVE named(id) AS (
+    SELECT min(project_id) FROM works INDEXED BY works_of_projects WHERE parent_uid = 0
+    UNION ALL
+    SELECT (SELECT min(project_id) FROM works INDEXED BY works_of_projects
+            WHERE parent_uid = 0 AND project_id > named.id)
+    FROM named WHERE id IS NOT NULL)
+SELECT id FROM named WHERE id IS NOT NULL;
+
 -- name: children
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
 FROM works INDEXED BY works_by_parent CROSS JOIN jobs ON jobs.uid = works.uid
