@@ -17,6 +17,7 @@ from trainshed.httpd.messages import Request, Response
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.record import Record
 from trainshed_console.inside import InsideCaller
+from trainshed_console.rendering import clean
 
 FIRST_SEGMENTS: Final = frozenset(
     {
@@ -140,7 +141,7 @@ class Visit(Struct, frozen=True):
         if permission.startswith(OF_THE_SERVICE):
             return f"{role} in all projects, which an owner of the service gives"
         project = project or self.project
-        where = "a project" if project == _ANY_PROJECT else project
+        where = "a project" if project == _ANY_PROJECT else clean(project)
         return f"{role} in {where}, which its owners give"
 
     async def do(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Record:

@@ -23,7 +23,9 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed_console.inside import InsideCaller
 from trainshed_console.rendering import environment
 
+PROJECT_PAGES = ("/", "/queue", "/team", "/submit", "/submit/json", "/models")
 CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
+RIGHT_TO_LEFT = "\u202e"
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
@@ -139,7 +141,7 @@ async def test_jobs_are_grouped_by_a_field_or_a_label(
     assert "onerror=&#34;alert" in page and "<img src=x" not in page
 
 
-@pytest.mark.parametrize("page", ["/", "/queue", "/team", "/submit", "/submit/json", "/models"])
+@pytest.mark.parametrize("page", PROJECT_PAGES)
 async def test_projects_are_chosen_from_those_that_the_visitor_may_see(
     house: ConsoleHouse, browser: Browser, guest: Browser, page: str
 ) -> None:
@@ -153,8 +155,14 @@ async def test_projects_are_chosen_from_those_that_the_visitor_may_see(
         known(house.tokens, "o@example.com", project=f"many-{number}")
     assert '<datalist id="projects">' in (await browser.get(page)).body.decode()
     assert "many-1" not in (await guest.get(page)).body.decode()
-    hostile = (await browser.get(f"{page}?{urlencode({'project': EVIL})}")).body.decode()
-    assert "<img src=x" not in hostile and "<script>alert" not in hostile
+    for visitor in (browser, guest):
+        hostile = await visitor.get(f"{page}?{urlencode({'project': f'{EVIL}{RIGHT_TO_LEFT}'})}")
+        html = hostile.body.decode()
+        assert "<img src=x" not in html and "<script>alert" not in html
+        assert RIGHT_TO_LEFT not in text_of(hostile)
+    field = '{% from "_macros.html" import project_field %}{{ project_field(["p1"], name) }}'
+    choice = environment().from_string(field).render(name=f"{EVIL}{RIGHT_TO_LEFT}")
+    assert "<img" not in choice and f"{RIGHT_TO_LEFT}<" not in choice
 
 
 @pytest.mark.parametrize(
