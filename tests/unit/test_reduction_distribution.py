@@ -1,13 +1,16 @@
 """The distribution that workers import and images of users install (spec/reduction)."""
 
 import os
+import threading
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from trainshed.runtimes import reduction
+from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.reduction import Reduction
+from trainshed.runtimes.stop import Stop
 
 
 def test_it_holds_sources_and_nothing_that_was_built() -> None:
@@ -56,3 +59,18 @@ def test_a_compiler_that_has_failed_is_tried_again_later(
     assert package.find() is None
     whole = package.build(lines.append)
     assert package.find() == whole != without and not outcomes
+
+
+def test_the_end_of_the_service_ends_the_compiler(tmp_path: Path) -> None:
+    begun, compiler, closing = tmp_path / "begun", tmp_path / "cc", Stop()
+    os.mkfifo(begun)
+    # The sleep shows as a hanging test, since it keeps the pipe of its output open.
+    compiler.write_text(f"#!/bin/sh\n: >{begun}\n/bin/sleep 600\n")
+    compiler.chmod(0o755)
+    package = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}, closing)
+    ending = threading.Thread(target=lambda: (begun.read_bytes(), closing.ask()))
+    ending.start()
+    with pytest.raises(BuildFailed, match="being stopped"):
+        package.build(Mock())
+    ending.join()
+    assert package.find() is None

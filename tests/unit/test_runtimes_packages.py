@@ -18,6 +18,7 @@ from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.runtimes.prefix import Prefix, take_scripts
 from trainshed.runtimes.service import ContainerRuntimes
+from trainshed.runtimes.stop import Stop
 
 
 class Bucket:
@@ -49,6 +50,22 @@ def unpinned(*uris: str) -> tuple[JobPackage, ...]:
 
 
 _URI = "gs://b/aiplatform-2026-11-20-03:24:25.811/trainer-0.1.tar.gz?x=1"
+
+
+def test_the_end_of_the_service_ends_a_fetch(tmp_path: Path) -> None:
+    closing = Stop()
+
+    class Endless(io.BytesIO):
+        def read(self, _: int | None = -1) -> bytes:
+            closing.ask()
+            return b"more"
+
+    bucket = Bucket()
+    bucket.write(_URI, b"")
+    bucket.open = Mock(return_value=Endless())
+    with pytest.raises(BuildFailed, match="being stopped"):
+        Packages(tmp_path, bucket, closing).fetch(unpinned(_URI))
+    assert not list(tmp_path.iterdir())
 
 
 def test_packages_are_fetched_in_order_and_once(tmp_path: Path) -> None:

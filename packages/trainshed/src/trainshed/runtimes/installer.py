@@ -405,10 +405,7 @@ class Installer:
                 for ending in stops:
                     ending.ended(process)
             verdict = execution.verdict()
-        if self.closing.is_asked:
-            raise BuildFailed(
-                "The service is being stopped; the environment is built at its next start."
-            )
+        self.closing.check()
         if stop.is_asked:
             raise BuildFailed("The build was stopped, because no job waits for it any more.")
         if verdict:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from trainshed.core.packages import JobPackage
 from trainshed.runtimes.confinement import MOST_UNPACKED
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource, Progress
+from trainshed.runtimes.stop import Stop
 
 _CHUNK = 1 << 20
 _NOT_IN_A_FILE_NAME = re.compile(r"[^A-Za-z0-9._+!-]")
@@ -32,8 +33,9 @@ class Packages:
     """The fetched packages at `<root>/<digest>/<file name>`, and an index from (URI, fingerprint) to
     digest."""
 
-    def __init__(self, root: Path, source: PackageSource) -> None:
-        self._root = root
+    def __init__(self, root: Path, source: PackageSource, closing: Stop | None = None) -> None:
+        """`closing`: ends fetches, which then raise BuildFailed."""
+        self._root, self._closing = root, closing or Stop()
         self._source = source
         self._known: dict[tuple[str, str], str] = {}
 
@@ -106,6 +108,7 @@ class Packages:
         try:
             with self._source.open(uri) as content, draft.open("wb") as copy:
                 while chunk := content.read(_CHUNK):
+                    self._closing.check()
                     hashed.update(chunk)
                     if copy.tell() + len(chunk) > MOST_UNPACKED:
                         raise PackageFailed(

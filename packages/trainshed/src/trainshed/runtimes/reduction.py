@@ -24,6 +24,7 @@ from pathlib import Path
 import trainshed_reduction
 from trainshed.runtimes.port import BuildFailed, Progress
 from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.stop import Stop, kill
 from trainshed.runtimes.trees import let_read
 
 PACKAGE = "trainshed_reduction"
@@ -98,8 +99,11 @@ class _NotCompiled(Exception):
 class Reduction:
     """The package `trainshed_reduction` on its shelf, `root`."""
 
-    def __init__(self, root: Path, environ: Mapping[str, str] | None = None) -> None:
-        self._shelf = Shelf(root)
+    def __init__(
+        self, root: Path, environ: Mapping[str, str] | None = None, closing: Stop | None = None
+    ) -> None:
+        """`closing`: ends `build`, which then raises BuildFailed."""
+        self._shelf, self._closing = Shelf(root), closing or Stop()
         #: Variables by which a compiler is found (PATH, CC); None = this process's.
         self._environ = os.environ if environ is None else environ
 
@@ -160,21 +164,26 @@ class Reduction:
         """Run our Python in the draft; return the last line of its output if it fails, None if not. No step
         is needed for correct results."""
         passed_on = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
-        try:
-            done = subprocess.run(
-                [sys.executable, "-s", *arguments],
-                cwd=draft,
-                env={**passed_on, "PYTHONPATH": str(draft), "LC_ALL": "C.UTF-8"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"{arguments[1]} took longer than {_SECONDS:g} s"
-        lines = done.stdout.decode("utf-8", "replace").split("\n")
-        return next((line for line in reversed(lines) if line), "?") if done.returncode else None
+        with subprocess.Popen(
+            [sys.executable, "-s", *arguments],
+            cwd=draft,
+            env={**passed_on, "PYTHONPATH": str(draft), "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process:
+            self._closing.began(process, partial(kill, process))
+            try:
+                output, _ = process.communicate(timeout=_SECONDS)
+            except subprocess.TimeoutExpired:
+                kill(process)
+                return f"{arguments[1]} took longer than {_SECONDS:g} s"
+            finally:
+                self._closing.ended(process)
+        self._closing.check()
+        lines = output.decode("utf-8", "replace").split("\n")
+        return next((line for line in reversed(lines) if line), "?") if process.returncode else None
 
     def _compiler(self) -> str:
         """Return a text that identifies the compiler and its version; "" if there is none."""

@@ -83,8 +83,8 @@ class LocalRuntimes:
         self._interpreters = interpreters or Interpreters()
         self._environments = Environments(cache / "environments", installer, now)
         self._layers = Layers(cache / "layers", installer, now, settings.terms)
-        self._packages = Packages(cache / "packages", source)
-        self._reduction = Reduction(cache / REDUCTION)
+        self._packages = Packages(cache / "packages", source, installer.closing)
+        self._reduction = Reduction(cache / REDUCTION, closing=installer.closing)
         #: gsutil could not be built since this service started, and jobs do without.
         self._lacks_gsutil = False
         self._images = images

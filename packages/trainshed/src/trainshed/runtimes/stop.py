@@ -8,6 +8,8 @@ import subprocess
 import threading
 from collections.abc import Callable
 
+from trainshed.runtimes.port import BuildFailed
+
 OVERSEEN = """
 exec 3<&0 </dev/null
 "$@" 3<&- & main=$!
@@ -38,6 +40,11 @@ class Stop:
             self.is_asked = True
             for end in self._running.values():
                 end()
+
+    def check(self) -> None:
+        """Raise BuildFailed if it was asked for at the end of the service."""
+        if self.is_asked:
+            raise BuildFailed("The service is being stopped; this is built at its next start.")
 
     def began(self, process: subprocess.Popen[bytes], end: Callable[[], None]) -> None:
         """Note that a process of the build runs. `end`: ends it, without waiting; called at once if a stop
