@@ -10,8 +10,9 @@ from tests.unit.jobs import SECOND
 from trainshed.cli.jobs.describe import timeline_lines
 from trainshed.cli.output import metered
 from trainshed.cli.resources import KINDS
-from trainshed.cli.text.moments import duration, gibibytes, moment, rfc3339, size
+from trainshed.cli.text.moments import duration, gibibytes, moment, size
 from trainshed.cli.text.tables import Field, pairs, table_of, width
+from trainshed.core.units import text_nanos
 from trainshed.serve.setting_types import parse_age, parse_size
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
@@ -110,7 +111,7 @@ def test_durations(length: int, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["999999999d", "1900-01-01"])
 def test_all_that_is_long_ago_is_one_moment(text: str) -> None:
-    assert rfc3339(moment(text, SECOND, "--since")) == "1970-01-01T00:00:00.000000001Z"
+    assert text_nanos(moment(text, SECOND, "--since")) == "1970-01-01T00:00:00.000000001Z"
     with pytest.raises(click.UsageError, match="write how long ago"):
         moment("0001-01-01", SECOND, "--since")
 

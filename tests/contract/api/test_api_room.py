@@ -12,13 +12,13 @@ from tests.contract.api.rooms import node
 from tests.contract.store.store_samples import SECOND, make_job
 from tests.people import known
 from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_job, pool
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
 from trainshed.core.lifecycle.records import Actor, Replica
 from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.names import JobUid, ReplicaId, project_number
+from trainshed.core.units import text_micros
 from trainshed.core.usage import Use
 from trainshed.store.port import Commit, NewWork, NodeDrain
 

@@ -10,8 +10,8 @@ from tests.contract.api.refusals import fields, violations
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
 from tests.unit.test_specs_tuning import tuning_job
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Node
+from trainshed.core.units import text_micros
 from trainshed.store.sqlite.reader import Reader
 
 RESOURCES = f"{LOCATION}/persistentResources"

@@ -20,7 +20,6 @@ from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods, read
 from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.timestamps import whole_second
 from trainshed.api.resources.jobs import tell_jobs
 from trainshed.core.errors import (
     Aborted,
@@ -33,6 +32,7 @@ from trainshed.core.errors import (
 from trainshed.core.names import project_number
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import check_texts, read_labels
+from trainshed.core.units import whole_second
 from trainshed.wire import pool
 from trainshed.wire.routes import KnownMethod
 

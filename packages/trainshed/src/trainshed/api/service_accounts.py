@@ -27,7 +27,6 @@ from trainshed.access.principals import Bearer
 from trainshed.api.calls.call import HandCall, HandHandler, HandMethods, read_update_mask
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Authenticate, Services
-from trainshed.api.calls.timestamps import whole_second
 from trainshed.api.resources.jobs import tell_jobs
 from trainshed.core.errors import (
     AlreadyExists,
@@ -41,6 +40,7 @@ from trainshed.core.errors import (
 )
 from trainshed.core.names import normalize_email
 from trainshed.core.requests import Faults
+from trainshed.core.units import whole_second
 from trainshed.httpd.hosts import name_of
 from trainshed.store.audit import concerns
 

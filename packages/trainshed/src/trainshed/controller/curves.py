@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.tuning.records import SeenSummaries
 from trainshed.core.units import Nanos
-from trainshed.eventloop.background import begin, keep
+from trainshed.eventloop.background import begin, cancel_all, keep
 from trainshed.store.points import PointFiles
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
@@ -146,9 +146,7 @@ class JobCurves:
         tasks = [followed.task for followed in self._followed.values() if followed.task]
         if self._resuming is not None:
             tasks.append(self._resuming)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
     async def _resume(self) -> None:
         for uid in await self._stores.curves.unfinished():

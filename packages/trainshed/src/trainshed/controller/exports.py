@@ -19,7 +19,7 @@ from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.units import Nanos
 from trainshed.datasets.port import Account, DataRefused, DataUnwritten, ExportFiles, Written
-from trainshed.eventloop.background import keep
+from trainshed.eventloop.background import cancel_all, keep
 from trainshed.store.notices import Notices
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation
@@ -65,10 +65,7 @@ class ExportWorker:
 
     async def close(self) -> None:
         """Stop writing; unfinished exports remain stored."""
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks.values())
 
     def _start(self, operation: Operation) -> None:
         name = operation.name

@@ -18,7 +18,7 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.changes import stopped
 from trainshed.core.study.records import MAX_TRIALS, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.core.units import Nanos
-from trainshed.eventloop.background import keep
+from trainshed.eventloop.background import cancel_all, keep
 from trainshed.store.notices import Notices
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind
@@ -66,10 +66,7 @@ class StudyOperations:
     async def close(self) -> None:
         """Stop working; what is not done stays stored."""
         self._closing = True
-        tasks = tuple(self._busy.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._busy.values())
 
     async def _drain(self, uid: StudyUid) -> None:
         self._again.add(uid)

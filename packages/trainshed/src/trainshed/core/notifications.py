@@ -7,7 +7,6 @@ Jobs name targets by a label, never an address: the service calls only addresses
 import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from trainshed.core.catalog.quotas import HARD
 from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
-from trainshed.core.units import Nanos
+from trainshed.core.units import Nanos, whole_second
 from trainshed.core.usage import Budget
 from trainshed.core.works import Work
 
@@ -208,6 +207,4 @@ def next_try(created: Nanos, tries: int, now: Nanos) -> int | None:
 
 
 def _moment(at: Nanos) -> str:
-    if not at:
-        return ""
-    return f"{datetime.fromtimestamp(at // _SECOND, UTC):%Y-%m-%dT%H:%M:%S}Z"
+    return f"{whole_second(at // _SECOND)}Z" if at else ""

@@ -10,7 +10,6 @@ import enum
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 from trainshed.core.errors import listed
 from trainshed.core.job import Disk, JobError, JobSpec, Machine
 from trainshed.core.names import PLACE, JobName, JobUid, ReplicaId, read_name
-from trainshed.core.units import Nanos
+from trainshed.core.units import Nanos, text_micros
 
 STOCK_OUT: Final = 8
 """A google.rpc.Code: RESOURCE_EXHAUSTED."""
@@ -280,16 +279,11 @@ def public(resource: PersistentResource, used: Used) -> dict[str, Any]:
         "displayName": resource.display_name,
         "state": resource.state.value,
         "labels": dict(resource.labels),
-        "createTime": _stamp(resource.created),
-        "updateTime": _stamp(resource.updated),
+        "createTime": text_micros(resource.created),
+        "updateTime": text_micros(resource.updated),
     }
     if resource.started:
-        view["startTime"] = _stamp(resource.started)
+        view["startTime"] = text_micros(resource.started)
     if resource.error is not None:
         view["error"] = {"code": resource.error.code, "message": resource.error.message}
     return view
-
-
-def _stamp(at: Nanos) -> str:
-    whole = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{whole}.{at // 1000 % 10**6:06}Z"

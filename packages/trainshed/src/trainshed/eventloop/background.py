@@ -8,7 +8,7 @@ holds it.
 import asyncio
 import concurrent.futures
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -57,10 +57,16 @@ async def first_of(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
     return tasks
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    ending = tuple(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 async def outliving(task: asyncio.Future[T]) -> T:
@@ -118,8 +124,7 @@ class Crew:
 
     async def close(self) -> None:
         """Cancel all tasks, and wait until they have ended."""
-        self.cancel()
-        await self.settled()
+        await cancel_all(self._tasks)
 
     async def settled(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -210,13 +210,7 @@ def _contents(
     thousand gangs, each of many replicas. `pools`: position, machine, disk and number of replicas of each."""
     replicas: list[tuple[ReplicaId, Demand]] = []
     for position, machine, _, count in pools:
-        devices = machine.accelerators
-        demand = Demand(
-            vcpus=machine.vcpus,
-            memory_bytes=_memory(machine, memory_factor, policy),
-            accelerators=devices.count if devices else 0,
-            machine=MachineWanted(machine.type, devices.type if devices else None),
-        )
+        demand = _demand(machine, memory_factor, policy)
         replicas += [(ReplicaId(position, index), demand) for index in range(count)]
     return tuple(replicas), quotas.usage_of(strategy, [pool[1:] for pool in pools])
 
@@ -264,17 +258,7 @@ def hold_state(
 ) -> GangState:
     """Return a hold as the scheduler sees it. `keeps`: whether its machines on a node stay there."""
     counts = Counter(replica.pool for replica in hold.replicas)
-    replicas: list[tuple[ReplicaId, Demand]] = []
-    for replica in hold.replicas:
-        machine = resource.pool(replica).machine
-        devices = machine.accelerators
-        demand = Demand(
-            machine.vcpus,
-            _memory(machine, 1.0, policy),
-            devices.count if devices else 0,
-            MachineWanted(machine.type, devices.type if devices else None),
-        )
-        replicas.append((replica, demand))
+    replicas = ((r, _demand(resource.pool(r).machine, 1.0, policy)) for r in hold.replicas)
     wanted = [(resource.pools[at].machine, resource.pools[at].disk, n) for at, n in counts.items()]
     gang = Gang(
         uid=hold.uid,
@@ -292,6 +276,16 @@ def hold_state(
     there = {replica for replica, _ in places}
     lost = tuple((r, dict(hold.places).get(r)) for r in hold.replicas if r not in there)
     return GangState(gang, places, lost if hold.places else (), waiting_since=hold.created)
+
+
+def _demand(machine: Machine, memory_factor: float, policy: Policy) -> Demand:
+    devices = machine.accelerators
+    return Demand(
+        vcpus=machine.vcpus,
+        memory_bytes=_memory(machine, memory_factor, policy),
+        accelerators=devices.count if devices else 0,
+        machine=MachineWanted(machine.type, devices.type if devices else None),
+    )
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:

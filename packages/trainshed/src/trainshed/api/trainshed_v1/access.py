@@ -16,12 +16,12 @@ from trainshed.access.principals import member_of
 from trainshed.access.sealing import KeyUnusable, SecretId
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
 from trainshed.api.calls.parents import refuse_numbers
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
 from trainshed.core.names import normalize_email
 from trainshed.core.requests import Faults
 from trainshed.core.secrets import name_fault, value_fault
+from trainshed.core.units import text_micros
 from trainshed.store.audit import AuditRow
 from trainshed.store.records import SecretVersion
 from trainshed.wire.status import StatusCode

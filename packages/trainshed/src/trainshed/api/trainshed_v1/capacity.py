@@ -13,7 +13,6 @@ from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import member_fault
 from trainshed.access.principals import member_of
 from trainshed.api.calls.services import CapacityView
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import read_job_name
 from trainshed.api.trainshed_v1.call import JsonCall, queried_place, read_place, read_project
 from trainshed.api.trainshed_v1.replicas import usage_of
@@ -23,7 +22,7 @@ from trainshed.core.errors import NotFound, PermissionDenied, Unavailable, close
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId
 from trainshed.core.requests import Faults
-from trainshed.core.units import Nanos
+from trainshed.core.units import Nanos, text_micros
 from trainshed.core.usage import MachineTime, Prices, month_of
 from trainshed.store import audit
 from trainshed.store.logs.usage import measured

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Set
 from itertools import islice
 from typing import Final
 
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import timeline_entry
@@ -17,7 +16,7 @@ from trainshed.core.names import ML_ROLES, Api, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
 from trainshed.core.requests import Faults
 from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learned, result
-from trainshed.core.units import Nanos
+from trainshed.core.units import Nanos, text_micros
 from trainshed.store.logs.lines import LogLine, Stream
 from trainshed.store.logs.reader import LogReader
 from trainshed.wire.trainshed_v1 import timeline as records

@@ -15,7 +15,6 @@ from trainshed.access.policy import member_fault
 from trainshed.access.principals import member_of
 from trainshed.api.calls.paging import Page, cut, decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import LAST_MOMENT, everything
 from trainshed.api.resources.jobs import (
@@ -37,6 +36,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket, normalize_email
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import Bound, read_bound
+from trainshed.core.units import text_micros
 from trainshed.core.works import Work
 from trainshed.store import audit
 from trainshed.store.port import (

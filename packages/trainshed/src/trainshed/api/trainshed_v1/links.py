@@ -7,7 +7,6 @@ from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.errors import NotServed, installing
 from trainshed.api.calls.links import MOST_JOBS, OPEN_VIEW, Ticket
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job, find_work
 from trainshed.api.shell.opening import live_replica, shells_of
 from trainshed.api.shell.ports import OPEN
@@ -17,6 +16,7 @@ from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.terminals import HIGHEST, Autopsy, Terminals, is_port, pages_of
+from trainshed.core.units import text_micros
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.jobs import ViewLink, ViewRequest

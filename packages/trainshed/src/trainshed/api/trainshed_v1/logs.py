@@ -20,7 +20,6 @@ import msgspec
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.streams import Pace
-from trainshed.api.calls.timestamps import whole_second
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -30,7 +29,7 @@ from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.requests import Faults
-from trainshed.core.units import Nanos
+from trainshed.core.units import Nanos, whole_second
 from trainshed.store.logs.lines import LogCursor, LogPage, Severity, shown_line
 from trainshed.store.logs.lines import LogLine as StoredLine
 from trainshed.store.logs.reader import LogReader

@@ -14,7 +14,6 @@ from trainshed.access.permissions import authorize
 from trainshed.api.calls.call import project_in
 from trainshed.api.calls.progress import primary_of
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_work, jobs_below
 from trainshed.api.trainshed_v1 import describing
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -32,7 +31,7 @@ from trainshed.core.names import StudyName, log_task_name
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import Bound, Measures, rank, split_name
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.units import Nanos
+from trainshed.core.units import Nanos, text_micros
 from trainshed.core.works import Work
 from trainshed.store.points import EVERYTHING, Part
 from trainshed.studies.port import AdvisorFailed, seen

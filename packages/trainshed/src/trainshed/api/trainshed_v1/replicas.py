@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import read_replica
@@ -20,6 +19,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.requests import Faults
 from trainshed.core.runtime import CONTAINER
+from trainshed.core.units import text_micros
 from trainshed.store.logs.reader import Launch
 from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
 from trainshed.wire.trainshed_v1 import replicas as records

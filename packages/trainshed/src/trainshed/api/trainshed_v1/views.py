@@ -7,7 +7,6 @@ from typing import Final, assert_never
 from msgspec import UNSET, structs
 
 from trainshed.api.aiplatform_v1.views import sibling_name
-from trainshed.api.calls.timestamps import text_micros, text_nanos
 from trainshed.core.capacity import Waiting
 from trainshed.core.curves import thinned
 from trainshed.core.job import ExitRecord
@@ -19,6 +18,7 @@ from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.units import text_micros, text_nanos
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
 from trainshed.wire.trainshed_v1 import capacity, timeline

@@ -12,6 +12,7 @@ from trainshed.buckets.errors import BucketsError, InvalidRequest, NotSupported,
 from trainshed.buckets.port import EDITABLE, ObjectRecord
 from trainshed.buckets.settings import known_class, shown
 from trainshed.core.names import project_number
+from trainshed.core.units import whole_second
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """What no document of XML 1.0 may hold, not even as a reference."""
@@ -24,8 +25,7 @@ _MOST_BYTES = 8 << 10
 def timestamp(time_ns: int) -> str:
     """Returns RFC 3339 in UTC with milliseconds."""
     seconds, rest = divmod(time_ns, 1_000_000_000)
-    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{rest // 1_000_000:03d}Z"
+    return f"{whole_second(seconds)}.{rest // 1_000_000:03d}Z"
 
 
 def etag_of(record: ObjectRecord) -> str:

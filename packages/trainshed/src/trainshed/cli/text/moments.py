@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from trainshed.core.units import Nanos
+from trainshed.core.units import Nanos, text_nanos
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
 _LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
@@ -56,7 +56,7 @@ def moment(text: str, now: Nanos, option: str) -> Nanos:
 
 def since(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
     """Return what the option --since means, as the service's API takes it."""
-    return rfc3339(moment(text, context.obj(), "--since")) if text else None
+    return text_nanos(moment(text, context.obj(), "--since")) if text else None
 
 
 def seconds_of(text: str) -> float:
@@ -67,12 +67,6 @@ def seconds_of(text: str) -> float:
     if not 0 <= seconds <= _CENTURY:
         raise ValueError(f"{text!r} is not a time such as 45s, 10m or 2h")
     return seconds
-
-
-def rfc3339(at: Nanos) -> str:
-    """Return a time as the service's API takes it."""
-    seconds, nanos = divmod(at, _SECOND)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
 def local_moment(at: Nanos) -> str:

@@ -3,13 +3,12 @@ names of the written files (facts/datasets#splits)."""
 
 import enum
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
 
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
-from trainshed.core.units import Nanos
+from trainshed.core.units import Nanos, whole_second
 
 
 class Split(enum.StrEnum):
@@ -129,15 +128,11 @@ def completed(parts: Sequence[float]) -> tuple[float, float, float]:
 
 def directory_name(dataset_id: str, annotation: str, at: Nanos) -> str:
     """Return `dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
-    return f"dataset-{dataset_id}-{annotation}-{_seconds(at)}.{at // 1000 % 10**6:06}Z"
+    return f"dataset-{dataset_id}-{annotation}-{whole_second(at // 10**9)}.{at // 1000 % 10**6:06}Z"
 
 
 def model_directory_name(display_name: str, at: Nanos) -> str:
     """Return `model-export-NAME-TIME`; `at`: nanoseconds since the epoch (facts/models#export). Characters of
     the display name that do not fit into a path are replaced by `-`."""
     plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in display_name)
-    return f"model-export-{plain}-{_seconds(at)}.{at // 10**6 % 1000:03}Z"
-
-
-def _seconds(at: Nanos) -> str:
-    return datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"model-export-{plain}-{whole_second(at // 10**9)}.{at // 10**6 % 1000:03}Z"
