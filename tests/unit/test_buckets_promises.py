@@ -102,6 +102,15 @@ def test_a_property_of_an_object_without_an_effect_is_refused(
     assert ask("GET", f"{ITEM}y").status == 404
 
 
+def test_compose_refuses_to_delete_its_sources(ask: Ask) -> None:
+    put(ask, "x", b"content")
+    body = {"sourceObjects": [{"name": "x"}], "deleteSourceObjects": True}
+    answer = ask("POST", f"{ITEM}y/compose", body)
+    assert (answer.status, b"deleteSourceObjects" in answer.body) == (400, True)
+    assert ask("GET", f"{ITEM}y").status == 404
+    assert ask("POST", f"{ITEM}y/compose", {**body, "deleteSourceObjects": False}).status == 200
+
+
 @pytest.mark.parametrize("header", ["x-goog-encryption-key", "x-goog-copy-source-encryption-key"])
 def test_a_key_of_the_caller_is_never_ignored(ask: Ask, header: str) -> None:
     """Else the content would lie readable where its owner believes it encrypted."""

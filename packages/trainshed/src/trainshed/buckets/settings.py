@@ -29,7 +29,10 @@ HEADERS: Final = {
     "cacheControl": "Cache-Control",
 }
 """The header that an object's content is sent with, for each property that has one."""
-_UNDONE_OF_OBJECTS: Final = ("retention", "customerEncryption", "kmsKeyName", "acl", "contexts")
+_UNDONE_OF_OBJECTS: Final = (
+    *("retention", "customerEncryption", "kmsKeyName", "acl", "contexts"),
+    "deleteSourceObjects",  # A field of the body of compose.
+)
 _UNDONE_IN_QUERIES: Final = (
     *("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention"),
     "filter",
