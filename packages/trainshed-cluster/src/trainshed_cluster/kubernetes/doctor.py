@@ -2,7 +2,7 @@
 rights, whether a Pod would be admitted, which nodes take Pods, and whether Pods can call the service."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,27 +181,11 @@ class Examination:
 
 
 def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
-    routes = Routes(settings)
+    machine, hold = MachineWanted(_MACHINE), HoldName("doctor", JobUid(1), 1, 0)
     need = NodeNeed(
-        "any",
-        1,
-        1.0,
-        1 << 30,
-        machine=MachineWanted(_MACHINE),
-        replica="doctor-0",
-        hostname="trainshed-doctor",
-        gang_size=1,
+        "any", 1, 1.0, 1 << 30, machine=machine, replica="doctor-0", hostname="trainshed-doctor"
     )
-    command: Sequence[str] = entry()
-    hold = HoldName("doctor", JobUid(1), 1, 0)
-    pod = manifests.pod(
-        settings,
-        routes.of(need.machine),
-        None,
-        hold,
-        need,
-        command=command,
-        cache="/srv/trainshed/cache",
-    )
+    route, cache = Routes(settings).of(machine), "/srv/trainshed/cache"
+    pod = manifests.pod(settings, route, None, hold, need, command=entry(), cache=cache)
     pod["metadata"]["namespace"] = namespace
     return pod

@@ -3,8 +3,11 @@ does not run yet and how one ended, with Kubernetes' own word beside them. Pure.
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, toml
 
 from trainshed.core.capacity import Delay, Node, OthersUse, WaitReason, accelerator_counts
 from trainshed.core.failure.evidence import Cause
@@ -142,41 +145,17 @@ _PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """Words of an image that does not come; it may yet."""
 TRIED_AGAIN: Final = _PULLS | {"CreateContainerError", "RunContainerError"}
 """Words of what a kubelet tries again for good."""
-_HOPELESS = {
-    "InvalidImageName": "its name is no image's",
-    "ErrImageNeverPull": "its node has it not, and the Pod may not pull it",
-    "ImageInspectError": "it cannot be read there",
-}
-"""Words of an image that will never come, and what they mean."""
-_UNFIT = {
-    "CreateContainerConfigError": "its container cannot be made as the settings say",
-    "CreateContainerError": "its container cannot be made",
-    "RunContainerError": "its container cannot be run",
-    "StartError": "its command cannot be run",
-    "ContainerCannotRun": "its command cannot be run",
-}
-_ENDS: Final = {
-    "Preempting": (
-        Cause.CLUSTER_PREEMPTED,
-        "the cluster gave its place to a Pod that goes before it",
-    ),
-    "NodeLost": (Cause.NODE_FAILED, "its node is lost, as Kubernetes says"),
-    "NodeShutdown": (Cause.NODE_FAILED, "its node shut down"),
-    "Shutdown": (Cause.NODE_FAILED, "its node shut down"),
-    "Terminated": (Cause.NODE_FAILED, "its node shut down"),
-    "NodeAffinity": (Cause.POD_EVICTED, "its node does not take it any more"),
-    "DeadlineExceeded": (Cause.ALLOCATION_EXPIRED, "its time limit in the cluster is over"),
-}
-"""By the reason of a Pod that failed: what ended it, and in what words."""
-_OWN_LIMITS: Final = {
-    'EmptyDir volume "shm" exceeds': Cause.OUT_OF_MEMORY,
-    "EmptyDir volume": Cause.OUT_OF_DISK,
-    "ephemeral local storage usage exceeds": Cause.OUT_OF_DISK,
-    "exceeded its local ephemeral storage limit": Cause.OUT_OF_DISK,
-}
-"""Of the message of an eviction: the Pod's own limits, not those of the node. The first that is found
-counts."""
 _LONGEST = 300
+
+
+class _Words(Struct):
+    hopeless: dict[str, str]
+    unfit: dict[str, str]
+    ends: dict[str, tuple[Cause, str]]
+    own_limits: dict[str, Cause]
+
+
+_WORDS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Words)
 
 
 def delay(pod: Pod) -> Delay | None:
@@ -208,12 +187,15 @@ def delay(pod: Pod) -> Delay | None:
 
 def refusal(pod: Pod) -> str | None:
     """Return why a Pod will never run, however long it waits; None = it may."""
-    if (waiting := pod.waiting) and waiting.reason in (*_HOPELESS, "CreateContainerConfigError"):
+    if (waiting := pod.waiting) and waiting.reason in (
+        *_WORDS.hopeless,
+        "CreateContainerConfigError",
+    ):
         image = pod.waiting_image or ", ".join(
             container.image for container in pod.spec.containers or ()
         )
         message = f" ({_shortened(waiting.message)})" if waiting.message else ""
-        what = f"image {image}" if waiting.reason in _HOPELESS else "the Pod"
+        what = f"image {image}" if waiting.reason in _WORDS.hopeless else "the Pod"
         return (
             f"{what} cannot be used on this cluster: {_why(waiting.reason)}{message} [{waiting.reason}]; "
             "mend [engines.kubernetes], or what it names in the cluster"
@@ -225,7 +207,7 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
     """Return how a Pod ended of which nothing runs any more. `deleted`: its deletion was requested before."""
     name, status, over = pod.metadata.name, pod.status, pod.terminated
     if status.reason == "Evicted":
-        own = (loss for words, loss in _OWN_LIMITS.items() if words in status.message)
+        own = (loss for words, loss in _WORDS.own_limits.items() if words in status.message)
         loss = next(own, Cause.POD_EVICTED)
         return HoldEnd(loss, f"Pod {name} was evicted: {_shortened(status.message)} (Evicted)")
     if over is not None and over.reason == "OOMKilled":
@@ -234,8 +216,8 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
             f"Pod {name} took more memory than its limit, and was killed for it with all that ran in it "
             "(OOMKilled)",
         )
-    if status.reason in _ENDS:
-        loss, words = _ENDS[status.reason]
+    if status.reason in _WORDS.ends:
+        loss, words = _WORDS.ends[status.reason]
         message = f": {_shortened(status.message)}" if status.message else ""
         return HoldEnd(loss, f"{words}{message} (Pod {name}: {status.reason})")
     if disrupted := _disruption(pod):
@@ -285,7 +267,9 @@ def _exit(over: Terminated | None) -> str:
 
 
 def _why(word: str) -> str:
-    return _HOPELESS.get(word) or _UNFIT.get(word) or "for a reason of the cluster's own"
+    return (
+        _WORDS.hopeless.get(word) or _WORDS.unfit.get(word) or "for a reason of the cluster's own"
+    )
 
 
 def _shortened(text: str) -> str:

@@ -3,6 +3,7 @@ run here."""
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -10,30 +11,8 @@ from trainshed_cluster.slurm.records import Gres
 
 _MIB = 1 << 20
 
-_NEVER_GRANTED = (
-    "node configuration is not available",
-    "invalid partition",
-    "invalid account",
-    "invalid qos",
-    "invalid node name",
-    "invalid feature specification",
-    "invalid generic resource",
-    "reservation is invalid",
-    "memory specification can not be satisfied",
-    "more processors requested than permitted",
-    "node count specification invalid",
-    "time limit specification",
-    "policy limit",
-    "access denied",
-    "permission denied",
-    "not permitted",
-    "unrecognized option",
-    "invalid option",
-    "invalid --",
-    "requested partition configuration not available",
-    "partition not in this state",
-    "invalid wckey",
-)
+_HERE = Path(__file__).parent
+_NEVER_GRANTED: Sequence[str] = tuple((_HERE / "never_granted.txt").read_text("utf-8").splitlines())
 """Words in a complaint of salloc's by which it will never grant the request, however long one waits."""
 
 _SAYS = re.compile(
@@ -132,33 +111,7 @@ def run_agent(
     return ["srun", *options, "/bin/sh", "-c", _BEGIN, "-", path, errors, *argv]
 
 
-_GIVE_BACK = """
-PATH=$PATH:$1; export PATH
-sleep 10
-pause=1
-while :; do
-  alone=yes
-  if steps=$(squeue --noheader --steps --jobs="$SLURM_JOB_ID" -O StepID); then
-    for step in $steps; do
-      step=${step##*.}
-      case $step in *[!0-9]*|"$SLURM_STEP_ID") continue;; esac
-      [ "$step" -gt "$SLURM_STEP_ID" ] || exit 0
-      alone=
-    done
-    if [ "$alone" ]; then
-      scontrol update JobId="$SLURM_JOB_ID" JobName=trainshed-given-back
-      scancel "$SLURM_JOB_ID"
-    fi
-  fi
-  sleep $pause
-  pause=$((pause < 16 ? 2 * pause : 30))
-done
-"""
-"""Script that an agent becomes which its service has left alone. A service that is back counts the agent as
-dead within ten seconds, and decides itself. Of several agents of an allocation the one with the lowest step
-waits until the others, which may be reached by the service, are gone. The allocation loses its name first, so
-that its service asks for another one, and need not tell this end from an operator's scancel. Slurm ends the
-script with the allocation; until then it goes on, in vain while slurmctld is away."""
+_GIVE_BACK = (_HERE / "give_back.sh").read_text("utf-8")
 
 
 def give_back(commands: str) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ its name alone.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, toml
 from msgspec.structs import replace
 
 from trainshed.core.capacity import (
@@ -40,43 +41,27 @@ MAX_ESTIMATE: Final = 30 * 86400
 year, so that its estimates behind such a job are placeholders."""
 _NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
 """What is told of a job that the scheduler has not come to."""
-_WORDS = {
-    "JobHeldAdmin": "an administrator holds it back; `scontrol release` lets it go",
-    "JobHeldUser": "it is held back; `scontrol release` lets it go",
-    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
-        "nodes that it needs are down, drained or kept for other partitions"
-    ),
-    "PartitionDown": "the partition is down",
-    "Priority": "other jobs are before it",
-    "ReqNodeNotAvail": "a node that it needs is not available",
-    "Reservation": "its reservation has not begun, or is full",
-    "Resources": "what it needs is in use",
-}
-_ENDS = {
-    "CANCELLED": (Cause.ALLOCATION_REVOKED, "its allocation was cancelled in Slurm"),
-    "TIMEOUT": (Cause.ALLOCATION_EXPIRED, "Slurm's time limit for its allocation is over"),
-    "DEADLINE": (Cause.ALLOCATION_EXPIRED, "Slurm's deadline for its allocation is over"),
-    "PREEMPTED": (
-        Cause.CLUSTER_PREEMPTED,
-        "Slurm gave its allocation to a job that goes before it",
-    ),
-    "NODE_FAIL": (Cause.NODE_FAILED, "a node of its allocation failed, as Slurm says"),
-    "BOOT_FAIL": (Cause.NODE_FAILED, "a node of its allocation did not boot, as Slurm says"),
-}
-"""By the state of a job that is over: what ended it, and in what words."""
+
+
+class _Words(Struct):
+    waits: dict[str, str]
+    ends: dict[str, tuple[Cause, str]]
+
+
+_WORDS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Words)
 
 
 def reason_in_words(reason: str) -> str | None:
     """Describe a reason of squeue; None = Slurm has no reason yet."""
     if reason in _NOT_LOOKED_AT:
         return None
-    if reason in _WORDS:
-        return _WORDS[reason]
+    if reason in _WORDS.waits:
+        return _WORDS.waits[reason]
     # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
     first, _, rest = (part.strip() for part in reason.partition(","))
-    if first in _WORDS:
+    if first in _WORDS.waits:
         nodes = rest.removeprefix("UnavailableNodes:")
-        return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
+        return f"{_WORDS.waits[first]}: {nodes}" if nodes else _WORDS.waits[first]
     if reason.startswith("QOS"):
         return "a limit of the QOS"
     if reason.startswith("Assoc"):
@@ -86,7 +71,7 @@ def reason_in_words(reason: str) -> str | None:
 
 def end_of(job: Job) -> HoldEnd | None:
     """Return how an allocation ended; None = its state does not say who ended it."""
-    known = _ENDS.get(job.state)
+    known = _WORDS.ends.get(job.state)
     return HoldEnd(known[0], f"{known[1]} ({job.state})") if known else None
 
 

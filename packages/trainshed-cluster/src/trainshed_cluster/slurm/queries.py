@@ -69,9 +69,6 @@ _JOB_FIELDS = (
     "UserID",
     "Reason",
 )
-_PENDING_FIELDS = ("JobID", "PriorityLong", "Partition")
-_LIMIT_FIELDS = ("Time", "Partition")
-_STEP_FIELDS = ("StepID", "StepName", "StepState", "Nodes")
 _NODE_FIELDS = (
     "NodeList",
     "StateComplete",
@@ -117,7 +114,8 @@ def _jobs(rows: Rows) -> tuple[Job, ...]:
 
 
 def list_steps(users: Iterable[int]) -> Query[tuple[Step, ...]]:
-    return Query(("squeue", "--steps", "--noheader", _of_users(users)), _STEP_FIELDS, _steps)
+    fields = ("StepID", "StepName", "StepState", "Nodes")
+    return Query(("squeue", "--steps", "--noheader", _of_users(users)), fields, _steps)
 
 
 def _steps(rows: Rows) -> tuple[Step, ...]:
@@ -167,7 +165,8 @@ def _node(row: Mapping[str, str], partitions: Iterable[str]) -> NodeLine:
 
 
 def list_pending() -> Query[tuple[Pending, ...]]:
-    return Query(("squeue", "--noheader", "--states=PENDING"), _PENDING_FIELDS, _pending)
+    fields = ("JobID", "PriorityLong", "Partition")
+    return Query(("squeue", "--noheader", "--states=PENDING"), fields, _pending)
 
 
 def _pending(rows: Rows) -> tuple[Pending, ...]:
@@ -255,7 +254,7 @@ def _admitted(names: str) -> frozenset[str] | None:
 def list_limits() -> Query[dict[str, int]]:
     """Return the query of the longest time limit of jobs in seconds, by partition; "" is the default one.
     Partitions without one are left out."""
-    return Query(("sinfo", "--noheader"), _LIMIT_FIELDS, _limits)
+    return Query(("sinfo", "--noheader"), ("Time", "Partition"), _limits)
 
 
 def _limits(rows: Rows) -> dict[str, int]:

@@ -3,7 +3,9 @@ method. The API's own validator checks both as they are typed."""
 
 import json
 import shlex
+import tomllib
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, cast
 
 from msgspec import Struct, field
@@ -20,37 +22,7 @@ from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed_console.pages.job import create_job, describe, explain_job
 from trainshed_console.visits import View, Visit, redirect
 
-MACHINES: Final = ("n1-standard-4", "n1-standard-8", "n1-standard-16", "n1-highmem-8")
-_SCRIPT: Final = """import time
-
-for epoch in range(1, 11):
-    print(f"Epoch {epoch}/10 loss {1 / epoch:.3f}", flush=True)
-    time.sleep(1)
-"""
-_OF_FIELDS: Final = (
-    ("display_name", "name"),
-    ("package_uris", "packages"),
-    ("python_module", "module"),
-    ("labels", "labels"),
-    ("machine_type", "machine"),
-    ("accelerator_count", "accelerators"),
-    ("accelerator_type", "accelerator"),
-    ("machine_spec", "machine"),
-    ("replica_count", "replicas"),
-    ("image_uri", "image"),
-    ("env", "env"),
-    ("metrics", "metric"),
-    ("parallel_trial_count", "parallel"),
-    ("trial_count", "trials"),
-    ("parameters", "tune"),
-    ("command", "program"),
-    ("args", "args"),
-    ("output", "output"),
-    ("timeout", "timeout"),
-    ("location", "region"),
-    ("project", "project"),
-)
-"""(part of a field's path in the API, the form's field for it): the first part that occurs decides."""
+_FORM: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 class Draft(Struct):
@@ -105,7 +77,7 @@ async def _form(
     values = {
         "form": {**default_form(visit), **form},
         "frameworks": short_names(),
-        "machines": MACHINES,
+        "machines": _FORM["machines"],
         "accelerators": (await visit.get(Status, "status")).accelerators,
     }
     return await _shown(visit, draft_of(form), template, values, status=status, refused=refused)
@@ -193,7 +165,7 @@ def _note(draft: Draft, refused: Refused, *, has_fields: bool) -> None:
         draft.fault("", str(refused))
     for violation in refused.violations:
         path = "".join(f"_{c.lower()}" if c.isupper() else c for c in violation.field)
-        name = next((name for part, name in _OF_FIELDS if has_fields and part in path), "")
+        name = next((name for part, name in _FORM["fields"] if has_fields and part in path), "")
         text = violation.description
         draft.fault(name, text if name else f"{violation.field}: {text}".lstrip(": "))
 
@@ -317,20 +289,5 @@ def _is_canonical(value: Any) -> bool:
 
 
 def default_form(visit: Visit) -> dict[str, str]:
-    empty = "file command packages module args image accelerator env labels output timeout tune"
-    return dict.fromkeys(empty.split(), "") | {
-        "name": "first",
-        "runs": "once",
-        "metric": "loss",
-        "goal": "minimize",
-        "trials": "20",
-        "parallel": "4",
-        "kind": "script",
-        "script": _SCRIPT,
-        "framework": "scikit-learn",
-        "machine": MACHINES[0],
-        "replicas": "1",
-        "accelerators": "1",
-        "project": visit.place[0],
-        "region": visit.facts.region,
-    }
+    place = {"project": visit.place[0], "region": visit.facts.region}
+    return {**_FORM["defaults"], "machine": _FORM["machines"][0], **place}
