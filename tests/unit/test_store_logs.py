@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,25 @@ def keys(lines: Iterable[LogLine]) -> list[tuple[str, int, int]]:
 def read_on(root: Path, seen: dict[ReplicaId, tuple[int, int]]) -> list[str]:
     """All that can be read now, which is seen then."""
     names: list[str] = []
-    for _, entry, source in reader_of(root).onward(UID, seen):
+    for entry, source in reader_of(root).onward(UID, seen):
         names.append(f"{source.replica}/{source.attempt}/{entry.n}")
         seen[source.replica] = (source.attempt, entry.n)
     return names
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=60))
+@settings(max_examples=30)
+def test_lines_that_are_read_on_are_merged_by_time(steps: list[tuple[bool, int]]) -> None:
+    """Runs of lines of one replica, single lines, and lines of the same moment."""
+    with tempfile.TemporaryDirectory() as directory:
+        clocks: dict[ReplicaId, list[int]] = {PRIMARY: [T0], WORKER: [T0]}
+        for is_worker, step in steps:
+            clock = clocks[WORKER if is_worker else PRIMARY]
+            clock.append(max(clock[-1] + 1, T0 + step * len(steps)))
+        for replica, clock in clocks.items():
+            write(Path(directory), replica, (stored(n, t) for n, t in enumerate(clock)))
+        lines = [(t, str(replica), n) for replica in clocks for n, t in enumerate(clocks[replica])]
+        assert read_on(Path(directory), {}) == [f"{who}/1/{n}" for _, who, n in sorted(lines)]
 
 
 def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
@@ -228,7 +244,7 @@ def test_a_page_of_a_long_log_reads_little_of_it(
         parsed.clear()
         expected = [("workerpool0-0", 1, number) for number in range(n, min(n + 10, count))]
         assert page_keys(tmp_path, start=T0 + n * 10, limit=10) == expected
-        _, entry, _ = next(reader_of(tmp_path).onward(UID, {PRIMARY: (1, n - 1)}))
+        entry, _ = next(reader_of(tmp_path).onward(UID, {PRIMARY: (1, n - 1)}))
         assert entry.n == n
         assert page_keys(tmp_path, end=T0 + n * 10, limit=1, descending=True) == (
             [("workerpool0-0", 1, n - 1)] if n else []

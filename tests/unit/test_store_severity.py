@@ -1,12 +1,15 @@
 """Severities and payloads of log lines (spec/logs#severity, facts/lifecycle#executor,
 facts/program#files)."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainshed.store.logs import lines
-from trainshed.store.logs.lines import Reading, Severity, Stream, read_line, severity_of, shown_line
+from trainshed.store.logs.lines import Reading, Severity, Stream, read_line, severity_of
+from trainshed.store.logs.segments import shown_lines
 
 OUT, ERR, SERVICE = Stream.STDOUT, Stream.STDERR, Stream.SERVICE
 DEBUG, INFO, NOTICE = Severity.DEBUG, Severity.INFO, Severity.NOTICE
@@ -178,6 +181,20 @@ def test_a_line_is_as_bad_as_if_all_expressions_were_tried(stream: Stream, text:
     ],
 )
 def test_a_streamed_line_is_read_as_any_other(stream: Stream, line: str) -> None:
-    """The faster reading of followers' lines changes nothing."""
+    """The faster reading of followers' lines changes nothing, whatever comes before and after a line."""
     reading = read_line(stream, line)
-    assert shown_line(stream, line) == (reading.severity, reading.text)
+    own = _stored(7, stream, line)
+    for block, numbers in (
+        (own, [7]),
+        (b"\n".join((_stored(6, OUT, "plain"), own, _stored(8, OUT, "plain"))), [6, 7, 8]),
+    ):
+        shown = shown_lines(block)
+        assert [int(n) for n, *_ in shown] == numbers
+        ((at, text, severity),) = (row for n, *row in shown if n == b"7")
+        assert (severity or b"INFO").decode() == reading.severity
+        assert (json.loads(text), at) == (reading.text, b"1763612345000000007")
+
+
+def _stored(n: int, stream: Stream, text: str) -> bytes:
+    line = {"n": n, "t": 1763612345000000000 + n, "s": stream, "m": text}
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode()

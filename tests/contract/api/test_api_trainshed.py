@@ -304,10 +304,10 @@ async def test_however_many_follow_a_log_one_thread_reads_it_for_them(
 
     def noted(*read: Any) -> Any:
         readers.add(threading.current_thread().name)
-        return onward(*read)
+        return runs(*read)
 
-    onward = LogReader.onward
-    monkeypatch.setattr(LogReader, "onward", noted)
+    runs = LogReader.runs
+    monkeypatch.setattr(LogReader, "runs", noted)
     await asyncio.gather(*(house.call("GET", f"{JOB}/logs") for _ in range(20)))
     assert len(readers - {"MainThread"}) == 1
 

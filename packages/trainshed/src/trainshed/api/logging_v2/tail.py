@@ -209,7 +209,7 @@ class _Session:
         entries: list[Entry] = []
         lines = 0
         unseen = self._services.logs.onward(job.work.uid, job.seen, self._since, job.replicas)
-        for _, stored, source in unseen:
+        for stored, source in unseen:
             line = source.line(stored)
             job.seen[line.replica] = (line.attempt, line.n)
             # The timeline has notices as well; service lines are made of that.

@@ -167,7 +167,7 @@ def _lines(
 ) -> Iterator[LogLine]:
     """Yield the programs' lines from `start` on and before `end` (0 = no end), as far as a log is searched.
     Blocks."""
-    for _, entry, source in islice(logs.onward(job.uid, {}, start, replicas), _SEARCHED):
+    for entry, source in islice(logs.onward(job.uid, {}, start, replicas), _SEARCHED):
         if end and entry.t >= end:
             return
         line = source.line(entry)

@@ -30,9 +30,10 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos, whole_second
-from trainshed.store.logs.lines import LogCursor, LogPage, Severity, shown_line
+from trainshed.store.logs.lines import LogCursor, LogPage, Severity
 from trainshed.store.logs.lines import LogLine as StoredLine
-from trainshed.store.logs.reader import LogReader
+from trainshed.store.logs.reader import LogReader, Source
+from trainshed.store.logs.segments import shown_lines
 from trainshed.wire.trainshed_v1 import timeline as records
 
 _AT_ONCE: Final = 64 << 10
@@ -116,47 +117,49 @@ async def _is_over(services: Services, uid: JobUid) -> bool:
 def _pieces(
     logs: LogReader, job: Job, seen: Position, since: Nanos, replicas: Replicas
 ) -> Iterator[bytes]:
-    """Yield the lines that there are now, about _AT_ONCE bytes at a time, and note that they were `seen`."""
+    """Yield the lines that there are now, about _AT_ONCE bytes at a time. Those of a block are noted as
+    `seen` when it is read: whoever reads on afterwards has read all pieces."""
     piece = bytearray()
-    api, replica, attempt, names, n = job.name.api, SERVICE, 0, b"", 0
-    last_source, second, whole = None, b"", b""
-    for _, entry, source in logs.onward(job.uid, seen, since, replicas):
-        if source is not last_source:
-            if last_source is not None:
-                seen[replica] = (attempt, n)
-            last_source, replica, attempt = source, source.replica, source.attempt
-            names = _encoded_names(api, replica, attempt)
-        n = entry.n
-        severity, text = shown_line(entry.s, entry.m)
-        # The JSON of a `records.LogLine`, whose parts are put together because there are millions.
-        digits = b"%010d" % entry.t
-        if second != (second := digits[:-9]):
-            whole = whole_second(int(second)).encode()
-        piece += b'{"at":"%b.%bZ",%b,"severity":"%b","message":%b,"n":%d}\n' % (
-            whole,
-            digits[-9:],
-            names,
-            severity.encode(),
-            _encode(text),
-            n,
-        )
+
+    def read(source: Source, block: bytes) -> tuple[list[bytes], list[bytes]]:
+        shown = shown_lines(block)
+        times = [at for _, at, _, _ in shown]
+        if not shown:
+            return times, []
+        seen[source.replica] = (source.attempt, int(shown[-1][0]))
+        names = _encoded_names(job.name.api, source.replica, source.attempt)
+        seconds = {times[0][:-9], times[-1][:-9]}
+        if len(seconds) == 1:
+            form = _form(names, *seconds)
+            return times, [
+                form % (at[-9:], level or b"INFO", text, n) for n, at, text, level in shown
+            ]
+        return times, [
+            _form(names, at[:-9]) % (at[-9:], level or b"INFO", text, n)
+            for n, at, text, level in shown
+        ]
+
+    for _, lines in logs.runs(job.uid, seen, since, replicas, read):
+        piece += b"".join(lines)
         if len(piece) >= _AT_ONCE:
-            seen[replica] = (attempt, n)
             full, piece = bytes(piece), bytearray()
             yield full
-    if last_source is not None:
-        seen[replica] = (attempt, n)
     yield bytes(piece)
-
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 @lru_cache(1024)
 def _encoded_names(api: Api, replica: ReplicaId, attempt: int) -> bytes:
     """Return the members of a `records.LogLine` that are the same for all lines of a replica's attempt."""
     names = {"replica": str(replica), "task": log_task_name(api, replica), "attempt": attempt}
-    return _encode(names)[1:-1]
+    return msgspec.json.encode(names)[1:-1]
+
+
+@lru_cache(1024)
+def _form(names: bytes, second: bytes) -> bytes:
+    """Return the form of the JSON of a `records.LogLine` of that second, whose parts are put together because
+    there are millions: for nanoseconds, severity, text and number."""
+    whole = whole_second(int(second)).encode()
+    return b'{"at":"%b.%%bZ",%b,"severity":"%%b","message":%%b,"n":%%b}\n' % (whole, names)
 
 
 def chosen_replicas(job: Job, names: tuple[str, ...]) -> Replicas:

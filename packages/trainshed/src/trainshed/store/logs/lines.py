@@ -11,7 +11,6 @@ import enum
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -224,28 +223,6 @@ def read_line(stream: Stream, text: str) -> Reading:
     if text.startswith("{") and text.endswith("}") and (structured := _structured(stream, text)):
         return structured
     return Reading(severity_of(stream, text), text)
-
-
-def shown_line(stream: Stream, text: str) -> tuple[Severity, str]:
-    """Return the severity of one line and its text, as `read_line` does."""
-    if text.startswith("{"):
-        reading = read_line(stream, text)
-        return reading.severity, reading.text
-    if (
-        stream is Stream.STDOUT
-        and _begins_ordinarily(text[:2])
-        and "=" not in text
-        and "\x1b" not in text
-        and "NCCL " not in text
-    ):
-        return Severity.INFO, text
-    return severity_of(stream, text), text
-
-
-@lru_cache(4096)
-def _begins_ordinarily(start: str) -> bool:
-    """Whether all lines with these first characters begin plainly (`begins_plainly`)."""
-    return start[:1].isalpha() and begins_plainly(start)
 
 
 def severity_of(stream: Stream, text: str) -> Severity:

@@ -8,8 +8,10 @@ The service's own lines about the preparation of an attempt (`service_log`) are 
 import asyncio
 import heapq
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,10 +21,12 @@ from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
 from trainshed.core.units import Bytes, Nanos
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey, read_line
 from trainshed.store.logs.progress import Sample, is_small, sample
-from trainshed.store.logs.segments import Entry, ReplicaLog, contents, records
+from trainshed.store.logs.segments import Entry, ReplicaLog, contents, decoded_lines, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
-_Keyed = tuple[OrderKey, Entry, "_Source"]
+Line = TypeVar("Line")
+
+_Keyed = tuple[OrderKey, Entry, "Source"]
 
 _SHORT_PAGE = 200
 _FEW_SOURCES = 16
@@ -110,19 +114,54 @@ class LogReader:
         seen: LogPosition,
         since: Nanos = 0,
         replicas: Collection[ReplicaId] | None = None,
-    ) -> Iterator["_Keyed"]:
-        """Yield the lines that there are now behind those that a follower has `seen`, merged by time, from
-        `since` on. Those of each replica come without gaps, however late another replica's arrive, and one
-        attempt after the other, even if the clock was set back between them. Blocks."""
-        logs: dict[ReplicaId, list[Iterator[_Keyed]]] = {}
-        for source in sorted(self._sources(uid, replicas), key=lambda source: source.attempt):
-            logs.setdefault(source.replica, []).append(source.behind(seen, since))
-        return heapq.merge(*map(chain.from_iterable, logs.values()))
+    ) -> Iterator[tuple[Entry, "Source"]]:
+        """Yield the entries of `runs`, with their sources. Blocks."""
 
-    def _sources(self, uid: JobUid, replicas: Collection[ReplicaId] | None) -> list["_Source"]:
+        def read(_: Source, block: bytes) -> tuple[list[bytes], list[Entry]]:
+            entries = decoded_lines(block)
+            return [b"%019d" % entry.t for entry in entries], entries
+
+        for source, entries in self.runs(uid, seen, since, replicas, read):
+            for entry in entries:
+                yield entry, source
+
+    def runs(
+        self,
+        uid: JobUid,
+        seen: LogPosition,
+        since: Nanos,
+        replicas: Collection[ReplicaId] | None,
+        read: Callable[["Source", bytes], tuple[list[bytes], list[Line]]],
+    ) -> Iterator[tuple["Source", list[Line]]]:
+        """Yield the lines that there are now behind those that a follower has `seen`, merged by time, from
+        `since` on: consecutive lines of a source together. Those of each replica come without gaps, however
+        late another replica's arrive, and one attempt after the other, even if the clock was set back between
+        them. `read` returns times and lines of a block of stored lines. Blocks."""
+        logs: dict[ReplicaId, list[Iterator[tuple[Source, list[bytes], list[Line]]]]] = {}
+        for source in sorted(self._sources(uid, replicas), key=lambda source: source.attempt):
+            logs.setdefault(source.replica, []).append(source.behind(seen, since, read))
+        # Of each replica: time of its next line, its rank among equal times, its next lines, and the rest.
+        heads = [
+            (run[1][0], (replica.pool, replica.index), run, rest)
+            for replica, parts in logs.items()
+            if (run := next(rest := chain.from_iterable(parts), None))
+        ]
+        heapq.heapify(heads)
+        while heads:
+            _, rank, (source, times, lines), rest = heapq.heappop(heads)
+            end = len(times)
+            if heads and heads[0][:2] < (times[-1], rank):
+                time, other = heads[0][:2]
+                end = (bisect_right if rank < other else bisect_left)(times, time)
+            yield source, lines[:end]
+            run = (source, times[end:], lines[end:]) if end < len(times) else next(rest, None)
+            if run:
+                heapq.heappush(heads, (run[1][0], rank, run, rest))
+
+    def _sources(self, uid: JobUid, replicas: Collection[ReplicaId] | None) -> list["Source"]:
         """Return the logs of these replicas, None = of all."""
         return [
-            _Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
+            Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
             for streams in self._streams
             for source in streams.sources(uid)
             if replicas is None or source.replica in replicas
@@ -164,7 +203,7 @@ class LogReader:
             await asyncio.to_thread(streams.remove, uid)
 
 
-class _Source(Struct, frozen=True):
+class Source(Struct, frozen=True):
     """One replica's log in one attempt, with its part of the order of all lines."""
 
     uid: JobUid
@@ -190,15 +229,21 @@ class _Source(Struct, frozen=True):
             partial=bool(entry.p),
         )
 
-    def behind(self, seen: LogPosition, since: Nanos) -> Iterator["_Keyed"]:
-        """Yield the entries from `since` on that were not seen, ascending."""
+    def behind(
+        self,
+        seen: LogPosition,
+        since: Nanos,
+        read: Callable[["Source", bytes], tuple[list[bytes], list[Line]]],
+    ) -> Iterator[tuple["Source", list[bytes], list[Line]]]:
+        """Yield times and lines of blocks from `since` on that were not seen, ascending."""
         attempt, last = seen.get(self.replica, (0, -1))
         if attempt > self.attempt:
             return
         last = last if attempt == self.attempt else -1
-        pool, index, attempt = self.replica.pool, self.replica.index, self.attempt
-        for entry in self.log.forwards(lambda entry: entry.n <= last or entry.t < since):
-            yield (entry.t, pool, index, attempt, entry.n), entry, self
+        for block in self.log.blocks(lambda entry: entry.n <= last or entry.t < since):
+            times, lines = read(self, block)
+            if times:
+                yield self, times, lines
 
 
 class _Window(Struct, frozen=True):
@@ -207,7 +252,7 @@ class _Window(Struct, frozen=True):
     after: OrderKey | None
     descending: bool
 
-    def of(self, source: _Source) -> Iterator[_Keyed]:
+    def of(self, source: Source) -> Iterator[_Keyed]:
         """Return the source's entries inside the window, in its direction."""
         after, start, end = self.after, self.start, self.end
         if self.descending:
@@ -229,7 +274,7 @@ class _Window(Struct, frozen=True):
         return ((source.key(entry), entry, source) for entry in entries)
 
 
-def _page(sources: list[_Source], window: _Window, limit: int, longest: float) -> LogPage:
+def _page(sources: list[Source], window: _Window, limit: int, longest: float) -> LogPage:
     merged = heapq.merge(*map(window.of, sources), reverse=window.descending)
     entries: list[_Keyed] = []
     for entry in islice(merged, limit + 1):

@@ -6,15 +6,17 @@ no index: numbers and times both ascend, so a place is found by bisecting bytes,
 a segment of any size.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import TypeVar
 
 import msgspec
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
-from trainshed.store.logs.lines import Stream
+from trainshed.store.logs.lines import Stream, read_line
 
 Record = TypeVar("Record")
 
@@ -37,6 +39,7 @@ Before = Callable[[Entry], bool]
 """Whether an entry lies before the place that is looked for: true up to some entry, false from there on."""
 
 _decoder = msgspec.json.Decoder(Entry)
+_encode = msgspec.json.Encoder().encode
 
 
 def decoded(raw: bytes) -> Entry | None:
@@ -47,12 +50,49 @@ def decoded(raw: bytes) -> Entry | None:
         return None
 
 
-def _decoded_lines(data: bytes) -> list[Entry]:
+def decoded_lines(data: bytes) -> list[Entry]:
     """Return the entries of whole lines, as `decoded` does."""
     try:
         return _decoder.decode_lines(data)
     except (ValueError, RecursionError):
         return [entry for raw in data.split(b"\n") if (entry := decoded(raw)) is not None]
+
+
+_ORDINARY = re.compile(
+    rb'\{"n":(?<![^\n]\{"n":)([0-9]++),"t":([0-9]{19}),"s":"o",'
+    rb'"m":("(?:[a-z]|[A-Z](?![A-Z0-9\x80-\xff])|[0-9](?=[^:\n]*+$)|(?="))'
+    rb'[^"\\\x00-\x1f]*+(?:\\[^u][^"\\\x00-\x1f]*+)*+")\}()$',
+    re.MULTILINE,
+)
+"""A whole line of standard output that begins with none of the styles of levels (`lines.begins_plainly`),
+without control characters, which may be a terminal's colors."""
+_MARKS = (b"level=", b"lvl=", b"severity=")
+"""One of these, or NCCL, is in each line that begins plainly and has a level."""
+
+
+def shown_lines(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
+    """Return number, time (ns since the epoch, 19 digits), text (JSON) and severity (b"" is INFO) of the
+    readable lines of a block, as `read_line` does. Ordinary lines are not decoded, because there are
+    millions."""
+    has_marks = b"NCCL " in block or (b"=" in block and any(mark in block for mark in _MARKS))
+    shown: list[tuple[bytes, bytes, bytes, bytes]] = []
+    if not has_marks and _is_text(block):
+        shown = _ORDINARY.findall(block)
+    if len(shown) <= block.count(b"\n"):
+        for entry in decoded_lines(_ORDINARY.sub(b"", block) if shown else block):
+            line = read_line(entry.s, entry.m)
+            text, severity = _encode(line.text), line.severity.encode()
+            shown.append((b"%d" % entry.n, b"%019d" % entry.t, text, severity))
+        shown.sort(key=itemgetter(1))
+    return shown
+
+
+def _is_text(block: bytes) -> bool:
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class _Segment:
@@ -95,19 +135,15 @@ class _Segment:
                 return start
         return self.size
 
-    def entries(self, offset: int) -> Iterator[Entry]:
-        """Return the readable entries from `offset` on, where a line begins."""
-        return chain.from_iterable(map(_decoded_lines, self._blocks(offset)))
-
     def lines(self, offset: int) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes without the newline) of each complete line from `offset` on, where a line
         begins."""
-        for block in self._blocks(offset):
+        for block in self.blocks(offset):
             for raw in block.split(b"\n"):
                 yield offset, raw
                 offset += len(raw) + 1
 
-    def _blocks(self, offset: int) -> Iterator[bytes]:
+    def blocks(self, offset: int) -> Iterator[bytes]:
         """Yield the complete lines from `offset` on, where one begins, several at a time, without the last
         newline of each block."""
         rest = b""
@@ -170,12 +206,17 @@ class ReplicaLog:
         self._streams = streams
         self._source = source
 
-    def forwards(self, before: Before) -> Iterator[Entry]:
-        """Yield every entry that is not `before` the place, ascending."""
+    def blocks(self, before: Before) -> Iterator[bytes]:
+        """Yield the lines that are not `before` the place, several at a time, without the last newline of
+        each block."""
         stored = self._segments()
         for number in range(max(_segment_of(stored, before), 0), len(stored)):
             segment = _Segment(stored[number])
-            yield from segment.entries(segment.place(before))
+            yield from segment.blocks(segment.place(before))
+
+    def forwards(self, before: Before) -> Iterator[Entry]:
+        """Return every entry that is not `before` the place, ascending."""
+        return chain.from_iterable(map(decoded_lines, self.blocks(before)))
 
     def backwards(self, before: Before) -> Iterator[Entry]:
         """Yield every entry that is `before` the place, descending."""
