@@ -66,18 +66,7 @@ def allocate(ask: Ask) -> list[str]:
     return ["salloc", "--no-shell", "--no-kill", *_given(options), *ask.extra]
 
 
-_BEGIN = """
-PATH=$1; export PATH; errors=$2; shift 2
-command -v "$1" >/dev/null || { echo "there is no $1 on $(hostname)" >&2; exit 127; }
-kept=${errors%/*}; [ -d "$kept" ] || mkdir -p -m 700 "$kept" || exit 1
-[ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to somebody else" >&2; exit 1; }
-: >"$errors" || exit 1
-exec "$@" 2>"$errors"
-"""
-"""Script of an agent's step. It becomes the agent, which reports when it has read its input; from then on
-srun is not needed any more. The agent's standard error goes to a file on the node. No
-other command is run, since each would take as long as the whole script, and Slurm a second longer to end the
-step."""
+_BEGIN = (_HERE / "begin.sh").read_text("utf-8")
 
 
 def run_agent(
