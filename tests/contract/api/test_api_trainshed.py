@@ -452,3 +452,14 @@ async def test_all_jobs_of_a_deleted_project_are_cancelled(house: House) -> None
     assert answer["jobs"] == [left] and not await is_cancelled(house, other)
     for vague in ({}, {"project": "-"}, {"user": "nobody"}, {"project": "p 2", "user": "a@x.io"}):
         assert (await house.call("POST", f"{OURS}/jobs:cancel", vague)).status == 400
+
+
+async def test_a_member_cancels_all_jobs_only_of_a_project_in_the_request(house: House) -> None:
+    name = await submitted(house, "ana@corp.example")
+    member = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
+    for vague in ({}, {"project": ""}, {"project": "-"}, {"user": ""}, {"project": "p2"}):
+        answer = await house.call("POST", f"{OURS}/jobs:cancel", vague, token=member)
+        assert answer.status == 403, vague
+    assert not await is_cancelled(house, name)
+    answer = await house.result("POST", f"{OURS}/jobs:cancel", {"project": "p1"}, token=member)
+    assert name in answer["jobs"]

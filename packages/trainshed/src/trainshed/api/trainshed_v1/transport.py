@@ -253,7 +253,9 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
     if method.startswith(_OF_JOBS) and call.target and not project_in(call.target):
         return await _with_full_name(call, method)
     projects = _projects(call, method)
-    if projects in ((), _ALL_PROJECTS) and method in _IN_PROJECTS:
+    # A request to cancel all jobs of a project must contain that project.
+    is_vague = method == "trainshed.v1.Jobs.CancelAll" and not call.body.get("user")
+    if projects in ((), _ALL_PROJECTS) and method in _IN_PROJECTS and not is_vague:
         own = principal.rights.where(permission)
         if len(own) == 1:
             projects = (own[0],)
