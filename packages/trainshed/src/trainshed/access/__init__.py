@@ -1,1 +1,1 @@
-"""Decides who may do what: principals, tokens, roles, the one permission table; seals and redacts secrets."""
+"""Decides who may do what: principals, tokens, roles and the permission table. Seals and redacts secrets."""

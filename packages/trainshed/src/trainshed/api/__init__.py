@@ -1,1 +1,1 @@
-"""The public APIs: handlers turn requests into specs or intents, and records into public messages."""
+"""Serves the public APIs: handlers turn requests into specs or intents, and records into public messages."""

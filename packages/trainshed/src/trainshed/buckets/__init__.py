@@ -1,1 +1,1 @@
-"""Serves gs:// in a process of its own: objects, access to them, and the metadata endpoint of replicas."""
+"""Serves gs:// in a separate process: objects, access to them, and the metadata server of replicas."""

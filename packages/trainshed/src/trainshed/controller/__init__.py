@@ -1,1 +1,1 @@
-"""Runs the control loop, the only writer of state: applies events, commits, carries out what follows."""
+"""Runs the control loop, the only writer of state: applies events, commits, executes instructions."""

@@ -1,1 +1,1 @@
-"""Says what jobs, attempts, replicas, trials and studies are, and what may happen to them. Pure."""
+"""Defines jobs, attempts, replicas, trials and studies, and their possible transitions. Pure."""

@@ -1,1 +1,1 @@
-"""Writes the splits of datasets for programs to read: a step before a job, in a process of its own."""
+"""Writes the splits of datasets that programs read, in a separate process before the job starts."""

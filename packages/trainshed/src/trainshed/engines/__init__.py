@@ -1,1 +1,1 @@
-"""Gives an admitted gang its slots and reports what it sees: port, one folder per engine."""
+"""Gives an admitted gang its slots and reports their events: the port, and one folder per engine."""

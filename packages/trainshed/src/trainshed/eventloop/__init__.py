@@ -1,1 +1,1 @@
-"""Runs tasks beside the event loop, logs and heals their failures; settles memory after a start."""
+"""Runs background tasks of the event loop, logs their failures and restarts them; tunes garbage collection."""

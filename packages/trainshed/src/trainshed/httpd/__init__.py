@@ -1,1 +1,1 @@
-"""Serves HTTP: limits, TLS, the hosts that may call, the router, requests and responses."""
+"""Serves HTTP: limits, TLS, allowed hosts, the router, requests and responses."""

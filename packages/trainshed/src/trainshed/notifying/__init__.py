@@ -1,1 +1,1 @@
-"""Notifies people and programs that jobs have ended or stalled: signed webhooks and mail."""
+"""Notifies people and programs when jobs end or stall: signed webhooks and mail."""

@@ -1,1 +1,1 @@
-"""Runs beside the user's program and supervises it. Standard library only, because it must run anywhere."""
+"""Runs next to the user's program and supervises it. Standard library only, because it must run anywhere."""

@@ -1,1 +1,1 @@
-"""Chooses and builds runtimes: families, environments, a job's packages on top, container images."""
+"""Chooses and builds runtimes: framework families, environments, packages of jobs, container images."""

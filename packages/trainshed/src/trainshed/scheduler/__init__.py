@@ -1,1 +1,1 @@
-"""Decides on a snapshot of the cluster who runs where, who waits and why, and who yields. Pure."""
+"""Decides on a snapshot of the cluster which jobs run where, which wait and why, and which yield. Pure."""

@@ -1,1 +1,1 @@
-"""Keeps the durable record in SQLite, by parts for each who writes or reads it, and reads logs."""
+"""Keeps the durable records in SQLite, with one part per kind of writer or reader, and reads logs."""

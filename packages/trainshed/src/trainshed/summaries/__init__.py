@@ -1,1 +1,1 @@
-"""Reads TensorFlow event files: their records, their scalars, and directories of them as they grow."""
+"""Reads TensorFlow event files: records, scalars, and directories of files that grow."""

@@ -1,1 +1,1 @@
-"""The service's log lines with fields, its counters and histograms; how late the event loop is."""
+"""Provides log lines with fields, counters and histograms of the service, and the delay of the event loop."""

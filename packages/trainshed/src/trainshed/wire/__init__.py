@@ -1,1 +1,1 @@
-"""Reads and writes the public messages: descriptors in a private pool, strict JSON both ways."""
+"""Reads and writes the public messages: descriptors in a private pool, strict JSON in both directions."""
