@@ -207,7 +207,7 @@ async def test_lists_filter_page_and_mask(house: House) -> None:
 
 
 async def test_a_post_is_what_it_says_it_is(house: House) -> None:
-    """spec/clients#verbs-that-are-meant."""
+    """spec/clients#method-override."""
     name = await created(house, "run")
     path = f"/v1/{name}"
 
