@@ -1,1 +1,1 @@
-"""Runs background tasks of the event loop, logs their failures and restarts them; tunes garbage collection."""
+"""Runs background tasks of the event loop, logs failures, restarts them; tunes garbage collection."""
