@@ -84,7 +84,7 @@ class Environments:
         """Return the environment of a release. Its key is made of interpreter, lock, platform, layout."""
         parts = {
             "layout": _LAYOUT,
-            "interpreter": [interpreter.executable, interpreter.full_version],
+            "interpreter": [interpreter.executable, ".".join(map(str, interpreter.version))],
             "lock": _digest(sheet.lock(release)),
             "platform": [platform.system(), platform.machine()],
             "command": _digest(sheet.command) if sheet.command else "",

@@ -58,10 +58,6 @@ class Interpreter(Struct, frozen=True):
         everybodys = self.prefix in ("/", "/usr", "/usr/local")
         return (self.stdlib,) if everybodys else (self.prefix, self.stdlib)
 
-    @property
-    def full_version(self) -> str:
-        return ".".join(str(part) for part in self.version)
-
 
 def running_interpreter() -> Interpreter:
     """Return the interpreter of this process (its base, if this is a virtual environment)."""

@@ -173,13 +173,6 @@ class BucketsApp:
             )
         return self._authenticator.signer(call.signer)
 
-    async def _read_metadata(self, call: Call) -> Response | None:
-        """Returns the answer to a program's request for metadata; None for any other request. Raises
-        Disconnected."""
-        if call.listener is not Listener.REPLICA or call.caller.program is None:
-            return None
-        return await self._metadata.answer(call.request, call.path, call.caller)
-
     async def _exchanged(self, call: Call) -> Response:
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
         if call.key:
@@ -202,8 +195,10 @@ class BucketsApp:
         if not call.is_part:
             call.caller = await self._caller(call)
             HOLD.get()(call.caller.project or call.caller.email or "")
-        if (metadata := await self._read_metadata(call)) is not None:
-            return metadata
+        if call.listener is Listener.REPLICA and call.caller.program is not None:
+            metadata = await self._metadata.answer(call.request, call.path, call.caller)
+            if metadata is not None:
+                return metadata
         self._admit(call)
         check_request(call.request.headers, call.query)
         return await self._dispatch(call)
