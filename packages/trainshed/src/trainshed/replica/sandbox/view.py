@@ -361,7 +361,7 @@ class View:
                 mounts.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
 
 
-_STEP = re.compile(rb"[^/]_\d+\.\d+\Z")
+_STEP = re.compile(rb"_(?<=[^/]_)\d+\.\d+\Z")
 """The end of the path of a socket that is named NODE_JOB.STEP, as steps have them."""
 
 
@@ -369,8 +369,8 @@ def of_slurms_steps() -> set[str]:
     """Return the directories of the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has their
     user's id on these, which programs have that do not run as root, and reveal themselves to everybody."""
     # The eighth column is the path, which may have blanks.
-    rows = (line.split(None, 7) for line in processes.read("/proc/net/unix").splitlines())
-    steps = {row[7] for row in rows if len(row) > 7 and _STEP.search(row[7])}
+    lines = filter(_STEP.search, processes.read("/proc/net/unix").splitlines())
+    steps = {row[7] for row in (line.split(None, 7) for line in lines) if len(row) > 7}
     return {os.path.dirname(path) for path in map(os.fsdecode, steps) if _is_kept_apart(path)}
 
 
