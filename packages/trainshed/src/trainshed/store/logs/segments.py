@@ -76,7 +76,7 @@ def shown_lines(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
     millions."""
     has_marks = b"NCCL " in block or (b"=" in block and any(mark in block for mark in _MARKS))
     shown: list[tuple[bytes, bytes, bytes, bytes]] = []
-    if not has_marks and _is_text(block):
+    if not has_marks and block.decode(errors="ignore").encode() == block:
         shown = _ORDINARY.findall(block)
     if len(shown) <= block.count(b"\n"):
         for entry in decoded_lines(_ORDINARY.sub(b"", block) if shown else block):
@@ -85,14 +85,6 @@ def shown_lines(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
             shown.append((b"%d" % entry.n, b"%019d" % entry.t, text, severity))
         shown.sort(key=itemgetter(1))
     return shown
-
-
-def _is_text(block: bytes) -> bool:
-    try:
-        block.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 class _Segment:
