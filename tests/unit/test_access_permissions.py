@@ -110,7 +110,7 @@ UNRECORDED = {
     ),
     *("AddTrialMeasurement", "CompleteTrial", "CreateTrial", "StopTrial", "SuggestTrials"),
 }
-"""Changes that docs/team.md#who-did-what leaves out of the audit."""
+"""Changes that docs/team.md#read-the-audit-log leaves out of the audit."""
 
 
 def test_the_audit_contains_every_change_but_those_that_the_page_names() -> None:

@@ -193,7 +193,7 @@ async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:
 
 
 async def test_what_a_program_deletes_is_in_the_audit_with_its_job(house: House) -> None:
-    """docs/team.md#who-did-what."""
+    """docs/team.md#read-the-audit-log."""
     made = await asked(house, "POST", f"{LOCATION}/datasets", dataset_body())
     assert made.status == 200, made.body
     (dataset,) = (await house.result("GET", f"{LOCATION}/datasets"))["datasets"]
