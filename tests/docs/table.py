@@ -71,7 +71,7 @@ BLOCKS: dict[str, Runs | File] = {
     "docs/clients.md#Vertex AI SDK 2": Runs(prelude=_SDK),
     "docs/clients.md#API client library": Runs(),
     "docs/experiments.md#Experiments and tensorboards": Runs(prelude=_SDK + _VERTEX, says="third"),
-    "docs/experiments.md#In a terminal": Runs(says="RUNS"),
+    "docs/experiments.md#In a terminal": Runs(says="displayName: third"),
     "docs/models.md#Evaluations": Runs(
         prelude=_SDK + _VERTEX,
         after=("docs/models.md#Models", "docs/models.md#Export"),
