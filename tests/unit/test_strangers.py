@@ -1,4 +1,4 @@
-"""A brute-force attack gets one answer a second, whatever it sends at once (docs/team.md#read-the-audit-log)."""
+"""A brute-force attack gets one answer per second (docs/team.md#read-the-audit-log)."""
 
 import asyncio
 from collections.abc import Mapping
