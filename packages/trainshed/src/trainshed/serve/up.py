@@ -165,11 +165,19 @@ def command(
 
 
 def close_directory(data: Path) -> None:
-    """Close the data directory to other users. Files of programs in it, in buckets for example, belong to the
-    user of the service."""
+    """Remove the rights of other users from the data directory. Files of programs in it, in buckets for
+    example, belong to the user of the service. Raises ClickException for a directory that also serves other
+    purposes, such as `/tmp`."""
     mode = stat.S_IMODE(data.stat().st_mode)
     if not mode & 0o077:
         return
+    others = {path.name for path in data.iterdir()} - {"lost+found"}
+    if others and "trainshed.lock" not in others:
+        raise click.ClickException(
+            f"The directory {data} is open to other users (mode {mode:o}) and contains other files, such as "
+            f"{min(others)}. The service would close it to these users. Use an empty directory, such as "
+            f"--data {data / 'trainshed'}, or run chmod 700 {data} if other users do not need it."
+        )
     try:
         data.chmod(0o700)
     except OSError as failure:
