@@ -81,7 +81,7 @@ def test_decisions_that_the_code_names_are_there() -> None:
 def test_tests_of_the_security_page_exist() -> None:
     """Each row's last cell names a test: `FILE::NAME`, or `FILE` for all of it."""
     page = (ROOT / "docs/security.md").read_text()
-    page = page.partition("## What is tried, and the test that shows it\n")[2]
+    page = page.partition("## Attacks and their tests\n")[2]
     rows = [row for row in page.splitlines() if row.startswith("|") and not row.startswith("|---")]
     missing: list[str] = []
     for row in rows:

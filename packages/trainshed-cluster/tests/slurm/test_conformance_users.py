@@ -1,6 +1,6 @@
 """The conformance suite on the Slurm engine once more, on the login node, where there is nothing but Slurm's
-own commands, of a service that runs jobs as their project's user (docs/slurm.md, "Whose identity jobs run
-as")."""
+own commands, of a service that runs jobs as their project's user (docs/slurm.md, "Choose the users
+that jobs run as")."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""As which users jobs run on a Slurm cluster (docs/slurm.md, "Whose identity jobs run as"). The users are
+"""As which users jobs run on a Slurm cluster (docs/slurm.md, "Choose the users that jobs run as"). The users are
 real, and known to the lab's machines alone."""
 
 import json

@@ -1,4 +1,4 @@
-"""No allocation is left to run when nobody needs it any more (docs/slurm.md, "What is lost when"): the
+"""No allocation is left to run when nobody needs it any more (docs/slurm.md, "What happens on failures"): the
 service ends while Slurm's controller is away, or for good; the controller comes back with what it had
 forgotten."""
 

@@ -1,5 +1,5 @@
 """The whole service as an ordinary user on a login node, where there is nothing but Slurm's own commands
-(docs/slurm.md, "Whose identity jobs run as")."""
+(docs/slurm.md, "Choose the users that jobs run as")."""
 
 import os
 from collections.abc import Iterator
