@@ -39,7 +39,7 @@ COLUMNS = (
     Column("`own-user`", "own-user", as_root=True),
     Column("`user`", "user", as_root=False),
     Column("`root`", "root", as_root=True),
-    Column("`user`, demanded of a service that is root", "user", as_root=True),
+    Column("`user`, with `--isolation user` as root", "user", as_root=True),
     Column("`session`", "session", as_root=False),
 )
 
@@ -85,106 +85,122 @@ _ROOT = (HELD, HELD, OPEN, OPEN, HELD)
 ROWS = (
     Row(
         "service files",
-        "the service's database, tokens, keys, certificates' keys and sockets, by their paths",
+        "reading the service's database, tokens, private keys and sockets by path",
         NAMESPACED,
     ),
     Row(
         "files of other jobs",
-        "other jobs' working directories, logs, and what failed ones left",
+        "reading other jobs' working directories and logs, and the remains of failed jobs",
         NAMESPACED,
     ),
     Row(
         "what other jobs run in",
-        "in the cache: environments, layers, packages and images of other jobs",
+        "reading environments, layers, packages and images of other jobs in the cache",
         NAMESPACED,
     ),
-    Row("home", "the home directory of the service's user", NAMESPACED),
-    Row("mounts", "hidden files, by undoing or going round the mounts", _UNDONE),
+    Row("home", "reading the home directory of the service's user", NAMESPACED),
+    Row("mounts", "reading hidden files by undoing or bypassing mounts", _UNDONE),
     Row(
         "links for a restart",
-        "hidden files, by links that the program leaves where it will be started again",
+        "reading hidden files through symbolic links, which the program leaves for its own restart",
         EVERYWHERE,
     ),
     Row(
         "links in buckets",
-        "hidden files, by links and pipes in its own bucket, which the service then reads or writes",
+        "reading hidden files through links and pipes in its own bucket, which the service then follows",
         EVERYWHERE,
     ),
     Row(
         "elsewhere",
-        "files of the service's user outside of his home directory, to which his installation may belong",
+        "accessing files of the service's user outside the home directory, such as the installation",
         (HELD, OPEN, OPEN, OPEN, OPEN),
     ),
-    Row("machine", "to change the machine's own files and settings", _ROOT),
-    Row("disks", "disks and the machine's memory as devices", (HELD, HELD, VARIES, HELD, HELD)),
-    Row("set-user bits", "to become another user by a program with a set-user bit", _ROOT),
-    Row("daemons", "sockets of docker, podman, containerd", (HELD, HELD, HELD, HELD, VARIES)),
-    Row("processes", "to see processes of other jobs, or of the service", NAMESPACED),
-    Row("signals", "to signal them, or the replica's own shim", NAMESPACED),
+    Row("machine", "changing the machine's files and settings", _ROOT),
+    Row(
+        "disks",
+        "opening disks and the machine's memory as devices",
+        (HELD, HELD, VARIES, HELD, HELD),
+    ),
+    Row("set-user bits", "becoming another user through a set-user-ID program", _ROOT),
+    Row(
+        "daemons",
+        "connecting to sockets of docker, podman, containerd",
+        (HELD, HELD, HELD, HELD, VARIES),
+    ),
+    Row("processes", "listing processes of other jobs or of the service", NAMESPACED),
+    Row("signals", "sending signals to them, or to the replica's own shim", NAMESPACED),
     Row(
         "spying",
-        "memory, environment or handles of the shim and the relay beside it, or of others",
+        "reading memory, environment or file descriptors of its shim and relay, or of other processes",
         (HELD, HELD, OPEN, HELD, VARIES),
     ),
-    Row("processes without end", "more processes than `max_processes`", NAMESPACED),
+    Row("processes without end", "creating more processes than `max_processes`", NAMESPACED),
     Row(
         "own limits",
-        "to raise its limits, or leave its control groups",
+        "raising its limits, or leaving its control groups",
         (HELD, HELD, OPEN, HELD, HELD),
     ),
-    Row("memory", "more memory than the limit, touched as fast as it goes", EVERYWHERE),
+    Row(
+        "memory", "exceeding the memory limit by writing to memory as fast as possible", EVERYWHERE
+    ),
     Row(
         "memory, unmapped",
-        "more memory than the limit, in files in memory (memfd, /dev/shm) that nobody has mapped",
+        "exceeding the memory limit with unmapped files in memory (memfd, /dev/shm)",
         (VARIES, VARIES, VARIES, VARIES, VARIES),
     ),
-    Row("bucket directory", "another project's bucket, as a directory", NAMESPACED),
+    Row("bucket directory", "accessing another project's bucket as a directory", NAMESPACED),
     Row(
         "bucket, own endpoint",
-        "another project's bucket, by the replica's own endpoint, whatever it says of itself",
+        "accessing another project's bucket through the replica's own endpoint, with a forged identity",
         EVERYWHERE,
     ),
     Row(
         "bucket, ports",
-        "another project's bucket, by the service's ports: any token, a forged caller, smuggled requests",
+        "accessing another project's bucket at the service's ports: forged callers, other tokens, request smuggling",
         EVERYWHERE,
     ),
     Row(
         "bucket, other endpoint",
-        "another project's bucket, by another replica's endpoint, or that one's token",
+        "accessing another project's bucket through another replica's endpoint or token",
         EVERYWHERE,
     ),
     Row(
         "staged packages",
-        "to replace or delete packages that clients have staged for other projects, or to make the bucket "
-        "for them, by its directory and by requests",
+        "replacing or deleting staged packages of other projects, or creating their bucket, through its "
+        "directory and by requests",
         EVERYWHERE,
     ),
-    Row("API without a token", "the service's API without a token", EVERYWHERE),
+    Row("API without a token", "calling the service's API without a token", EVERYWHERE),
     Row(
         "API with its token",
-        "other projects, removing jobs, jobs that have more than itself, shells, secrets, by the API with "
-        "its own token",
+        "using the API with its own token for other projects, removing jobs, jobs with more rights, shells, "
+        "or secrets",
         EVERYWHERE,
     ),
-    Row("forged tokens", "the service's API with a changed token", EVERYWHERE),
+    Row("forged tokens", "calling the service's API with a modified token", EVERYWHERE),
     Row(
-        "loopback", "servers on the machine's loopback, port 2222 of other jobs among them", NOWHERE
+        "loopback",
+        "connecting to servers on the machine's loopback, including port 2222 of other jobs",
+        NOWHERE,
     ),
     Row(
         "addresses",
-        "to listen on another replica's address, at a port that is free",
+        "listening on a free port of another replica's address",
         # More ways in tests/contract/replica/test_socket_calls.py. Where others' processes can be used they
         # bind for it.
         (HELD, HELD, VARIES, HELD, VARIES),
     ),
-    Row("abstract sockets", "Unix sockets with names in no directory", NOWHERE),
+    Row("abstract sockets", "connecting to abstract Unix sockets", NOWHERE),
 )
 
 WARM_ROWS = (
-    Row("preloader", "the preloader that it was forked from, and those of others", NAMESPACED),
-    Row("what it was forked with", "memory and handles of others that a fork has kept", EVERYWHERE),
-    Row("interpreter", "to change the interpreter that others run in", EVERYWHERE),
+    Row("preloader", "attacking its own preloader, and preloaders of other projects", NAMESPACED),
+    Row(
+        "what it was forked with",
+        "reading memory and file descriptors that a fork inherits",
+        EVERYWHERE,
+    ),
+    Row("interpreter", "changing the interpreter of other programs", EVERYWHERE),
 )
 """What only a program that began warm can try (docs/warm-starts.md)."""
 
@@ -194,9 +210,11 @@ def shown() -> str:
     titles = [column.title for column in COLUMNS]
     everywhere = [row.what for row in ROWS if set(row.says) == {HELD}]
     lines = [
-        f"Held at every level: {'; '.join(everywhere)}.",
+        "Held at every level:",
         "",
-        "| what a program tries | " + " | ".join(titles) + " |",
+        *(f"- {attempt}" for attempt in everywhere),
+        "",
+        "| attempt | " + " | ".join(titles) + " |",
         "|---|" + "---|" * len(titles),
     ]
     differ = (row for row in ROWS if row.what not in everywhere)

@@ -45,42 +45,46 @@ _HERE: dict[str, tuple[Says, Says, Says, Says, Says]] = {
 
 ROWS: tuple[Row, ...] = (
     *(Row(row.attempt, row.what, _HERE[row.attempt]) for row in table.ROWS if row.attempt in _HERE),
-    Row("munge", "munge's socket and key, by which Slurm is told who somebody is", NAMESPACED),
+    Row("munge", "munge's socket and key, which authenticate users to Slurm", NAMESPACED),
     Row(
         "Slurm's commands",
-        "Slurm's commands: to see or end other allocations, run steps in them, submit, drain the node",
+        "Slurm's commands: listing or ending other allocations, running steps, submitting, draining the node",
         NAMESPACED,
     ),
-    Row("Slurm's ports", "to connect to the ports of `slurmctld` and `slurmd`", NOWHERE),
-    Row("unsigned messages", "to be answered by Slurm's daemons without munge", EVERYWHERE),
-    Row("steps", "sockets and credentials of Slurm's steps (`SlurmdSpoolDir`)", NAMESPACED),
-    Row("steps, asked", "to ask a step on its socket, as `scontrol listpids` does", NAMESPACED),
+    Row("Slurm's ports", "connecting to the ports of `slurmctld` and `slurmd`", NOWHERE),
+    Row("unsigned messages", "getting responses from Slurm's daemons without munge", EVERYWHERE),
+    Row("steps", "reading sockets and credentials of Slurm's steps (`SlurmdSpoolDir`)", NAMESPACED),
     Row(
-        "agent's files", "keys, logs and slots in its own and other agents' directories", NAMESPACED
+        "steps, asked",
+        "querying a step through its socket, as `scontrol listpids` does",
+        NAMESPACED,
     ),
+    Row("agent's files", "reading keys, logs and replica slots in agents' directories", NAMESPACED),
     Row(
         "agent's sockets",
-        "the sockets of agents and shims: the ways to the service, to shells, to the zygote",
+        "connecting to the sockets of agents and shims, which lead to the service, shells and the zygote",
         NAMESPACED,
     ),
-    Row("agent's abstract sockets", "such sockets of ours with names in no directory", EVERYWHERE),
-    Row("as its agent", "to be heard by the service as an agent, without its key", EVERYWHERE),
+    Row(
+        "agent's abstract sockets", "connecting to abstract sockets of agents and shims", EVERYWHERE
+    ),
+    Row("as its agent", "acting as an agent without its key", EVERYWHERE),
     Row(
         "kernel",
-        "the node's kernel: its settings, modules, memory, `sysrq`, `release_agent`",
+        "changing the node's kernel: its settings, modules, memory, `sysrq`, `release_agent`",
         # There the node's devices are as its administrator has them: /dev/fuse is most often everybody's.
         (HELD, HELD, HELD, HELD, VARIES),
     ),
     Row(
         "control groups",
-        "to leave the control groups of its replica and allocation, or mount its own",
+        "leaving the control groups of its replica and allocation, or mounting its own",
         EVERYWHERE,
     ),
-    Row("wire", "to read others' packets, or make some by hand", EVERYWHERE),
-    Row("namespaces", "to enter the namespaces of the agent and of Slurm's daemons", EVERYWHERE),
+    Row("wire", "capturing or forging network packets", EVERYWHERE),
+    Row("namespaces", "entering the namespaces of the agent and of Slurm's daemons", EVERYWHERE),
     Row(
         "daemons' memory",
-        "memory, environment and handles of the agent and of Slurm's daemons",
+        "reading memory, environment and file descriptors of the agent and of Slurm's daemons",
         NAMESPACED,
     ),
 )
@@ -90,9 +94,9 @@ def shown() -> str:
     """What the page says: the attempts that are not held everywhere, by what becomes of them."""
     lines: list[str] = []
     for says in dict.fromkeys(row.says for row in ROWS if row.says != EVERYWHERE):
-        attempts = "; ".join(row.what for row in ROWS if row.says == says)
-        lines.append(f"- **{_in_words(says)}**: {attempts}.")
-    lines.append(f"- **{_in_words(EVERYWHERE)}**: all else that is tried.")
+        lines.append(f"- **{_in_words(says)}**:")
+        lines += [f"  - {row.what}" for row in ROWS if row.says == says]
+    lines.append(f"- **{_in_words(EVERYWHERE)}**: all other attempts.")
     return f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}\n"
 
 
