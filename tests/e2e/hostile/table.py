@@ -102,12 +102,12 @@ ROWS = (
     Row("mounts", "reading hidden files by undoing or bypassing mounts", _UNDONE),
     Row(
         "links for a restart",
-        "reading hidden files through symbolic links, which the program leaves for its own restart",
+        "reading hidden files through links that the program leaves for its own restart",
         EVERYWHERE,
     ),
     Row(
         "links in buckets",
-        "reading hidden files through links and pipes in its own bucket, which the service then follows",
+        "reading hidden files through links and pipes in its own bucket that the service reads or writes",
         EVERYWHERE,
     ),
     Row(
@@ -156,7 +156,8 @@ ROWS = (
     ),
     Row(
         "bucket, ports",
-        "accessing another project's bucket at the service's ports: forged callers, other tokens, request smuggling",
+        "accessing another project's bucket at the service's ports: any token, forged callers, request "
+        "smuggling",
         EVERYWHERE,
     ),
     Row(
