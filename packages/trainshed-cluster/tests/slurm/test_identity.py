@@ -1,5 +1,5 @@
-"""As which users jobs run on a Slurm cluster (docs/slurm.md, "Choose the users that jobs run as"). The users are
-real, and known to the lab's machines alone."""
+"""The users that jobs run as on a Slurm cluster (docs/slurm.md, "Choose the users that jobs run as"). They
+are real users of the lab's machines."""
 
 import json
 import secrets
