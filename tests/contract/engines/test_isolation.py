@@ -129,8 +129,8 @@ def steps() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="slurmd is root, and others' sockets are not its")
 async def test_sockets_of_slurms_steps_are_out_of_reach(house: House, steps: Path) -> None:
-    """docs/slurm.md, "Isolation between users": a step obeys whoever has its user's number. Those of others who
-    call a socket like that hide nothing."""
+    """docs/slurm.md, "Isolation between users": a step obeys every process with its user ID. Sockets of other
+    users with the same name hide nothing."""
     if _level(house) == LEVEL_SESSION:
         pytest.skip("without namespaces files are as their bits say")
     listed = f"[os.listdir({str(steps)!r} + name) for name in ('/spool', '/others')]"
