@@ -20,7 +20,7 @@ REPLICAS = 3
 FORGIVEN = 2
 """Rounds at the start whose times do not count: caches and imports get warm."""
 
-IN_PLACE, WHOLE_JOB = 2.2, 5.0
+IN_PLACE, WHOLE_JOB = 3.0, 7.5
 """Bounds on the ratio to a bare start of the job's own interpreter: of one replica, and of all of the job."""
 
 STEADY = 0.3
