@@ -10,11 +10,12 @@ from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from trainshed.api.additions import AdditionContext, AdditionUnusable, load_additions, registry_with
 from trainshed.api.calls.links import Links, Tickets
-from trainshed.api.calls.services import ApiSettings, Services
+from trainshed.api.calls.services import ApiSettings, Services, Tracking
 from trainshed.api.resources.jobs import delete_for_user
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.controller.carrier import Ports
@@ -73,73 +74,57 @@ _ANY_NUMBER = 1 << 30
 """The limit of replicas at once if a cluster itself limits how many it takes."""
 
 
+class _Basics(Struct, frozen=True):
+    """Values that all builders use."""
+
+    bootstrap: Bootstrap
+    engine: Engine
+    #: Set when the service stops to accept work.
+    stopping: asyncio.Event
+    #: The address of the service for browsers.
+    address: str
+    prices: Prices
+    new_uid: clock.JobUids
+    notices: Notices
+    meters: Meters
+    advisor: ProcessAdvisor
+
+
+class _Stores(Struct, frozen=True):
+    """Files of the data directory, in addition to the database of the bootstrap."""
+
+    objects: ObjectStore
+    buckets: BucketAdapter
+    points: PointFiles
+    logs: LogReader
+    log_directory: Path
+
+
 class App:
-    """What runs in a service, built and connected; nothing runs yet."""
+    """The parts of a service, built and connected. Nothing runs yet."""
 
     def __init__(self, bootstrap: Bootstrap, stopping: asyncio.Event) -> None:
-        """`stopping`: set when the service is to take no more work."""
+        """`stopping`: set when the service stops to accept work."""
         settings, store, now = bootstrap.settings, bootstrap.store, clock.now
-        address = browsers_address(settings, bootstrap.listener.getsockname()[1])
-        prices, new_uid = Prices(prices_of(settings.prices)), clock.JobUids()
-        notices, points = Notices(), PointFiles(settings.data / POINTS)
-        api_settings = ApiSettings(
-            version=installed("trainshed"),
-            project=settings.project,
-            region=settings.region,
-            pages=address,
-            prices=prices,
-            notify=tuple(table.name for table in settings.notify),
-            data=str(settings.data),
-            retention_jobs=settings.retention_jobs,
-            queue=settings.engine.title() if settings.is_handed_down else "",
-        )
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
-
-        objects = ObjectStore(settings.data / "buckets", now=now, rules=bootstrap.bucket_rules)
-        objects.catalog.ensure(DEFAULT_BUCKET, settings.region)
-        for table in settings.buckets:
-            objects.catalog.ensure(table.name, settings.region, table.project)
-        buckets = BucketAdapter(objects)
-        bootstrap.access.forget = buckets.forget
-
         interpreters = Interpreters()
-        engine = _engine(bootstrap, interpreters)
-        logs_directory = settings.data / "logs"
-        logs = LogReader(engine.streams, ServiceStreams(logs_directory))
-        self.runtimes = LocalRuntimes(
-            settings.cache,
-            buckets,
-            RuntimeSettings(
-                exact=settings.exact_runtimes,
-                image_map=settings.images,
-                cache_size=parse_size(settings.cache_size) if settings.cache_size else None,
-                terms=build_terms(settings, engine, bootstrap.ports),
-                has_gpu=lambda: bool(find_devices(os.environ)),
-            ),
-            now=now,
-            images=_images(settings, engine),
-            interpreters=interpreters,
+        basics = _Basics(
+            bootstrap=bootstrap,
+            engine=_build_engine(bootstrap, interpreters),
+            stopping=stopping,
+            address=browsers_address(settings, bootstrap.listener.getsockname()[1]),
+            prices=Prices(prices_of(settings.prices)),
+            new_uid=clock.JobUids(),
+            notices=Notices(),
+            meters=self.meters,
+            advisor=self.advisor,
         )
-        links = Links(link_key(bootstrap.token), address, now, pages_host(settings, address))
-        context = AdditionContext(
-            settings=api_settings,
-            data=settings.data,
-            now=now,
-            closing=stopping,
-            tokens=bootstrap.tokens,
-            authenticate=bootstrap.issuers.authenticate,
-            issuers=bootstrap.issuers,
-            sign_in_key=hmac.digest(bootstrap.jobs.account_secret, b"sign-in", "sha256"),
-            gateway=bootstrap.gateway_socket,
-            access=bootstrap.access,
-            links=links,
-            store=store,
-            points=points,
-            new_uid=new_uid,
-            runtimes=self.runtimes,
-            terms=build_terms(settings, engine),
-            event_files=partial(find_shown, objects),
+        stores = _build_stores(basics)
+        self.runtimes = _build_runtimes(basics, stores.buckets, interpreters)
+        links = Links(
+            link_key(bootstrap.token), basics.address, now, pages_host(settings, basics.address)
         )
+        context = _addition_context(basics, stores, self.runtimes, links)
         try:
             self.additions = load_additions(context)
             self.registry = registry_with(self.additions)
@@ -147,10 +132,10 @@ class App:
             raise StartFailed(str(failure)) from failure
         brought = (addition.tracking for addition in self.additions.values())
         tracking = next(filter(None, brought), None)
-        self.suggesting = StudyOperations(store.studies, self.advisor, notices, now)
-        # Exports have processes of their own, so that many of them do not delay the splits of jobs.
+        self.suggesting = StudyOperations(store.studies, self.advisor, basics.notices, now)
+        # Exports have their own processes, so that many of them do not delay the splits of jobs.
         writing = SplitProcesses(bootstrap.bucket_socket.resolve())
-        self.exports = ExportWorker(store.studies, writing, notices, now)
+        self.exports = ExportWorker(store.studies, writing, basics.notices, now)
         password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
         self.outbox = OutboxWorker(
             Senders(settings.notify, mail_server(settings.smtp, password), now),
@@ -158,110 +143,10 @@ class App:
             store.intake,
             now,
             self.meters,
-            page=address,
+            page=basics.address,
         )
-        curves = JobCurves(
-            CurveStores(
-                curves=store.curves,
-                points=points,
-                reader=store.reader,
-                intake=store.intake,
-                directory=partial(find_summaries, objects),
-                board=tracking.curves if tracking is not None else lambda _: None,
-                new_uid=new_uid,
-                now=now,
-            )
-        )
-        memory_cap = settings.memory_per_replica << 20 or None
-        self.controller = Controller(
-            intake=store.intake,
-            ledger=store.ledger,
-            reader=store.reader,
-            logs=logs,
-            ports=lambda report: Ports(
-                engine=engine,
-                runtimes=self.runtimes,
-                datasets=SplitProcesses(bootstrap.bucket_socket.resolve()),
-                shown_buckets=buckets.shown,
-                write_probe=buckets.write_probe,
-                log=ServiceLog(logs_directory, notices.publish),
-                # On nodes of a cluster no program can begin with its frameworks imported.
-                launch_defaults=LaunchDefaults(
-                    memory_cap, settings.warm_starts if settings.engine == "local" else "off"
-                ),
-                report=report,
-                grace=round(settings.grace * 1e9),
-            ),
-            notices=notices,
-            now=now,
-            owner=f"{socket.gethostname()}:{os.getpid()}",
-            stores=ParentStores(
-                intake=store.intake,
-                reader=store.reader,
-                studies=store.studies,
-                models=store.models,
-                advisor=self.advisor,
-                reported=partial(read_metrics, engine.streams),
-                last_written=buckets.last_written,
-                printed=partial(_printed, logs),
-                logged=curves.logged,
-                now=now,
-                new_uid=new_uid,
-            ),
-            scheduling=Policy(
-                strict=settings.strict,
-                max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
-                memory_cap=memory_cap,
-                half_life=round(settings.half_life * 86400e9),
-                memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
-            ),
-            failures=FailurePolicy(table_with(settings.failure_rules)),
-            max_child_jobs=settings.max_child_jobs,
-            curves=curves,
-            meters=self.meters,
-            outbox=self.outbox,
-            prices=prices,
-            resources=store.persistent_resources,
-        )
-        self.services = Services(
-            intake=store.intake,
-            reader=store.reader,
-            studies=store.studies,
-            models=store.models,
-            evaluations=store.evaluations,
-            datasets=store.datasets,
-            points=points,
-            curves=store.curves,
-            secrets=store.secrets,
-            sealer=bootstrap.sealer,
-            access=bootstrap.access,
-            logs=logs,
-            notices=notices,
-            runtimes=self.runtimes.catalog,
-            buckets=buckets,
-            links=links,
-            tickets=Tickets(now),
-            shells=engine if isinstance(engine, Terminals) else NoTerminals(),
-            allows_shells=settings.shell == "on",
-            tracking=tracking,
-            write_log=engine.write_log if isinstance(engine, LogWriter) else None,
-            promises=lambda: asdict(engine.capabilities()),
-            lag=self.lag.reading,
-            started=now(),
-            meters=self.meters,
-            now=now,
-            new_uid=new_uid,
-            wake=self.controller.wake,
-            create=self.controller.create,
-            suggest=self.suggesting.wake,
-            exports=self.exports,
-            outlook=self.advisor.outlook,
-            capacity=self.controller,
-            reservations=self.controller.reservations,
-            settings=api_settings,
-            outbox=store.notifications if settings.notify else None,
-            closing=stopping,
-        )
+        self.controller = _build_controller(basics, stores, self.runtimes, tracking, self.outbox)
+        self.services = _build_services(basics, stores, self, links, tracking)
         self.retention = RetentionTimer(
             parse_age(settings.retention_jobs) if settings.retention_jobs else 0,
             store.reader,
@@ -272,13 +157,212 @@ class App:
         self.idling = IdleWatch(
             IdlePolicy(round(settings.idle_gpus * 1e9), round(settings.idle_stop * 1e9)),
             running=self.controller.running,
-            usages=logs,
+            usages=stores.logs,
             reader=store.reader,
             intake=store.intake,
             wake=self.controller.wake,
-            publish=notices.publish,
+            publish=basics.notices.publish,
             now=now,
         )
+
+
+def _api_settings(basics: _Basics) -> ApiSettings:
+    settings = basics.bootstrap.settings
+    return ApiSettings(
+        version=installed("trainshed"),
+        project=settings.project,
+        region=settings.region,
+        pages=basics.address,
+        prices=basics.prices,
+        notify=tuple(table.name for table in settings.notify),
+        data=str(settings.data),
+        retention_jobs=settings.retention_jobs,
+        queue=settings.engine.title() if settings.is_handed_down else "",
+    )
+
+
+def _build_stores(basics: _Basics) -> _Stores:
+    bootstrap = basics.bootstrap
+    settings = bootstrap.settings
+    objects = ObjectStore(settings.data / "buckets", now=clock.now, rules=bootstrap.bucket_rules)
+    objects.catalog.ensure(DEFAULT_BUCKET, settings.region)
+    for table in settings.buckets:
+        objects.catalog.ensure(table.name, settings.region, table.project)
+    buckets = BucketAdapter(objects)
+    bootstrap.access.forget = buckets.forget
+    log_directory = settings.data / "logs"
+    return _Stores(
+        objects=objects,
+        buckets=buckets,
+        points=PointFiles(settings.data / POINTS),
+        logs=LogReader(basics.engine.streams, ServiceStreams(log_directory)),
+        log_directory=log_directory,
+    )
+
+
+def _build_runtimes(
+    basics: _Basics, buckets: BucketAdapter, interpreters: Interpreters
+) -> LocalRuntimes:
+    settings = basics.bootstrap.settings
+    return LocalRuntimes(
+        settings.cache,
+        buckets,
+        RuntimeSettings(
+            exact=settings.exact_runtimes,
+            image_map=settings.images,
+            cache_size=parse_size(settings.cache_size) if settings.cache_size else None,
+            terms=build_terms(settings, basics.engine, basics.bootstrap.ports),
+            has_gpu=lambda: bool(find_devices(os.environ)),
+        ),
+        now=clock.now,
+        images=_images(settings, basics.engine),
+        interpreters=interpreters,
+    )
+
+
+def _addition_context(
+    basics: _Basics, stores: _Stores, runtimes: LocalRuntimes, links: Links
+) -> AdditionContext:
+    bootstrap = basics.bootstrap
+    return AdditionContext(
+        settings=_api_settings(basics),
+        data=bootstrap.settings.data,
+        now=clock.now,
+        closing=basics.stopping,
+        tokens=bootstrap.tokens,
+        authenticate=bootstrap.issuers.authenticate,
+        issuers=bootstrap.issuers,
+        sign_in_key=hmac.digest(bootstrap.jobs.account_secret, b"sign-in", "sha256"),
+        gateway=bootstrap.gateway_socket,
+        access=bootstrap.access,
+        links=links,
+        store=bootstrap.store,
+        points=stores.points,
+        new_uid=basics.new_uid,
+        runtimes=runtimes,
+        terms=build_terms(bootstrap.settings, basics.engine),
+        event_files=partial(find_shown, stores.objects),
+    )
+
+
+def _build_controller(
+    basics: _Basics,
+    stores: _Stores,
+    runtimes: LocalRuntimes,
+    tracking: Tracking | None,
+    outbox: OutboxWorker,
+) -> Controller:
+    bootstrap, engine, now = basics.bootstrap, basics.engine, clock.now
+    settings, store = bootstrap.settings, bootstrap.store
+    memory_cap = settings.memory_per_replica << 20 or None
+    curves = JobCurves(
+        CurveStores(
+            curves=store.curves,
+            points=stores.points,
+            reader=store.reader,
+            intake=store.intake,
+            directory=partial(find_summaries, stores.objects),
+            board=tracking.curves if tracking is not None else lambda _: None,
+            new_uid=basics.new_uid,
+            now=now,
+        )
+    )
+    return Controller(
+        intake=store.intake,
+        ledger=store.ledger,
+        reader=store.reader,
+        logs=stores.logs,
+        ports=lambda report: Ports(
+            engine=engine,
+            runtimes=runtimes,
+            datasets=SplitProcesses(bootstrap.bucket_socket.resolve()),
+            shown_buckets=stores.buckets.shown,
+            write_probe=stores.buckets.write_probe,
+            log=ServiceLog(stores.log_directory, basics.notices.publish),
+            # Nodes of a cluster have no preloaders.
+            launch_defaults=LaunchDefaults(
+                memory_cap, settings.warm_starts if settings.engine == "local" else "off"
+            ),
+            report=report,
+            grace=round(settings.grace * 1e9),
+        ),
+        notices=basics.notices,
+        now=now,
+        owner=f"{socket.gethostname()}:{os.getpid()}",
+        stores=ParentStores(
+            intake=store.intake,
+            reader=store.reader,
+            studies=store.studies,
+            models=store.models,
+            advisor=basics.advisor,
+            reported=partial(read_metrics, engine.streams),
+            last_written=stores.buckets.last_written,
+            printed=partial(_printed, stores.logs),
+            logged=curves.logged,
+            now=now,
+            new_uid=basics.new_uid,
+        ),
+        scheduling=Policy(
+            strict=settings.strict,
+            max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
+            memory_cap=memory_cap,
+            half_life=round(settings.half_life * 86400e9),
+            memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
+        ),
+        failures=FailurePolicy(table_with(settings.failure_rules)),
+        max_child_jobs=settings.max_child_jobs,
+        curves=curves,
+        meters=basics.meters,
+        outbox=outbox,
+        prices=basics.prices,
+        resources=store.persistent_resources,
+    )
+
+
+def _build_services(
+    basics: _Basics, stores: _Stores, app: App, links: Links, tracking: Tracking | None
+) -> Services:
+    bootstrap, engine = basics.bootstrap, basics.engine
+    settings, store = bootstrap.settings, bootstrap.store
+    return Services(
+        intake=store.intake,
+        reader=store.reader,
+        studies=store.studies,
+        models=store.models,
+        evaluations=store.evaluations,
+        datasets=store.datasets,
+        points=stores.points,
+        curves=store.curves,
+        secrets=store.secrets,
+        sealer=bootstrap.sealer,
+        access=bootstrap.access,
+        logs=stores.logs,
+        notices=basics.notices,
+        runtimes=app.runtimes.catalog,
+        buckets=stores.buckets,
+        links=links,
+        tickets=Tickets(clock.now),
+        shells=engine if isinstance(engine, Terminals) else NoTerminals(),
+        allows_shells=settings.shell == "on",
+        tracking=tracking,
+        write_log=engine.write_log if isinstance(engine, LogWriter) else None,
+        promises=lambda: asdict(engine.capabilities()),
+        lag=app.lag.reading,
+        started=clock.now(),
+        meters=basics.meters,
+        now=clock.now,
+        new_uid=basics.new_uid,
+        wake=app.controller.wake,
+        create=app.controller.create,
+        suggest=app.suggesting.wake,
+        exports=app.exports,
+        outlook=basics.advisor.outlook,
+        capacity=app.controller,
+        reservations=app.controller.reservations,
+        settings=_api_settings(basics),
+        outbox=store.notifications if settings.notify else None,
+        closing=basics.stopping,
+    )
 
 
 def _images(settings: Settings, engine: Engine) -> Images | ClusterImages:
@@ -298,7 +382,7 @@ def _images(settings: Settings, engine: Engine) -> Images | ClusterImages:
     return Images(place, settings.container_tool, now=clock.now, unsupported=unsupported)
 
 
-def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
+def _build_engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
     settings = bootstrap.settings
     intercepting = certificates.interception_files(settings.data.resolve())
     context = EngineContext(
