@@ -171,12 +171,10 @@ def close_directory(data: Path) -> None:
     mode = stat.S_IMODE(data.stat().st_mode)
     if not mode & 0o077:
         return
-    others = {path.name for path in data.iterdir()} - {"lost+found"}
-    if others and "trainshed.lock" not in others:
+    if mode & stat.S_ISVTX or data.resolve() == Path("/"):
         raise click.ClickException(
-            f"The directory {data} is open to other users (mode {mode:o}) and contains other files, such as "
-            f"{min(others)}. The service would close it to these users. Use an empty directory, such as "
-            f"--data {data / 'trainshed'}, or run chmod 700 {data} if other users do not need it."
+            f"The directory {data} is shared by all users of this machine (mode {mode:o}). The service would "
+            f"close it to them. Use a directory of its own, such as --data {data / 'trainshed'}."
         )
     try:
         data.chmod(0o700)
