@@ -216,7 +216,7 @@ def _then(rule: Rule) -> str:
         steps.append(f"the job is retried, {rule.retries} times{after}{room}")
     last = {
         Action.SUCCEED: "the job succeeds",
-        Action.DONE: "the job goes on without it" if rule.restarts else "the replica is done",
+        Action.DONE: "the job continues without it" if rule.restarts else "the replica is done",
         Action.FAIL: "the job fails",
         Action.WAIT: "the job waits, and nothing is counted; with `disableRetries` it fails",
         Action.CANCEL: "the job is cancelled",
