@@ -1,6 +1,6 @@
-"""What holds for all tests: event loops are those that the service runs on.
+"""Fixtures and settings of all tests. Event loops have the same implementation as those of the service.
 
-Virtual time brings a loop of its own (`tests.sim.virtual`). Programs that tests start choose for themselves.
+Virtual time has a loop of its own (`tests.sim.virtual`). Programs that tests start choose their own loop.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from hypothesis.strategies import none
 from tests.skips import summary
 from tests.soaks import SOAKS
 
-# With one thread, as the service computes: several wait for each other where tests run side by side.
+# Use one thread, like the service: several threads compete where tests run in parallel.
 with pytest.MonkeyPatch.context() as loading:
     loading.setenv("OPENBLAS_NUM_THREADS", os.environ.get("OPENBLAS_NUM_THREADS", "1"))
     importlib.import_module("numpy.linalg")
 
-# The only way to reach the loops that pytest plug-ins and libraries make; until Python 3.16.
+# The only way to change the loops that pytest plug-ins and libraries create, until Python 3.16.
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above
 
-# How long an example takes is told by the tests beside it, not by how busy the machine is.
-# Where nothing else is said, half of the usual number finds what ./dev mutants plants.
+# The number of examples is the same on busy machines. The default is half of Hypothesis's: it is enough to
+# find the bugs that ./dev mutants plants.
 PATIENT = hypothesis.settings(
     deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -47,9 +47,10 @@ LONGEST = (
     "engines/",
     "unit/test_studies_",
 )
-"""Tests in the order in which they begin: the longest first, so that at the end of a run none of several
-workers is left alone with one of them. The first one builds the environment that others would wait for. All
-else comes after these."""
+"""Tests in the order in which they start. The longest start first, so that no worker runs one at the end
+while the others are idle. The first test builds the environment that the others need. All other tests come
+after these.
+"""
 
 TOGETHER = {
     "runtimes": (
@@ -87,24 +88,27 @@ TOGETHER = {
         "unit/test_wire_routes.py",
     ),
 }
-"""Files that share what takes seconds to make, an environment, a cluster or processes that have loaded the
-Vertex SDK and gcloud; one worker runs them."""
+"""Files that share expensive set-up, such as an environment, a cluster or processes with the Vertex SDK and
+gcloud. One worker runs them.
+"""
 
 
-# What collecting makes stays to the end, and looking through it again and again takes a quarter of the time.
+# Collected objects live until the end. Scanning them in every garbage collection would take a quarter of the
+# time.
 gc.disable()
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Of coroutines that are tests."""
+    """Return whether a test function is a coroutine function."""
     return "asyncio"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A suite that mostly repeats another one has words `in_short`: of the tests that it inherits only those
-    with one of them in their names are no soaks."""
+    """Deselect tests of a suite that mostly repeats another one. Such a suite has a tuple of words
+    `in_short`. Of its inherited tests, those without any of these words in their names become soaks.
+    """
     for item in items:
         suite: Any = getattr(item, "cls", None)
         words = getattr(suite, "in_short", ("",))
@@ -118,7 +122,8 @@ def _draw_nothing(_: None) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # On Python 3.14 it warns of its random numbers if what holds them was frozen before they began.
+    # On Python 3.14 the collector warns about Hypothesis's random numbers if their owner was frozen before
+    # their creation.
     hypothesis.settings(database=None)(given(none())(_draw_nothing))()
     gc.freeze()
     gc.enable()

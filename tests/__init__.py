@@ -1,4 +1,6 @@
-"""The tests. Those of one distribution lie beside it, and are part of this package like the rest."""
+"""The tests. Tests of a single distribution are in that distribution's directory, and are imported as part of
+this package.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Caches of runtimes for tests: those of other users, and taking away one that a test has made."""
+"""Runtime caches for tests: caches of other users, and removal of a test's cache."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from trainshed.runtimes.trees import let_read, remove_tree
 
 
 def cache_of(user: int) -> Path:
-    """Environments are kept for all runs of a checkout, for each user apart."""
+    """Root of the environments. All runs of a checkout share them, for each user separately."""
     if user == os.geteuid() and os.access(ROOT, os.W_OK):
         return CACHE
     cache = CACHE.with_name(f"{CACHE.name}-{user}")
@@ -34,17 +34,18 @@ def cache_of(user: int) -> Path:
 
 
 def cache_for_users() -> Path:
-    """Root's, with environments on an interpreter that other users may run."""
+    """Root's cache, with environments whose interpreter other users may run."""
     cache = CACHE.with_name(f"{CACHE.name}-users")
     furnish(cache, os.geteuid())
     return cache
 
 
 def furnish(cache: Path, user: int) -> None:
-    """Make a user's cache, with the environment of most jobs in it, which the user would build the same: how
-    that goes is for ./dev test-all."""
+    """Create a user's cache with the default environment. The user would build the same one; `./dev test-all`
+    tests that build.
+    """
     cache.mkdir(parents=True, exist_ok=True)
-    CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
+    CACHE.parent.chmod(0o755)  # Its builder may have made it private.
     os.chown(cache, user, user)
     final = cache / "environments"
     if SOAKS or final.exists() or (built := for_all_users()) is None:
@@ -52,16 +53,16 @@ def furnish(cache: Path, user: int) -> None:
     draft = Path(tempfile.mkdtemp(dir=cache))
     copy_environment(built, draft, final)
     subprocess.run(["chown", "-hR", f"{user}:{user}", str(draft)], check=True)
-    with contextlib.suppress(OSError):  # Another test has just made it.
+    with contextlib.suppress(OSError):  # Another test has just created it.
         draft.rename(final)
     remove_tree(draft)
 
 
 def copy_environment(built: Prefix, draft: Path, final: Path) -> None:
-    """Into the directory `draft`, as it would have been built for the directory `final`."""
+    """Copy the environment to the directory `draft`, as a build for `final` would write it."""
     subprocess.run(["cp", "-a", str(built.root), str(draft)], check=True)
     copy = Prefix(draft / built.root.name, built.python)
-    # What is in it leads to its own path.
+    # Its links contain its own path.
     shutil.rmtree(copy.template)
     write_template(copy, own := Prefix(final / built.root.name, built.python))
     let_read(copy.template)
@@ -71,18 +72,19 @@ def copy_environment(built: Prefix, draft: Path, final: Path) -> None:
 
 @functools.cache
 def for_all_users() -> Prefix | None:
-    """The environment of most jobs on an interpreter that all users may run; None where no such interpreter
-    fits it."""
+    """Return the default environment on an interpreter that all users may run, or None if no such interpreter
+    fits.
+    """
     return of_most_jobs(Interpreters({"PATH": "/usr/bin:/bin"}))
 
 
 def of_most_jobs(interpreters: Interpreters | None = None) -> Prefix | None:
-    """The environment of most jobs, built once for all runs; None where no interpreter fits it."""
+    """Return the default environment, built once for all runs, or None if no interpreter fits."""
     return _built(lambda catalog: catalog.for_image(SKLEARN), interpreters)
 
 
 def of_reducers() -> Prefix | None:
-    """As `of_most_jobs`, on the Python that is preferred for reducers."""
+    """Like `of_most_jobs`, on the Python that is preferred for reducers."""
     return _built(lambda catalog: catalog.named(REDUCERS))
 
 
@@ -102,7 +104,7 @@ def _built(
 
 
 def wait_for_builds() -> None:
-    """Join the threads that finish an environment after its build: they write into the cache."""
+    """Join the threads that finish an environment after its build, because they write to the cache."""
     settle()
 
 

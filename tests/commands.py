@@ -20,8 +20,9 @@ needs_compiler = pytest.mark.skipif(
 def execute(
     *words: str | PathLike[str], check: bool = False, timeout: float | None = 1200, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """What it printed, and its exit status. `timeout`: seconds after which one that hangs fails its test.
-    `options`: of `subprocess.run`."""
+    """Run a command; return its output and exit status. `timeout`: seconds after which the test fails.
+    `options`: of `subprocess.run`.
+    """
     return subprocess.run(
         words, check=check, timeout=timeout, capture_output=True, text=True, **options
     )
@@ -29,7 +30,7 @@ def execute(
 
 @contextlib.contextmanager
 def running(*words: str | PathLike[str], **options: Any) -> Generator[subprocess.Popen[Any]]:
-    """One that a test talks to. Killed at the end, which a test that has failed would wait for otherwise."""
+    """Start an interactive command. It is killed at the end, so that a failed test does not wait for it."""
     with subprocess.Popen(words, **options) as process, contextlib.ExitStack() as at_end:
         at_end.callback(process.kill)
         yield process
@@ -37,7 +38,7 @@ def running(*words: str | PathLike[str], **options: Any) -> Generator[subprocess
 
 @contextlib.contextmanager
 def disk_of(options: str, place: Path) -> Generator[Path]:
-    """A file system of its own at `place`, as small as `options` of tmpfs say."""
+    """Mount a tmpfs at `place`, with a size from `options`."""
     place.mkdir()
     try:
         kernel.mount("tmpfs", str(place), "tmpfs", 0, options)
@@ -50,7 +51,7 @@ def disk_of(options: str, place: Path) -> Generator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no byte on it; returns the file that has to go for there to be room."""
+    """Fill the file system completely. Return the file to delete to free space."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(b"x" * 1000):

@@ -1,4 +1,4 @@
-"""Built-in rows of the failure table as entries of `[[failure_rules]]`, for tests that change one."""
+"""Built-in rows of the failure table as `[[failure_rules]]` entries, for tests that change a row."""
 
 import json
 import tomllib
@@ -16,8 +16,9 @@ _ENTRIES: Final[dict[str, dict[str, Any]]] = {
 
 
 def whole(row: str, /, **changes: Any) -> dict[str, Any]:
-    """The entry of a built-in row with changes, or of a new row. A row without retries or restarts has no
-    pauses."""
+    """Return the entry of a built-in row with changes, or of a new row. A row without retries or restarts has
+    no backoff.
+    """
     entry = {"name": row, **_ENTRIES.get(row, {}), **changes}
     for budget, pauses in (("retries", ("back_off",)), ("restarts", ("spacing", "window"))):
         if not entry.get(budget):
@@ -27,7 +28,7 @@ def whole(row: str, /, **changes: Any) -> dict[str, Any]:
 
 
 def toml(row: str, /, **changes: Any) -> str:
-    """The same, as part of a configuration."""
+    """Return the entry as part of a configuration."""
     return "[[failure_rules]]\n" + "".join(
         f"{field} = {json.dumps(value)}\n" for field, value in whole(row, **changes).items()
     )

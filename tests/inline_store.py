@@ -1,9 +1,8 @@
 """The store for simulations: the same ports over the same SQL, in memory, on the calling thread.
 
-It needs no thread, no group commit and no event loop: a call executes, commits and returns without ever
-suspending, so that it runs under virtual time. Hooks around each commit let a test end "the process" at
-exactly that point. Data lasts as long as the store; to simulate a restart, keep the store and make the rest
-anew.
+It needs no thread, group commit or event loop. A call executes, commits and returns without suspending, so
+that it runs under virtual time. Hooks around each commit let a test stop "the process" at exactly that point.
+The data lives as long as the store. To simulate a restart, keep the store and recreate everything else.
 """
 
 import contextlib
@@ -26,10 +25,10 @@ Hook = Callable[[str], None]
 
 
 class InlineStore(Store):
-    """An open store made by `open_inline`; the hooks may be changed at any time.
+    """An open store from `open_inline`. Tests may change the hooks at any time.
 
     If `before_commit` raises, nothing of the call is stored. If `after_commit` raises, everything is stored,
-    but the caller only gets the exception. A write that fails by itself calls neither.
+    but the caller receives the exception. A write that fails on its own calls neither hook.
     """
 
     def __init__(
@@ -67,8 +66,9 @@ class InlineStore(Store):
         return result
 
     def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Implements `sqlite.connections.Reading`. Nothing else uses the one connection, so a read sees one
-        state."""
+        """Implements `sqlite.connections.Reading`. It is the only user of its connection, so a read sees a
+        single state.
+        """
         self._check_open()
         try:
             return read(self._connection)
@@ -79,7 +79,7 @@ class InlineStore(Store):
         return self.here(read)
 
     def close(self) -> None:
-        """Close the store, and lose all that was stored."""
+        """Close the store and lose its data."""
         if self._open:
             self._open = False
             self._connection.close()
@@ -91,7 +91,7 @@ class InlineStore(Store):
 
 @cache
 def _empty() -> sqlite3.Connection:
-    """A new database, of which all others are copies: simulations make hundreds."""
+    """An empty database that is copied for each store: simulations create hundreds."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     migrate(connection)
     return connection

@@ -1,4 +1,4 @@
-"""How far programs can be kept apart on this machine: most containers let not even root make namespaces."""
+"""The isolation levels that this machine supports. Most containers forbid namespaces even for root."""
 
 import json
 import shutil
@@ -22,8 +22,7 @@ print(json.dumps(zygote.probe(sys.argv[1], sys.argv[2:])))
 
 
 def probe(scratch: Path, wanted: Sequence[str] = levels.LEVELS) -> tuple[str, dict[str, str]]:
-    """As `zygote.probe`, in a process of its own: children of one in which gRPC has worked may abort when
-    they fork."""
+    """Like `zygote.probe`, in a separate process: children that fork after gRPC was used may abort."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE, str(scratch), *wanted], stdout=subprocess.PIPE, check=True
     )
@@ -33,7 +32,7 @@ def probe(scratch: Path, wanted: Sequence[str] = levels.LEVELS) -> tuple[str, di
 
 @cache
 def strongest() -> str:
-    """The strongest level that works here."""
+    """Return the strongest isolation level that works on this machine."""
     with tempfile.TemporaryDirectory() as scratch:
         return probe(Path(scratch))[0]
 

@@ -1,4 +1,4 @@
-"""An issuer of OpenID Connect on this machine, which says of a person whatever the test wants."""
+"""An OpenID Connect issuer on this machine, with claims chosen by the test."""
 
 import itertools
 import json
@@ -20,28 +20,32 @@ from trainshed.access.issuers import Issuer
 CLIENT = "trainshed-console"
 GCLOUD = "32555940559.apps.googleusercontent.com"
 _numbers = itertools.cycle(range(2))
-"""Of keys, which take longer to make than most tests: two issuers of one test have different ones."""
+"""A pool of keys, because generating a key takes longer than most tests. Two issuers of a test have different
+keys.
+"""
 
 
 class ScriptedIssuer:
-    """`claims`: what it says of whoever signs in, besides what each ID token has to say."""
+    """An issuer. `claims`: claims about the user who signs in, in addition to the required claims of ID
+    tokens.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.keys = [_kept_key(next(_numbers))]
         self.claims: dict[str, Any] = {"email": "ana@corp.example", "email_verified": True}
-        #: What the browsers that it was sent asked for, by the code that they got.
+        #: The authorization requests of browsers, by the codes that they received.
         self.begun: dict[str, dict[str, str]] = {}
-        #: The forms that the service sent for codes.
+        #: The token requests of the service.
         self.forms: list[dict[str, str]] = []
         self.paths: list[str] = []
-        #: What it tells of access tokens, as Google does.
+        #: Responses of the token introspection, in Google's form.
         self.access: dict[str, dict[str, str]] = {}
-        #: What it tells of whoever an access token is of; None = it has all in its ID tokens.
+        #: Response of the userinfo endpoint. None: ID tokens contain all claims.
         self.userinfo: dict[str, Any] | None = None
 
     def settings(self, **fields: Any) -> Issuer:
-        """The table `[[oidc]]` for it."""
+        """Return the `[[oidc]]` table for this issuer."""
         taken, tokeninfo = (GCLOUD,), f"{self.address}/tokeninfo"
         issuer = Issuer("Corp", self.address, CLIENT, audiences=taken, tokeninfo=tokeninfo)
         return replace(issuer, **fields)
@@ -59,15 +63,14 @@ class ScriptedIssuer:
         return {"keys": [key.as_dict(private=False) for key in self.keys]}
 
     def signs_in(self, location: str) -> str:
-        """A person signs in at the address to which a browser was sent; return the code that it brings
-        back."""
+        """Sign a user in at the address of a redirect, and return the authorization code."""
         query = dict(parse_qsl(urlsplit(location).query))
         code = f"code-{len(self.begun)}"
         self.begun[code] = query
         return code
 
     def access_token(self, now: float, **changes: str) -> str:
-        """One of gcloud's own user, of which the issuer tells what Google does."""
+        """Return a token of gcloud's user. The issuer answers like Google."""
         token, end = f"ya29.a0-{len(self.access)}", int(now) + 3599
         claims = {"azp": GCLOUD, "aud": GCLOUD, "sub": "7", "scope": "openid email"}
         claims |= {"exp": str(end), "expires_in": "3599", "access_type": "offline"}
@@ -97,7 +100,7 @@ def new_key(kid: str) -> RSAKey:
 
 @contextmanager
 def issuing(now: Any = time.time) -> Generator[ScriptedIssuer]:
-    """An issuer that answers over HTTP. `now`: its clock, in seconds."""
+    """Serve an issuer over HTTP. `now`: its clock, in seconds."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -106,7 +109,7 @@ def issuing(now: Any = time.time) -> Generator[ScriptedIssuer]:
                 case "/.well-known/openid-configuration":
                     self._answer(200, issuer.published())
                 case "/keys":
-                    # As Kubernetes does, whose keys are of another type.
+                    # Kubernetes does the same, with keys of another type.
                     is_refused = self.headers.get("accept") == "application/json"
                     self._answer(406 if is_refused else 200, issuer.jwks())
                 case "/userinfo":
@@ -148,7 +151,7 @@ def issuing(now: Any = time.time) -> Generator[ScriptedIssuer]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  named so there
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the signature of the base class
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -1,9 +1,9 @@
-"""Which files a test's process holds open."""
+"""Open files of the test process."""
 
 from pathlib import Path
 
 
 def opened(top: Path) -> list[Path]:
-    """The open files below a directory; others come and go with what earlier tests left."""
+    """Return the open files below a directory. Other open files come from earlier tests."""
     links = Path("/proc/self/fd").iterdir()
     return sorted(path for link in links if (path := link.resolve()).is_relative_to(top))

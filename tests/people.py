@@ -1,4 +1,4 @@
-"""People whom a test's service knows, and the file by which its bucket process knows them."""
+"""Users that a test's service knows, and the file that its bucket process reads them from."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,19 +13,18 @@ from trainshed.access.principals import member_of
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 
 TOKEN = "the-owner-of-all-tests".ljust(43, "0")
-"""In the form that the service's own have."""
+"""Return a token in the form of the service's tokens."""
 
 
 def owned(now: Callable[[], int], jobs: JobTokens | None = None) -> tuple[TokenAuthority, str]:
-    """Return an authority that knows an owner, and the owner's token."""
+    """Return an authority with an owner, and the owner's token."""
     return TokenAuthority(AccessBook(), digest_of(TOKEN), now, jobs), TOKEN
 
 
 def known(
     authority: TokenAuthority, email: str, role: str = OWNER, project: str = "", group: str = ""
 ) -> str:
-    """Give somebody, or a group of theirs, a role, in all projects unless one is named, and return a token of
-    theirs."""
+    """Grant a role to a user or their group, in one project or all. Return a token of the user."""
     token, book = new_token(), authority.book
     member = GROUP + group if group else member_of(email)
     made = Token(digest_of(token), email, 0, groups=(group,) if group else ())
@@ -35,6 +34,6 @@ def known(
 
 
 def write(path: Path, authority: TokenAuthority, owner: str) -> None:
-    """Write what a bucket process reads. `owner`: the owner's token."""
+    """Write the file that a bucket process reads. `owner`: the owner's token."""
     file = AccessFile.of(digest_of(owner), documents(authority.book))
     path.write_bytes(msgspec.json.encode(file))

@@ -1,4 +1,4 @@
-"""Ports of the loopback for tests that have to name one before anybody listens there."""
+"""Loopback ports for tests that must specify a port before its server listens."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 _drawn = set[int]()
-"""Who was handed one may not listen there yet."""
+"""Ports that were handed out and may not have a listener yet."""
 
 
 def free_port() -> int:
@@ -16,11 +16,12 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """That nobody has at this moment, all different. Nor does the kernel lend them to connections, unless it
-    lends all: whoever listens there now and again finds them free each time."""
+    """Return different ports that are free now. The kernel does not use them for outgoing connections unless
+    its range covers all ports. A server that restarts on its port therefore finds it free again.
+    """
     lent = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     first, last = (int(word) for word in lent)
-    # Replicas that share an address have those from 20000 on, and no worker has those of another.
+    # Replicas with a shared address use ports from 20000. Each worker has a separate range.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
     ports = range(10_000 + 1_250 * worker, 11_250 + 1_250 * worker)
     lasting = [p for p in ports if not first <= p <= last and p not in _drawn] or ports

@@ -1,6 +1,8 @@
-"""Makes what nearly every run of the tests needs and keeps in `build/test-cache`: the environments of
-PyTorch, of most jobs, of reducers, of TensorBoard and of gsutil. `tests/run.sh` calls it in the first run of
-a checkout, before the tests begin."""
+"""Build the environments that nearly every test run uses, in `build/test-cache`.
+
+They are PyTorch, the default environment, reducers, TensorBoard and gsutil. `tests/run.sh` calls this module
+in the first run of a checkout, before the tests start.
+"""
 
 import asyncio
 import os

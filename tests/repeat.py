@@ -1,7 +1,7 @@
-"""Runs the tests again and again and tells how often each failed: `./dev test --repeat N`.
+"""Run the tests several times and count the failures of each: `./dev test --repeat N`.
 
-Nothing that failed is asked a second time: one failure in one run ends the command with 1 (docs/adr/0054).
-Further arguments go to pytest; without any, each run is a whole one.
+A failed test is not retried: one failure in one run makes the command exit with 1 (docs/adr/0054). Further
+arguments are passed to pytest. Without arguments, each run is a whole run.
 """
 
 import argparse
@@ -19,7 +19,7 @@ _SCRIPT = Path(__file__).with_name("run.sh")
 
 
 def _run(words: Sequence[str]) -> tuple[int, set[str]]:
-    """The exit status of one run, and the tests of which it says that they failed, or their set-up did."""
+    """Return the exit status of a run, and the tests whose call or set-up failed."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         environ = os.environ | {"TRAINSHED_TEST_REPORT": str(report)}
@@ -45,7 +45,7 @@ def main() -> int:
         status, failed = _run(words)
         failures.update(failed)
         red += status != 0
-        # Also for who ends this before the last run.
+        # Also shown if the user interrupts the command before the last run.
         took = time.monotonic() - began
         print(f"\nRun {number} of {options.times} took {took:.0f} s; {red} were red.", flush=True)
         for name, count in failures.most_common():

@@ -1,4 +1,4 @@
-"""Lists the tests that a run has skipped, by reason: what is not tested must not go unnoticed."""
+"""List the skipped tests of a run by reason, so that missing coverage is visible."""
 
 import re
 from collections import Counter

@@ -1,8 +1,8 @@
-"""Programs that write summaries by the libraries themselves, and what is to be read of them.
+"""Programs that write summaries with the public libraries, and the expected values.
 
-The files in `golden/summaries` were written by them:
+They wrote the files in `golden/summaries`:
 
-    python -m tests.summary_writers WRITER PYTHON     e.g. tensorflow-2.17-scalars, and a Python that has that
+    python -m tests.summary_writers WRITER PYTHON     e.g. tensorflow-2.17-scalars, and a Python with that
     TensorFlow
 """
 
@@ -21,8 +21,9 @@ STEPS = (0, 10, 20)
 
 @dataclass(frozen=True)
 class Writer:
-    """`source`: a program that writes below `sys.argv[1]`. `run`: the directory there whose file counts.
-    `scalars`: value by step and tag. `runtime`: (family, version) of the runtime that has the library."""
+    """A writer. `source`: a program that writes below `sys.argv[1]`. `run`: the directory of the expected
+    file. `scalars`: value by step and tag. `runtime`: (family, version) of the runtime that has the library.
+    """
 
     source: str
     run: str
@@ -148,7 +149,7 @@ WRITERS = {
 
 
 def write(writer: Writer, python: str, directory: Path) -> Path:
-    """Have the library write below the directory; the file that counts."""
+    """Run the writer below the directory and return its file."""
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [python, "-c", writer.source, str(directory)]
     subprocess.run(command, env=environ, check=True, timeout=300)

@@ -1,7 +1,8 @@
-"""A Python with PyTorch for tests, built once in the tests' cache: PyTorch and NumPy alone, as the lock of
-the service's own runtime has them. `./dev test-all` takes that runtime itself, a minute of a processor more.
+"""A Python with PyTorch for tests, built once in the tests' cache.
 
-TRAINSHED_TEST_TORCH_PYTHON names another one, with torch 2.13.0 and NumPy.
+It has only PyTorch and NumPy, with the versions of the service's own runtime. `./dev test-all` uses that
+runtime itself, which takes another minute of CPU time. TRAINSHED_TEST_TORCH_PYTHON selects another Python,
+with torch 2.13.0 and NumPy.
 """
 
 import asyncio
@@ -25,11 +26,11 @@ from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.service import LocalRuntimes
 
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
-"""A prebuilt image that it stands for."""
+"""A prebuilt image that selects the runtime."""
 
 
 def torch_python() -> Path:
-    """The interpreter. The first of several test processes builds it, and the others wait."""
+    """Return the interpreter. The first of several test processes builds it while the others wait."""
     if python := os.environ.get("TRAINSHED_TEST_TORCH_PYTHON"):
         return Path(python)
     if SOAKS:
@@ -39,7 +40,7 @@ def torch_python() -> Path:
 
 
 def service_python() -> Path:
-    """That of the runtime in which the service runs jobs that ask for `IMAGE`."""
+    """Return the interpreter of the runtime in which the service runs jobs with the image `IMAGE`."""
     with _locked():
         runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
         try:
@@ -77,13 +78,15 @@ def _alone() -> Path:
         site = draft / "lib" / f"python{version}" / "site-packages"
         _install(draft / "bin" / "python3", site, pins, release.first)
         draft.rename(place)
-        # Ranks that begin at once would each compile it for themselves.
+        # Compile now: ranks that start together would all compile it.
         subprocess.run([python, "-c", "import numpy, torch.distributed"], check=True)
     return python
 
 
 def _install(python: Path, site: Path, pins: Path, first: Sequence[str]) -> None:
-    """As the service does: from PyTorch's own index, or where that is not to be had from the usual ones."""
+    """Install like the service: from PyTorch's own index, or from the configured indexes if that one is
+    unreachable.
+    """
     installer = Installer(CACHE / "uv")
     requirements = ("--constraint", str(pins), "torch", "numpy")
     if not installer.has_indexes:

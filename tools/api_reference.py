@@ -1,5 +1,6 @@
-"""Makes the reference of `/trainshed/v1`, from its table of methods, their handlers and the records:
-docs/api.md as the site has it."""
+"""Generate the reference of `/trainshed/v1` (docs/api.md of the site) from the method table, the handlers and
+the records.
+"""
 
 import inspect
 import re
@@ -23,7 +24,7 @@ _FIELD: Final = re.compile(r"    (\w+): ")
 
 
 def page(introduction: str) -> str:
-    """The whole page. `introduction`: what is written by hand."""
+    """Return the whole page. `introduction`: its handwritten part."""
     parts = [introduction, "\n## Methods\n"]
     for (verb, path), method in METHODS.items():
         parts.append(_method(verb, path, method))
@@ -34,7 +35,7 @@ def page(introduction: str) -> str:
 
 
 def records_of(module: ModuleType) -> Iterator[type[Record]]:
-    """The records of a module, in their order."""
+    """Return the records of a module, in order of definition."""
     for value in vars(module).values():
         if (
             isinstance(value, type)
@@ -66,7 +67,7 @@ def _method(verb: str, path: str, method: Method) -> str:
 
 
 def _is_of(code: str, path: str) -> bool:
-    """Whether what a docstring says of a path is about this one."""
+    """Return whether a docstring describes this path."""
     return _VARIABLE.sub("*", re.split(r"[?\[ ]", code)[0]) == _VARIABLE.sub("*", path)
 
 
@@ -89,7 +90,7 @@ def _record(record: type[Record]) -> str:
 
 
 def _meanings(record: type[Record]) -> dict[str, str]:
-    """The comments above the fields of a record and of those that it extends."""
+    """Return the comments above the fields of a record and of its base classes."""
     result: dict[str, str] = {}
     for base in reversed(record.__mro__):
         if not issubclass(base, Record):
@@ -105,7 +106,7 @@ def _meanings(record: type[Record]) -> dict[str, str]:
 
 
 def _type(kind: Any) -> str:
-    """A type in the words of JSON, with a link to a record."""
+    """Return the name of a type in JSON terms, with a link if it is a record."""
     if kind in _ALL:
         return _link(kind)
     arguments = get_args(kind)

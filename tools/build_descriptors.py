@@ -1,18 +1,18 @@
-"""Builds the descriptor sets of room `wire` (development time only; needs npm and the dev tools).
+"""Build the descriptor sets of the package `wire` (development only; needs npm and the dev tools).
 
-Run from anywhere: `python tools/build_descriptors.py`. It writes these to
+Run from any directory: `python tools/build_descriptors.py`. It writes these files to
 `packages/trainshed/src/trainshed/wire/data/`:
 
 * `aiplatform_v1.binpb.gz`, `logging_v2.binpb.gz`, `resourcemanager_v3.binpb.gz`: compiled from the
-  .proto files of the npm packages named below;
-* `ml_v1.binpb.gz`: made from the discovery document that google-api-python-client ships
-  (`discovery_protos.py`), for want of .proto files: nobody speaks gRPC there;
-* `calls.json.gz`: the calls of each set, and where REST has them (`http_rules.py`);
-* `known_methods.json.gz`: the methods that the public APIs have, served or not (`known_methods.py`);
-* `ml_v1.discovery.json.gz`, `logging_v2.discovery.json.gz`: such documents without prose
+  .proto files of the npm packages listed below;
+* `ml_v1.binpb.gz`: generated from the discovery document in google-api-python-client
+  (`discovery_protos.py`), because the API has no .proto files and no gRPC;
+* `calls.json.gz`: the calls of each set and their REST bindings (`http_rules.py`);
+* `known_methods.json.gz`: the methods of the public APIs, served or not (`known_methods.py`);
+* `ml_v1.discovery.json.gz`, `logging_v2.discovery.json.gz`: discovery documents without prose
   (`discovery_documents.py`).
 
-Names, numbers, types and annotations are kept; comments and descriptions are not.
+Names, numbers, types and annotations are kept. Comments and descriptions are removed.
 """
 
 import argparse
@@ -34,9 +34,9 @@ from http_rules import calls_of
 from known_methods import DOCUMENTS, known_methods
 
 PACKAGES = ("@google-cloud/aiplatform@6.11.0", "google-proto-files@5.0.3")
-"""The first that has a file counts."""
+"""Search paths. The first with the file is used."""
 PROTOS = ("build/protos", ".")
-"""Where the packages have them."""
+"""Directories of the .proto files in the packages."""
 SERVICES = (
     "google/cloud/aiplatform/v1/job_service.proto",
     "google/cloud/aiplatform/v1/pipeline_service.proto",
@@ -51,9 +51,9 @@ SETS = {
     "logging_v2": "google/logging/v2/logging.proto",
     "resourcemanager_v3": "google/cloud/resourcemanager/v3/projects.proto",
 }
-"""API -> the file of its services."""
+"""The file with the services, by API."""
 AUDIT_LOG = "google/cloud/audit/audit_log.proto"
-"""What entries of logs hold of the audit."""
+"""Types that log entries contain for the audit log."""
 PUBLIC = (
     "google/cloud/aiplatform/v1/*_service.proto",
     "google/cloud/aiplatform/v1beta1/*_service.proto",
@@ -76,7 +76,7 @@ SHARED = (
     "google/protobuf/struct.proto",
     "google/protobuf/wrappers.proto",
 )
-# Only these files define options; with the options gone, nobody needs them at run time.
+# Only these files define options. The options are removed, so the files are not needed at run time.
 OPTION_FILES = frozenset(
     {
         "google/api/annotations.proto",
@@ -88,11 +88,10 @@ OPTION_FILES = frozenset(
         "google/protobuf/descriptor.proto",
     }
 )
-# Marked as output only in the protos, and yet what a client sends: measurements that it adds or
-# completes a trial with (spec/clients#surface, VizierService), trials that it creates itself, evaluations
-# and their slices that it imports, ids of blobs that it uploaded, and over gRPC the name of the resource
-# in an update.
-_NAMED_IN_UPDATES = (
+# Marked as output only in the protos, although clients send them: measurements added to or completing a trial
+# (spec/clients#surface, VizierService), trials that a client creates, imported evaluations and their slices,
+# IDs of uploaded blobs, and over gRPC the name of the resource in an update.
+_RESOURCES_WITH_NAMES_IN_UPDATES = (
     "Artifact",
     "Context",
     "Dataset",
@@ -102,8 +101,11 @@ _NAMED_IN_UPDATES = (
     "TensorboardRun",
     "TensorboardTimeSeries",
 )
-TAKEN_AS_INPUT = {
-    **{f"google.cloud.aiplatform.v1.{resource}": {"name"} for resource in _NAMED_IN_UPDATES},
+INPUT_FIELDS = {
+    **{
+        f"google.cloud.aiplatform.v1.{resource}": {"name"}
+        for resource in _RESOURCES_WITH_NAMES_IN_UPDATES
+    },
     "google.cloud.aiplatform.v1.Attribution": {
         "approximation_error",
         "baseline_output_value",
@@ -135,15 +137,15 @@ TAKEN_AS_INPUT = {
     },
 }
 STREAMS = frozenset({"ReadTensorboardBlobData", "TailLogEntries"})
-"""The methods with streams that are served."""
-# Reserved in the protos, and yet in the discovery document, which clients were made by: (name, number)
-# of repeated texts.
+"""The streaming methods that are served."""
+# Reserved in the protos but present in the discovery document that clients are generated from: (name, number)
+# of repeated strings.
 STILL_SENT = {"google.logging.v2.ListLogEntriesRequest": ("project_ids", 1)}
 DATA = Path(__file__).resolve().parent.parent / "packages/trainshed/src/trainshed/wire/data"
 
 
 def main() -> None:
-    """Build every file: the sets belong together."""
+    """Build all files. The sets depend on each other."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     DATA.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -172,13 +174,14 @@ def main() -> None:
 
 
 def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Fetch the packages and compile the served protos, then those of all other services, with all their
-    imports, in build order."""
+    """Fetch the packages. Compile the served protos, then those of all other services, with all imports, in
+    build order.
+    """
     folders = [
         fetched(package, scratch / str(number)) / "package" / protos
         for number, (package, protos) in enumerate(zip(PACKAGES, PROTOS, strict=True))
     ]
-    # The Python distribution renames this one file; imports ask for it by its public name.
+    # The Python distribution renames this file. Imports use its public name.
     operations = scratch / "renamed" / "google" / "longrunning" / "operations.proto"
     operations.parent.mkdir(parents=True)
     installed = folder_of("google.longrunning.operations_proto_pb2", up=3)
@@ -210,7 +213,7 @@ def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
 
 
 def every_service(folders: Iterable[Path]) -> list[str]:
-    """The files of `PUBLIC` in the folders, each under the name by which it is imported."""
+    """Return the files of `PUBLIC` in the folders, each by its import name."""
     result = {
         str(path.relative_to(folder)): None
         for folder in folders
@@ -221,7 +224,7 @@ def every_service(folders: Iterable[Path]) -> list[str]:
 
 
 def fetched(package: str, folder: Path) -> Path:
-    """Fetch an npm package and unpack it in `folder`, which is made."""
+    """Fetch an npm package and unpack it into the new directory `folder`."""
     folder.mkdir()
     packed = subprocess.run(
         ["npm", "pack", "--silent", package], cwd=folder, check=True, capture_output=True, text=True
@@ -232,8 +235,9 @@ def fetched(package: str, folder: Path) -> Path:
 
 
 def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """Drop every option but http routes, field behaviour, packing and map entries; and methods with
-    streams except `STREAMS`."""
+    """Remove all options except http routes, field behaviour, packing and map entries. Remove streaming
+    methods except `STREAMS`.
+    """
     file.ClearField("options")
     file.ClearField("source_code_info")
     file.ClearField("extension")
@@ -265,7 +269,7 @@ def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDesc
 
 
 def reduce_message(message: descriptor_pb2.DescriptorProto, full_name: str) -> None:
-    """Apply `reduced` to one message and what is nested in it."""
+    """Apply `reduced` to a message and its nested types."""
     if full_name in STILL_SENT:
         name, number = STILL_SENT[full_name]
         message.ClearField("reserved_name")
@@ -277,7 +281,7 @@ def reduce_message(message: descriptor_pb2.DescriptorProto, full_name: str) -> N
         message.options.map_entry = True
     for field in message.field:
         behaviours: list[int] = list(field.options.Extensions[FIELD_BEHAVIOR])
-        if field.name in TAKEN_AS_INPUT.get(full_name, ()):
+        if field.name in INPUT_FIELDS.get(full_name, ()):
             behaviours = [number for number in behaviours if number != OUTPUT_ONLY]
         options = descriptor_pb2.FieldOptions()
         if field.options.HasField("packed"):
@@ -294,7 +298,7 @@ def reduce_message(message: descriptor_pb2.DescriptorProto, full_name: str) -> N
 
 
 def reduce_enum(enum: descriptor_pb2.EnumDescriptorProto) -> None:
-    """Keep only what makes two names of one number legal."""
+    """Keep only the option that allows two names for one number."""
     alias = enum.options.allow_alias
     enum.ClearField("options")
     if alias:
@@ -306,7 +310,7 @@ def reduce_enum(enum: descriptor_pb2.EnumDescriptorProto) -> None:
 def closure(
     files: Iterable[descriptor_pb2.FileDescriptorProto], roots: Iterable[str]
 ) -> list[descriptor_pb2.FileDescriptorProto]:
-    """The roots and all they import, in the order of `files` (imports first)."""
+    """Return the roots and all their imports, in the order of `files` (imports first)."""
     by_name = {file.name: file for file in files}
     wanted: set[str] = set()
     waiting = list(roots)
@@ -319,23 +323,23 @@ def closure(
 
 
 def serialised(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> bytes:
-    """One FileDescriptorSet, the same bytes for the same input."""
+    """Serialize a FileDescriptorSet deterministically."""
     return descriptor_pb2.FileDescriptorSet(file=files).SerializeToString(deterministic=True)
 
 
 def as_json(content: object) -> bytes:
-    """The same bytes for the same input."""
+    """Serialize JSON deterministically."""
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 def discovery_document(name: str) -> dict[str, Any]:
-    """Read a document that google-api-python-client ships."""
+    """Read a discovery document from google-api-python-client."""
     documents = folder_of("googleapiclient.discovery_cache", up=1) / "documents"
     return json.loads((documents / name).read_text(encoding="utf-8"))
 
 
 def folder_of(module: str, *, up: int) -> Path:
-    """The folder that lies `up` levels above the module's file."""
+    """Return the directory `up` levels above the module's file."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise SystemExit(f"{module} is not installed: install the dev dependency group, run again")
@@ -343,7 +347,7 @@ def folder_of(module: str, *, up: int) -> Path:
 
 
 def write(name: str, content: bytes) -> None:
-    """Compress without a time stamp, so that a rebuild gives the same bytes."""
+    """Compress without a time stamp, so that the same input gives the same bytes."""
     (DATA / name).write_bytes(gzip.compress(content, 9, mtime=0))
     print(f"{name}: {len(content)} bytes, {(DATA / name).stat().st_size} compressed")  # noqa: T201  a tool speaks on its terminal
 

@@ -1,5 +1,6 @@
-"""Makes the reference of the `trainshed` command, from the definitions of its commands:
-docs/commands.md as the site has it."""
+"""Generate the reference of the `trainshed` command (docs/commands.md of the site) from the command
+definitions.
+"""
 
 import inspect
 import re
@@ -13,14 +14,14 @@ from trainshed.cli.commands import LazyCommand
 
 _NAME: Final = "trainshed"
 _CONNECTION: Final = ("--url", "--token", "--ca", "--data")
-"""Options of every command that asks a service; told once."""
+"""Options of all commands that call a service. The page lists them once."""
 _WHERE_TAKEN_FROM: Final = ("jobs", "list")
 _COMMAND: Final = re.compile(r"(?<=: )(?:eval |trainshed )[^;]+?(?=\.?(?:;|$)|[.,] )")
-"""A command behind a colon, as help texts show them."""
+"""A command after a colon, as help texts show it."""
 
 
 def page(introduction: str) -> str:
-    """The whole page. `introduction`: what is written by hand."""
+    """Return the whole page. `introduction`: its handwritten part."""
     connection = _options(_context_of(_WHERE_TAKEN_FROM), of_connection=True)
     parts = [introduction, "\n## Options of the connection\n\n", *connection]
     for words, command in commands():
@@ -30,7 +31,7 @@ def page(introduction: str) -> str:
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command by the words that call it, groups before what is in them; () is `trainshed` itself."""
+    """Return all commands by their words, groups before their commands. () is `trainshed` itself."""
     yield from _below((), group)
 
 
@@ -49,7 +50,7 @@ def _context_of(words: tuple[str, ...]) -> click.Context:
 
 
 def _context(words: tuple[str, ...], command: click.Command) -> click.Context:
-    """What a command is called in, with the names of its options for help that `trainshed` sets."""
+    """Return a Click context for a command, with the help option names of `trainshed`."""
     return click.Context(
         command, info_name=" ".join((_NAME, *words)), help_option_names=["-h", "--help"]
     )
@@ -77,20 +78,20 @@ def _commands_of(words: tuple[str, ...], command: click.Group) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """The paragraphs of a help text, each in one line, as Markdown."""
+    """Return the paragraphs of a help text as Markdown, one line each."""
     plain = inspect.cleandoc(text).replace("\b\n", "")
     return [_markdown(re.sub(r"\s+", " ", part)) for part in plain.split("\n\n")]
 
 
 def _markdown(text: str) -> str:
-    """A text for terminals with what Markdown would take for its own put into code."""
+    """Return a terminal text with Markdown's special characters in code spans."""
     return (
         _COMMAND.sub(lambda match: f"`{match[0]}`", text).replace("|", "\\|").replace("<", "&lt;")
     )
 
 
 def _options(context: click.Context, of_connection: bool) -> Iterator[str]:
-    """The table of a command's options: those of the connection, or all others."""
+    """Return the table of a command's options: either the connection options or all others."""
     rows: list[str] = []
     connects = False
     for parameter in context.command.get_params(context):
@@ -108,7 +109,7 @@ def _options(context: click.Context, of_connection: bool) -> Iterator[str]:
 
 
 def _is_of_connection(option: click.Option, context: click.Context) -> bool:
-    """`--data` of a command that asks no service means something else."""
+    """`--data` has another meaning in commands that do not call a service."""
     asks = any("--url" in other.opts for other in context.command.params)
     return asks and any(name in _CONNECTION for name in option.opts)
 
@@ -122,7 +123,7 @@ def _row(option: click.Option, context: click.Context) -> str:
     meaning = re.sub(r"\s+", " ", record[1])
     value = option.make_metavar(context)
     if isinstance(option.type, click.Choice):
-        # What it stands for alone: some take further words for the same.
+        # The option's meaning without a value. Some of these options also accept values.
         values = value.strip("[]").split("|")
         meaning += " One of " + ", ".join(f"`{word}`" for word in values) + "."
     elif not option.is_flag:

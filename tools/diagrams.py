@@ -1,8 +1,10 @@
-"""Writes docs/failure-table.md, and tables within other pages: of what programs may do in
-docs/clients-in-jobs.md, of versions in docs/coming-from-vertex.md. Makes the diagrams of docs/lifecycle.md
-for the site.
+"""Write docs/failure-table.md and the generated tables of other pages.
 
-Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
+The tables are the permissions of programs in docs/clients-in-jobs.md and the versions in
+docs/coming-from-vertex.md. The module also generates the diagrams of docs/lifecycle.md for the site.
+
+Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py compares the pages with the
+tables.
 """
 
 import re
@@ -25,19 +27,19 @@ from trainshed.runtimes.interpreters import Interpreters
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PREBUILT_IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
 TEXTS: Final = Path(__file__).resolve().parent / "pages"
-"""The hand-written parts of the pages."""
+"""The handwritten parts of the pages."""
 
 AnyTable = Table[Any, Any]
 _ABOUT: Final[tuple[tuple[AnyTable, str], ...]] = (
-    (transition.JOB, "What the public surfaces show of a job."),
+    (transition.JOB, "The state of a job in the public APIs."),
     (
         transition.ATTEMPT,
-        "Where the job's current attempt stands. A job has one attempt at a time; a retry is another one.",
+        "The state of the job's current attempt. A job has one attempt at a time. A retry is a new attempt.",
     ),
     (
         transition.REPLICA,
-        "One replica within an attempt. It has no end of its own: an incarnation that is over may be "
-        "followed by another, and all end with the attempt.",
+        "One replica within an attempt. It has no final state: a new incarnation may follow a finished "
+        "one, and all end with the attempt.",
     ),
 )
 _SECOND: Final = 10**9
@@ -49,7 +51,7 @@ def main() -> None:
 
 
 def pages() -> Mapping[str, str]:
-    """Every page by its name in docs/."""
+    """Return all pages by their names in docs/."""
     return {
         "failure-table.md": failure_table(),
         "clients-in-jobs.md": clients_in_jobs(),
@@ -58,19 +60,19 @@ def pages() -> Mapping[str, str]:
 
 
 def lifecycle() -> str:
-    """Return the page of a job's states, for the site."""
+    """Return the page of a job's states for the site."""
     parts = [(DOCS / "lifecycle.md").read_text()]
     for table, about in _ABOUT:
         parts.append(f"\n## {table.name.capitalize()}\n{about}\n\n{diagram(table)}")
-        parts.append(_reasons(table, Ignore, "Nothing happens"))
+        parts.append(_reasons(table, Ignore, "Ignored triggers"))
         parts.append(
-            _reasons(table, Illegal, "It can never come, and is an error of ours if it does")
+            _reasons(table, Illegal, "Impossible triggers; one that occurs is a bug in Trainshed")
         )
     return "".join(parts)
 
 
 def diagram(table: AnyTable) -> str:
-    """A mermaid state diagram; triggers that lead the same way share an arrow."""
+    """Return a mermaid state diagram. Triggers between the same states share an arrow."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, trigger), cell in table.cells.items():
         if isinstance(cell, Next):
@@ -86,7 +88,7 @@ def diagram(table: AnyTable) -> str:
 
 
 def _reasons(table: AnyTable, kind: type[Ignore] | type[Illegal], title: str) -> str:
-    """The cells of one kind, by their reason."""
+    """Return the table cells of one kind, by reason."""
     result: dict[str, dict[str, list[str]]] = {}
     for (state, trigger), cell in table.cells.items():
         if isinstance(cell, kind):
@@ -94,16 +96,16 @@ def _reasons(table: AnyTable, kind: type[Ignore] | type[Illegal], title: str) ->
     if not result:
         return ""
     rows = [(_cells(table, by_trigger), why) for why, by_trigger in result.items()]
-    return f"\n{title}:\n\n{_table(('trigger and state', 'because'), rows)}"
+    return f"\n{title}:\n\n{_table(('trigger and state', 'reason'), rows)}"
 
 
 def _cells(table: AnyTable, by_trigger: Mapping[str, list[str]]) -> str:
-    """Triggers that come in the same states are named together."""
+    """Group the triggers that occur in the same states."""
     by_states: dict[tuple[str, ...], list[str]] = {}
     for trigger, states in by_trigger.items():
         by_states.setdefault(tuple(states), []).append(trigger)
     return "; ".join(
-        f"{'anything' if len(triggers) == len(table.triggers) else ', '.join(triggers)} in "
+        f"{'any trigger' if len(triggers) == len(table.triggers) else ', '.join(triggers)} in "
         f"{', '.join(states)}"
         for states, triggers in by_states.items()
     )
@@ -129,7 +131,7 @@ def failure_table() -> str:
 
 
 def clients_in_jobs() -> str:
-    """The page as it is, with the table of what the token of a program gives anew."""
+    """Return the page with a new table of the permissions of a program's token."""
     held, verbs = PROGRAM, defaultdict[str, set[str]](set)
     for permission in PERMISSIONS.values():
         resource, _, verb = permission.rpartition(".")
@@ -142,12 +144,12 @@ def clients_in_jobs() -> str:
         )
         for resource, all_verbs in sorted(verbs.items())
     ]
-    table = _table(("resource", "the token of a program", "the owner's token alone"), rows)
+    table = _table(("resource", "the token of a program", "only the owner's token"), rows)
     return _with_table("clients-in-jobs.md", "rights", table)
 
 
 class _EveryPython(Interpreters):
-    """A machine on which every Python is found that a runtime is made for."""
+    """A machine with every Python version that a runtime supports."""
 
     def usual(self) -> Minor:
         return (3, 11)
@@ -160,7 +162,7 @@ class _EveryPython(Interpreters):
 
 
 def coming_from_vertex() -> str:
-    """The page as it is, with the table of what prebuilt images stand for anew."""
+    """Return the page with a new table of the runtimes behind prebuilt images."""
     listed = (parse_prebuilt(f"{PREBUILT_IMAGES}{name}") for name in listed_images())
     images = [image for image in listed if image is not None]
     rows: list[tuple[str, str, str]] = []
@@ -180,12 +182,14 @@ def coming_from_vertex() -> str:
             f"{stand_in} for {', '.join(versions)}" for stand_in, versions in others.items()
         )
         rows.append((sheet.title, ", ".join(same), "; ".join(stand_ins)))
-    table = _table(("framework", "the same version and Python", "another one, with a notice"), rows)
+    table = _table(
+        ("framework", "the same version and Python", "another version, with a notice"), rows
+    )
     return _with_table("coming-from-vertex.md", "versions", table)
 
 
 def _with_table(page: str, name: str, table: str) -> str:
-    """The page as it is, with the table between its marks made anew."""
+    """Return the page with a new table between its marks."""
     marks = re.compile(rf"(?<=<!-- table {name} -->\n).*?(?=<!-- end -->)", re.DOTALL)
     return marks.sub(lambda _: table, (DOCS / page).read_text(), count=1)
 
@@ -218,7 +222,7 @@ def _then(rule: Rule) -> str:
         Action.SUCCEED: "the job succeeds",
         Action.DONE: "the job continues without it" if rule.restarts else "the replica is done",
         Action.FAIL: "the job fails",
-        Action.WAIT: "the job waits, and nothing is counted; with `disableRetries` it fails",
+        Action.WAIT: "the job waits, and no counter changes; with `disableRetries` it fails",
         Action.CANCEL: "the job is cancelled",
     }
     return "; then ".join([*steps, last[rule.action]])

@@ -1,6 +1,6 @@
-"""Reduces a discovery document to what is served, without a word of its prose.
+"""Reduce a discovery document to the served methods, without prose.
 
-Part of `build_descriptors.py`; the selection of methods is `discovery_protos.Selection`.
+Part of `build_descriptors.py`. `discovery_protos.Selection` selects the methods.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ Schema = Mapping[str, Any]
 
 
 def without_prose(document: Schema, selection: Selection) -> dict[str, Any]:
-    """The document reduced to the selected methods, their schemas and no description."""
+    """Return the document with only the selected methods and their schemas, without descriptions."""
     reached: set[str] = set()
     resources = _resources(document, selection)["resources"]
     waiting = list(_references(resources))
@@ -50,7 +50,9 @@ def _resources(resource: Schema, selection: Selection) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Without prose: a `description` that is a text (a property of that name is an object)."""
+    """Remove prose: each `description` whose value is a string. A property may have that name too; its value
+    is an object.
+    """
     if isinstance(value, dict):
         items = cast(dict[str, Any], value)
         return {

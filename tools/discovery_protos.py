@@ -1,11 +1,11 @@
-"""Turns a discovery document into a FileDescriptorProto.
+"""Convert a discovery document into a FileDescriptorProto.
 
-Part of `build_descriptors.py`. Owns the selection of methods and the naming; the messages that
-have a public .proto (operations, policies, status) are referred to, never made anew.
+Part of `build_descriptors.py`. Owns the selection of methods and the naming. Messages with a public .proto
+(operations, policies, status) are references and are never redefined.
 
-Rules: int64, double, byte formats keep their types; google-datetime, -duration and -fieldmask
-become the well-known messages; a map of strings a map; a map of `any` a Struct; `any` a Value;
-an inline enum is nested in its message under the field's name, its numbers are the positions.
+Rules: int64, double and byte formats keep their types. google-datetime, -duration and -fieldmask become the
+well-known messages. A map of strings becomes a map, a map of `any` a Struct, `any` a Value. An inline enum is
+nested in its message under the field's name; its numbers are the positions.
 """
 
 import re
@@ -25,23 +25,23 @@ OUTPUT_ONLY = 3  # google.api.FieldBehavior
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of one document is served, and how it is called there."""
+    """The served methods of a document and their names in the protos."""
 
     package: str
-    #: Schema names start with it; the rest is the message's name.
+    #: Prefix of the schema names. The rest is the name of the message.
     prefix: str
-    #: Discovery id without the API's name -> (service, RPC).
+    #: Discovery ID without the API's name -> (service, RPC).
     methods: Mapping[str, tuple[str, str]]
     structs: frozenset[tuple[str, str]] = frozenset()
-    #: Schema -> fields that only the service writes though the document does not say so.
+    #: Schema -> fields that only the service writes, although the document does not mark them.
     output_only: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    #: (schema, field) that the document calls an output, and that clients send all the same.
+    #: (schema, field) that the document marks as output, although clients send them.
     taken_as_input: frozenset[tuple[str, str]] = frozenset()
-    #: Schema -> name -> fields of which one is set: so that a zero among them is told from nothing.
+    #: Schema -> oneof name -> its fields. A oneof distinguishes zero from unset.
     oneofs: Mapping[str, Mapping[str, tuple[str, ...]]] = field(
         default_factory=dict[str, Mapping[str, tuple[str, ...]]]
     )
-    #: Schemas that only an Any carries: what operations answer, and their metadata.
+    #: Schemas that occur only inside an Any: responses of operations, and their metadata.
     details: tuple[str, ...] = ()
 
 
@@ -86,7 +86,7 @@ ML = Selection(
             for method, rpc in VIZIER.items()
         },
     },
-    # facts/service_facts.md section 1.1: trainingOutput and its prediction twin are results.
+    # facts/service_facts.md section 1.1: trainingOutput and its prediction counterpart are results.
     output_only={
         "GoogleCloudMlV1__Job": frozenset({"state", "trainingOutput", "predictionOutput"})
     },
@@ -181,12 +181,12 @@ STRUCT = ("google.protobuf.Struct", "google/protobuf/struct.proto")
 
 
 def file_descriptor(document: Schema, selection: Selection) -> descriptor_pb2.FileDescriptorProto:
-    """The selected methods as services, with every schema that they reach."""
+    """Return the selected methods as services, with every schema that they reference."""
     return _Builder(document, selection).build()
 
 
 class _Builder:
-    """Carries the file while it grows; used once."""
+    """Builds one file. Use an instance only once."""
 
     def __init__(self, document: Schema, selection: Selection) -> None:
         self.schemas: Mapping[str, Schema] = document["schemas"]
@@ -239,7 +239,7 @@ class _Builder:
         path = template(method["path"], parameters)
         for known in service.method:
             if known.name == rpc:
-                # The same RPC below another path: its messages are there already.
+                # The same RPC below another path already has its messages.
                 rule: Any = known.options.Extensions[HTTP].additional_bindings.add(
                     body="*" if body_schema else ""
                 )
@@ -347,7 +347,8 @@ class _Builder:
         taken = {value.name for enum in message.enum_type for value in enum.value}
         scope = message
         if taken.intersection(names):
-            # Values share the scope of their enum: a second enum with one of them gets its own.
+            # Enum values share the scope of their enum, so a second enum with the same value name gets its
+            # own scope.
             scope = message.nested_type.add(name=f"{name}Enum")
         enum = scope.enum_type.add(name=name)
         for number, value in enumerate(names):
@@ -356,7 +357,7 @@ class _Builder:
 
 
 def methods(document: Schema) -> Iterator[tuple[str, Schema]]:
-    """Every method of a document with its dotted id, the API's name removed."""
+    """Yield every method of a document with its dotted ID, without the API's name."""
     waiting: list[Schema] = [document]
     while waiting:
         resource = waiting.pop(0)
@@ -366,7 +367,7 @@ def methods(document: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def template(path: str, parameters: Mapping[str, Schema]) -> str:
-    """`v1/{+name}:cancel` and the parameter's pattern as an http rule's template."""
+    """Convert `v1/{+name}:cancel` and the parameter's pattern into the template of an http rule."""
 
     def variable(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -377,16 +378,16 @@ def template(path: str, parameters: Mapping[str, Schema]) -> str:
 
 
 def output_only(prop: Schema) -> bool:
-    """Whether only the service writes the field; older documents say so in words alone."""
+    """Return whether only the service writes the field. Older documents state it only in prose."""
     return bool(prop.get("readOnly")) or str(prop.get("description", "")).startswith("Output only")
 
 
 def snake(name: str) -> str:
-    """`consumedMLUnits` -> `consumed_ml_units`."""
+    """Convert `consumedMLUnits` into `consumed_ml_units`."""
     split = re.sub(r"([a-z0-9])([A-Z])|([A-Z])(?=[A-Z][a-z])", r"\1\3_\2", name)
     return split.lower()
 
 
 def camel(name: str) -> str:
-    """`scale_tier` -> `ScaleTier`."""
+    """Convert `scale_tier` into `ScaleTier`."""
     return "".join(part.capitalize() for part in name.split("_"))

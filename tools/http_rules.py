@@ -1,7 +1,7 @@
-"""Lists the calls of served APIs and their REST bindings: part of `build_descriptors.py`.
+"""List the calls of the served APIs and their REST bindings. Part of `build_descriptors.py`.
 
-From the services' protos and their http annotations. The service reads the list at its start, and the protos
-themselves with the first message.
+Reads the protos of the services and their http annotations. The service reads the list when it starts, and
+the protos only with the first message.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,21 +13,22 @@ from google.protobuf import descriptor_pb2
 _HTTP: Any = annotations_pb2.http
 
 Binding = tuple[str, str, str]
-"""The HTTP method, the template of the path, and which field of the request the body is."""
+"""Return the HTTP method, the path template, and the request field that contains the body."""
 Call = tuple[str, str, str, str, tuple[Binding, ...], bool]
-"""The full name of the service, the method's own, those of the request and of the response; its bindings;
-whether it returns a stream."""
+"""Return the full name of the service, the names of the method, its request and its response, its bindings,
+and whether it returns a stream.
+"""
 
 
 def calls_of(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> list[Call]:
-    """All of the files' services, in their order."""
+    """Return the calls of all services of the files, in order."""
     return [
         (
             f"{file.package}.{service.name}",
             method.name,
             method.input_type.removeprefix("."),
             method.output_type.removeprefix("."),
-            # REST has no requests that stream.
+            # REST has no streaming requests.
             () if method.client_streaming else tuple(_bindings(method.options.Extensions[_HTTP])),
             method.server_streaming,
         )

@@ -1,9 +1,7 @@
-"""Brings the environment that runs it to the state of a lock file: `tools/install.py LOCK`, as ./dev calls
-it.
+"""Install the packages of a lock file into this environment: `tools/install.py LOCK`. ./dev calls it.
 
-By the lock's own uv, from the indexes that pip is configured with: where pip takes two minutes of a
-processor, uv takes ten seconds. Where uv cannot, by pip. Standard library only, since it is what installs the
-rest.
+Uses the uv version of the lock and pip's configured indexes: uv takes ten seconds where pip takes two minutes
+of CPU time. If uv fails, pip installs. Uses only the standard library, because nothing else is installed yet.
 """
 
 import os
@@ -30,7 +28,7 @@ _RUN = ROOT / "locks" / "run.txt"
 
 
 def locked(name: str, lock: str) -> str:
-    """The lines of one package, with its hashes; "" = the lock has no such package."""
+    """Return the lock's lines for one package, with hashes, or "" if the lock does not contain it."""
     kept: list[str] = []
     for line in lock.splitlines():
         if kept or line.startswith(f"{name}=="):
@@ -43,13 +41,15 @@ def locked(name: str, lock: str) -> str:
 def main() -> None:
     lock = Path(sys.argv[1])
     if not _by_uv(lock):
-        sys.stderr.write("uv could not install these; pip does, in a minute or two ...\n")
+        sys.stderr.write(
+            "uv failed. Installing with pip instead, which takes a minute or two ...\n"
+        )
         subprocess.run([*_PIP, "--require-hashes", "-r", lock], check=True)
         subprocess.run([*_PIP, *_PROJECT], check=True)
 
 
 def _by_uv(lock: Path) -> bool:
-    """Whether it did."""
+    """Return whether uv installed all packages."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as alone:
         alone.write(locked("uv", lock.read_text()))
         alone.flush()
@@ -65,7 +65,8 @@ def _by_uv(lock: Path) -> bool:
         sys.executable,
     ]
     environ = os.environ | index_environment(os.environ)
-    # What a service loads is compiled here, by whoever may write it; all else is by the first that loads it.
+    # Compile the modules that a service loads now, as a user with write access. Other modules are compiled at
+    # first import.
     for words in (
         ("--compile-bytecode", "--require-hashes", "-r", str(_RUN)),
         ("--require-hashes", "-r", str(lock)),

@@ -1,8 +1,7 @@
-"""Lists the methods of the public APIs, served or not: part of `build_descriptors.py`.
+"""List the methods of the public APIs, served or not. Part of `build_descriptors.py`.
 
-From the services' protos come the methods that gRPC has, with the paths that their annotations give them;
-from the discovery documents those that are configured elsewhere (operations, policies), and the APIs that
-have no protos here.
+The protos of the services provide the gRPC methods and the paths of their annotations. The discovery
+documents provide methods configured elsewhere (operations, policies) and APIs without protos.
 """
 
 import re
@@ -25,20 +24,22 @@ DOCUMENTS = (
     "serviceusage.v1.json",
     "bigquery.v2.json",
 )
-"""Of the APIs that clients are pointed here for, and of those that they ask beside them."""
+"""The APIs whose clients connect to this service, and APIs that the same clients also call."""
 _BETA = "v1beta1"
 _VARIABLE = re.compile(r"\{[^{}=]+(?:=([^{}]+))?\}")
 
 Row = tuple[str, str, str]
-"""A method's name, full RPC name or discovery id; an HTTP verb; a path with `*` for each variable segment.
-Verb and path are "" for a method that only gRPC has."""
+"""A method's name (full RPC name or discovery ID), an HTTP verb, and a path with `*` for each variable
+segment. Verb and path are "" for a method that exists only in gRPC.
+"""
 
 
 def known_methods(
     files: Iterable[descriptor_pb2.FileDescriptorProto], documents: Iterable[Mapping[str, Any]]
 ) -> list[Row]:
-    """Every method of the files' services and of the documents. A path stands there once, under its first
-    name; what `v1beta1` has in common with `v1`, under its name in `v1`."""
+    """Return every method of the services and the documents. A path occurs once, under its first name.
+    Methods in both `v1` and `v1beta1` have their `v1` name.
+    """
     rows: dict[tuple[str, str], str] = {}
     without_path: dict[str, None] = {}
     for name, verb, path in (*_of_protos(files), *_of_documents(documents)):
@@ -76,7 +77,7 @@ def _of_documents(documents: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 
 
 def _of_resource(resource: Mapping[str, Any], before: str) -> Iterator[Row]:
-    """The methods of a resource and its children. `before`: what all of their paths begin with."""
+    """Yield the methods of a resource and its children. `before`: the common prefix of their paths."""
     for method in resource.get("methods", {}).values():
         yield method["id"], method["httpMethod"], _plain(before + _path(method))
     for child in resource.get("resources", {}).values():
@@ -84,8 +85,9 @@ def _of_resource(resource: Mapping[str, Any], before: str) -> Iterator[Row]:
 
 
 def _path(method: Mapping[str, Any]) -> str:
-    """The flat path, or the path itself where a variable at its end may have any number of segments, as in
-    `predict`."""
+    """Return the flat path, or the path itself if its last variable may have any number of segments, as in
+    `predict`.
+    """
     for name, parameter in method.get("parameters", {}).items():
         pattern = str(parameter.get("pattern", "")).strip("^$")
         if pattern.endswith("/.*") and "[" not in pattern:
@@ -94,5 +96,5 @@ def _path(method: Mapping[str, Any]) -> str:
 
 
 def _plain(template: str) -> str:
-    """`/v1/{parent=projects/*/locations/*}/datasets` -> `/v1/projects/*/locations/*/datasets`."""
+    """Convert `/v1/{parent=projects/*/locations/*}/datasets` into `/v1/projects/*/locations/*/datasets`."""
     return _VARIABLE.sub(lambda match: match[1] or "*", template)

@@ -1,8 +1,9 @@
-"""Makes the locks of the runtimes anew (`./dev lock`), or of one: `tools/lock_runtimes.py FAMILY[=VERSION]
+"""Resolve the locks of the runtimes again (`./dev lock`), or some: `tools/lock_runtimes.py FAMILY[=VERSION]
 ...`.
 
-Reads the package index; downloads no package. A lock holds for all Pythons of its release. Where one version
-of a package does not serve them all, or has no wheel for some, the lock has several, with markers.
+Reads the package index and downloads no packages. A lock is valid for all Python versions of its release. If
+one version of a package does not support all of them, or lacks wheels for some, the lock contains several
+versions with markers.
 """
 
 import itertools
@@ -45,14 +46,14 @@ _OF_TODAY = ("pip", "setuptools", "wheel", "packaging", "certifi")
 
 
 def resolve(sheet: Sheet, release: Release, interpreter: str) -> str:
-    """The pinned requirements for every Python and platform of the release, a line each.
+    """Return the pinned requirements for every Python and platform of the release, one per line.
 
-    The resolver looks for one version that serves all Pythons. If some of those have no wheel for the
-    newest of them, that Python gets pins of its own.
+    The resolver searches for one version that supports all Pythons. If some packages have no wheel for the
+    newest Python, that Python gets its own pins.
     """
     pins = _resolved(sheet, release, interpreter)
     newest = release.pythons[1]
-    # Those for x86 alone hold packages that were never released as wheels.
+    # Locks for x86 only contain packages that were never released as wheels.
     if not release.only_x86 and _lacks_wheels(sheet, release, pins, newest):
         since = f"python_full_version >= '{format_minor(newest)}'"
         before = f"python_full_version < '{format_minor(newest)}'"
@@ -66,7 +67,7 @@ def resolve(sheet: Sheet, release: Release, interpreter: str) -> str:
 
 
 def _pin(line: str) -> str:
-    """Without its marker."""
+    """Return a requirement without its marker."""
     return line.partition(" ; ")[0]
 
 
@@ -82,7 +83,7 @@ def _only_where(marker: str, pin: str) -> str:
 def _resolved(
     sheet: Sheet, release: Release, interpreter: str, only: str | None = None
 ) -> list[str]:
-    """`only`: a marker of the Pythons for which to resolve; None = all of the release."""
+    """Resolve a release. `only`: a marker that selects Pythons; None selects all Pythons of the release."""
     low, high = release.pythons
     sources = sheet.built_from(release)
     platforms = f"{only} and {_X86}" if only else _X86
@@ -106,15 +107,16 @@ def _resolved(
     if release.only_x86:
         lines = [_SAYS_X86.sub("", line) for line in lines]
     exact = {_name(text) for text in release.requirements if "===" in text}
-    # Only three signs keep builds with a label of their own out, such as the ones for CPUs.
+    # Three equals signs are required to exclude builds with a local version label, such as the CPU builds.
     return [
         pin.replace("==", "===", 1) if _name(pin) in exact else pin for pin in (*lines, *sources)
     ]
 
 
 def _lacks_wheels(sheet: Sheet, release: Release, pins: Sequence[str], python: Minor) -> bool:
-    """Whether a pin has no wheel for that Python on Linux and x86-64 that is not made from source by
-    intent."""
+    """Return whether a pin lacks a wheel for that Python on Linux x86-64 and is not built from source on
+    purpose.
+    """
     by_intent = {_name(text) for text in sheet.built_from(release)}
     with tempfile.TemporaryDirectory() as directory:
         wanted = Path(directory, "wanted.txt")
@@ -143,7 +145,7 @@ def _chosen(chosen: Sequence[str]) -> Iterator[tuple[Sheet, Release]]:
     wanted = [name for name in names if not chosen or {name, name.partition("=")[0]} & set(chosen)]
     unknown = [text for text in chosen if not any(text in (n, n.partition("=")[0]) for n in names)]
     if unknown:
-        raise SystemExit(f"There is no {', '.join(unknown)}; there are: {', '.join(names)}")
+        raise SystemExit(f"{', '.join(unknown)} does not exist. Use one of {', '.join(names)}")
     return (names[name] for name in wanted)
 
 
@@ -163,7 +165,7 @@ def _run(*command: str, directory: str) -> str:
     )
     if answer.returncode:
         project = Path(directory, "pyproject.toml").read_text()
-        raise SystemExit(f"This does not resolve:\n{project}\n{answer.stderr}")
+        raise SystemExit(f"uv cannot resolve this project:\n{project}\n{answer.stderr}")
     return answer.stdout
 
 

@@ -1,9 +1,9 @@
-"""Makes what a release has, twice, and lays it into dist/ if both times gave the same bytes: `./dev release`.
+"""Build the files of a release twice, and copy them to dist/ if both builds are identical: `./dev release`.
 
-A source archive and a wheel of each distribution, wheels of the reducers with their part in C, the site of
-the documentation in a folder of its version, the packages that the service with all engines is tested with,
-by their hashes (`requirements.txt`) and in its wheel as CycloneDX (PEP 770), and the SHA-256 of all. Nothing
-is published.
+The files are: a source archive and a wheel of each distribution; wheels of the reducers with their part in C;
+the documentation site in a directory of its version; the packages of the service with all engines, with
+hashes (`requirements.txt`) and as CycloneDX in its wheel (PEP 770); and the SHA-256 of all files. Nothing is
+published.
 """
 
 import base64
@@ -30,21 +30,21 @@ from trainshed_reduction.native.__main__ import FLAGS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _LOCK: Final = ROOT / "locks/kubernetes.txt"
-"""What the service with all engines needs."""
+"""Requirements of the service with all engines."""
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
 _ZIG: Final = (
     *(str(Path(sys.executable).with_name("uv")), "run", "--no-project", "--quiet"),
     *("--with", "ziglang==0.17.1", "python", "-m", "ziglang", "cc"),
 )
-"""A C compiler for any machine, which pip has."""
+"""A C compiler for all platforms, installed by pip."""
 _GLIBC: Final = "2.17"
-"""The oldest C library that the compiled part runs on: manylinux_2_17."""
+"""The platform tag of the oldest supported C library: manylinux_2_17."""
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 def main() -> None:
     if _git("status", "--porcelain"):
-        sys.exit("The checkout has changes: commit them, or take a fresh clone.")
+        sys.exit("The checkout has uncommitted changes. Commit them or use a fresh clone.")
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         for place in (first, second):
             build(Path(place))
@@ -69,8 +69,9 @@ def main() -> None:
 
 
 def build(place: Path, *names: str) -> None:
-    """Make all files in a directory, with `names` those of these distributions; the service is one of them.
-    Raises subprocess.CalledProcessError."""
+    """Build all files in a directory. `names`: the distributions, including the service. Raises
+    subprocess.CalledProcessError.
+    """
     environ = os.environ | {"SOURCE_DATE_EPOCH": _moment()}
     for package in sorted((ROOT / "packages").iterdir()):
         if names and package.name not in names:
@@ -78,7 +79,7 @@ def build(place: Path, *names: str) -> None:
         uv = [Path(sys.executable).with_name("uv"), "build", "--quiet", package, "--out-dir", place]
         subprocess.run(uv, env=environ, check=True)
     (place / ".gitignore").unlink(missing_ok=True)
-    # Ours are the wheels beside it.
+    # The project's own packages are the wheels in this directory.
     shutil.copyfile(_LOCK, place / "requirements.txt")
     [wheel] = place.glob("trainshed-*.whl")
     about = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
@@ -87,7 +88,7 @@ def build(place: Path, *names: str) -> None:
 
 
 def pack(directory: Path, name: str, archive: Path) -> None:
-    """Write a directory into an archive, where it is called `name`, the same bytes for the same files."""
+    """Write a directory into an archive under the path `name`. The same files give the same bytes."""
     moment = int(_moment())
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -104,13 +105,14 @@ def pack(directory: Path, name: str, archive: Path) -> None:
 
 
 def compiled_wheel(place: Path, compiler: Sequence[str], machine: str, tag: str) -> Path:
-    """Make the wheel of the reducers with their part in C, for an architecture and under a platform's tag,
-    from the plain wheel in `place`. Raises subprocess.CalledProcessError."""
+    """Build the wheel of the reducers with their part in C, for one architecture and platform tag, from the
+    plain wheel in `place`. Raises subprocess.CalledProcessError.
+    """
     [plain] = place.glob("trainshed_reduction-*-none-any.whl")
     with tempfile.TemporaryDirectory() as workspace:
         made = Path(workspace) / "library.so"
         sources = [library.DIRECTORY / name for name in library.SOURCES if name.endswith(".c")]
-        # Stripped: debugging information has the names of directories.
+        # Strip: debugging information contains directory names.
         subprocess.run([*compiler, *FLAGS, "-s", "-o", made, *sources], check=True)
         added = {f"trainshed_reduction/native/{library.name(machine)}": made.read_bytes()}
     wheel = plain.with_name(plain.name.replace("-any.whl", f"-{tag}.whl"))
@@ -119,7 +121,7 @@ def compiled_wheel(place: Path, compiler: Sequence[str], machine: str, tag: str)
 
 
 def _repack(plain: Path, wheel: Path, added: Mapping[str, bytes], tag: str | None = None) -> None:
-    """Write a wheel with further files, and a platform's tag if it has one."""
+    """Write a wheel with additional files, and with a platform tag if it has one."""
     with zipfile.ZipFile(plain) as old:
         moment = old.infolist()[0].date_time
         members = {info.filename: old.read(info) for info in old.infolist()}

@@ -1,4 +1,4 @@
-"""What each role may do, from the table by which the service decides; for the site's page on teams."""
+"""Generate the permissions of each role from the service's own table, for the site's page on teams."""
 
 from itertools import groupby
 
@@ -6,7 +6,7 @@ from trainshed.access.permissions import ROLES
 
 
 def page(text: str) -> str:
-    """The page with a section for each role."""
+    """Return the page with a section for each role."""
     sections = [text, "## The roles\n"]
     for role, held in ROLES.items():
         rows = [

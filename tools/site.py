@@ -1,11 +1,12 @@
-"""Builds the site of the documentation in build/site/html: `python -m tools.site` (./dev docs-site).
+"""Build the documentation site in build/site/html: `python -m tools.site` (./dev docs-site).
 
-The pages are those of the checkout with what is made for the site alone: the references of commands and of
-our own API, from their definitions, and the tables of the last `./dev bench`, where build/bench has some. The
-files beside docs/ that pages link to are copied along. Beside each page lies its text, and `llms.txt` lists
-them (llmstxt.org). The build is strict, so a dead link or heading ends it, and so does anything that a page
-would load from another machine. Its name has the version; a release keeps it in a folder of that name, so
-that the sites of several versions lie beside each other.
+The site contains the pages of the checkout, the generated references of the commands and the project's own
+API, and the tables of the last `./dev bench` if build/bench contains some. Linked files outside docs/ are
+copied. Each page also exists as text, listed in `llms.txt` (llmstxt.org).
+
+The build is strict: it fails on a dead link or heading, and on anything that a page would load from another
+machine. A release stores the site in a directory of its version, so that the sites of several versions can
+coexist.
 """
 
 import re
@@ -29,7 +30,7 @@ _CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s#]+)")
 _LINKED: Final = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _DIRECTORY: Final = re.compile(r"(\]\((?!\w+:)[^)\s]*/)\)")
-#: A shim with which pages that are opened as files search by a worker; a server needs none.
+#: A shim that makes the search worker run in pages opened as files. Pages from a server do not need it.
 _SHIM: Final = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LOADED: Final = re.compile(
@@ -42,20 +43,20 @@ _ARROW: Final = re.compile(r"^ *(\S+) --> (\S+)(?:: (.+))?$", re.MULTILINE)
 
 
 class SiteError(Exception):
-    """What is wrong with the pages, as the build says it."""
+    """The pages have errors; the message lists them."""
 
 
 def main() -> None:
-    """Build, and say where it is or what is wrong."""
+    """Build the site, and print its location or the errors."""
     try:
         site = build(TARGET)
     except SiteError as error:
         sys.exit(str(error))
-    sys.stdout.write(f"{site}/index.html; to search in it: python3 -m http.server -d {site}\n")
+    sys.stdout.write(f"{site}/index.html; to use the search: python3 -m http.server -d {site}\n")
 
 
 def build(target: Path) -> Path:
-    """The site's directory, below `target`, whose former contents go. Raises SiteError."""
+    """Build the site below `target`, replacing old contents. Return its directory. Raises SiteError."""
     shutil.rmtree(target, ignore_errors=True)
     stage(target / "pages")
     about = CONFIG.read_text().replace('name = "Trainshed"', f'name = "Trainshed {VERSION}"', 1)
@@ -75,12 +76,12 @@ def build(target: Path) -> Path:
         page.write_text(_SHIM.sub("", page.read_text()))
     add_texts(target / "pages", site)
     if loads := sorted(loads_from_elsewhere(site)):
-        raise SiteError("These load something from another machine:\n" + "\n".join(loads))
+        raise SiteError("These pages load resources from another machine:\n" + "\n".join(loads))
     return site
 
 
 def stage(pages: Path) -> None:
-    """Put the pages and what they link to into `pages`, where they lie as in the checkout."""
+    """Copy the pages and their linked files to `pages`, with the same layout as in the checkout."""
     shutil.copytree(ROOT / "docs", pages / "docs", ignore=shutil.ignore_patterns(CONFIG.name))
     shutil.copy(ROOT / "README.md", pages)
     for page in sorted(pages.rglob("*.md")):
@@ -89,12 +90,12 @@ def stage(pages: Path) -> None:
         for linked in _linked(page.relative_to(pages), text):
             (pages / linked).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / linked, pages / linked)
-        # A browser that reads files shows a list of files for a directory.
+        # A browser that opens files shows a list of files for a directory.
         page.write_text(diagrams_as_tables(_DIRECTORY.sub(r"\1README.md)", text)))
 
 
 def add_texts(pages: Path, site: Path) -> None:
-    """Put the text of each page beside it, and a list of them for programs that read."""
+    """Write the text of each page next to it, and a list of the texts for programs."""
     lines: list[str] = []
     for page in pages_in_order():
         text = (pages / page).read_text()
@@ -109,7 +110,7 @@ def add_texts(pages: Path, site: Path) -> None:
 
 
 def with_tables(name: str, text: str) -> str:
-    """A page with the tables that are made for the site."""
+    """Return a page with the tables that only the site has."""
     match name:
         case "commands.md":
             return command_reference.page(text)
@@ -127,8 +128,9 @@ def with_tables(name: str, text: str) -> str:
 
 
 def diagrams_as_tables(text: str) -> str:
-    """A page with a table in place of each state diagram. What draws them in a browser is a library of
-    megabytes that would be loaded from elsewhere; on code hosts they are drawn."""
+    """Return a page with a table in place of each state diagram. To draw them, a browser would have to load a
+    library of several megabytes from another machine. Code hosts draw the diagrams.
+    """
 
     def table(match: re.Match[str]) -> str:
         lines = ["| state | becomes | when |", "|---|---|---|"]
@@ -144,7 +146,7 @@ def diagrams_as_tables(text: str) -> str:
 
 
 def _linked(page: Path, text: str) -> Iterator[Path]:
-    """The files of the checkout beside docs/ that a page links to."""
+    """Return the files outside docs/ that a page links to."""
     for target in _LINK.findall(_CODE.sub("", text)):
         path = (ROOT / page.parent / target).resolve()
         if "://" not in target and path.is_file() and ROOT / "docs" not in path.parents:
@@ -152,7 +154,7 @@ def _linked(page: Path, text: str) -> Iterator[Path]:
 
 
 def pages_in_order() -> list[str]:
-    """The pages of the navigation, as paths in the checkout."""
+    """Return the pages of the navigation, as paths in the checkout."""
     return list(_leaves(tomllib.loads(CONFIG.read_text())["project"]["nav"]))
 
 
@@ -168,7 +170,7 @@ def _leaves(nav: Any) -> Iterator[str]:
 
 
 def loads_from_elsewhere(site: Path) -> Iterator[str]:
-    """`PAGE: TAG` for each script, style or picture of a page that another machine would be asked for."""
+    """Return `PAGE: TAG` for each script, style or picture that a page would load from another machine."""
     for page in site.rglob("*.html"):
         for tag in _LOADED.findall(page.read_text()):
             yield f"{page.relative_to(site)}: {tag}"

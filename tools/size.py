@@ -22,15 +22,16 @@ from trainshed_cluster.slurm.settings import SlurmSettings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCAL_MARK, CLUSTER_MARK = "¹", "²"
-"""What follows a term of the glossary that is an idea on the way of a start: on one machine, and with a
-cluster as well."""
+"""Suffix of the glossary terms that a user meets on the way to a first job: on one machine, and with a
+cluster as well.
+"""
 
 VAGUE: Final = frozenset({"asked", "each", "found", "given", "named", "one", "said", "told"})
-"""Names that say nothing of what a variable holds."""
+"""Names that do not describe a variable's contents."""
 _MAY_BE_VAGUE: Final = re.compile(
     rf"(?<![\w.])(?:{'|'.join(sorted(VAGUE))})\s*(?:[-+*/%@&|^<>:]*=|[:,)\]#\\]|in\b)"
 )
-"""One of them before what follows where it is bound. Only modules with it are parsed for it."""
+"""A vague name followed by a binding. Only modules that match are parsed for vague names."""
 
 
 MAX_GROWTH: Final = 0.05
@@ -56,7 +57,7 @@ class Size(Struct, frozen=True):
 
 
 def sizes() -> tuple[Size, ...]:
-    """Measure the tree that this file lies in."""
+    """Measure the tree that contains this file."""
     one_machine = _python("packages/trainshed/src")
     source = _python("packages/*/src")
     start = [
@@ -98,18 +99,18 @@ def _lines(path: Path) -> int:
 
 
 def _code(path: Path) -> int:
-    """Count the lines that hold code: no comments, blank lines and docstrings."""
+    """Count the lines of code, without comments, blank lines and docstrings."""
     return _read(path)[0]
 
 
 def vague_names(path: Path) -> tuple[str, ...]:
-    """The places of a module's variables and arguments that have one of the names which say nothing."""
+    """Return the locations of variables and arguments with vague names in a module."""
     return _read(path)[1] if _MAY_BE_VAGUE.search(path.read_text()) else ()
 
 
 @cache
 def _read(path: Path) -> tuple[int, tuple[str, ...]]:
-    """The lines of code and the vague names of a module, which is parsed once for both."""
+    """Return the lines of code and the vague names of a module, which is parsed once for both."""
     text = path.read_text()
     without = set(range(1, text.count("\n") + 2))
     vague: list[str] = []
