@@ -1,1 +1,1 @@
-"""Benchmarks: every figure beside a floor measured in the same run, because machines are noisy."""
+"""Benchmarks. Every figure is compared with a floor measured in the same run, because machines are noisy."""

@@ -1,7 +1,7 @@
-"""`./dev bench`: all that is promised about time and memory, as ratios to floors of the same run.
+"""`./dev bench`: all budgets for time and memory, as ratios to floors of the same run.
 
-Prints a table for each part and writes them to build/bench/main.md; exits 1 if a target is missed or a part
-of our own fails. The figures of others (`peers`) never change the exit status.
+Prints a table for each part and writes the tables to build/bench/main.md. Exits with 1 if a target is missed
+or one of Trainshed's own parts fails. The figures of other systems (`peers`) never change the exit status.
 """
 
 import argparse
@@ -41,8 +41,9 @@ BARE = "bare interpreter, same run"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`seconds`: about how long it takes on two cores. `disk`: GB that it needs where temporary files go.
-    `counts`: whether it can make the run fail."""
+    """A part. `seconds`: its approximate duration on two cores. `disk`: GB of temporary files. `counts`:
+    whether it can fail the run.
+    """
 
     name: str
     about: str
@@ -80,7 +81,7 @@ PARTS = (
     ),
     Part(
         "cold",
-        "the first job of a runtime, the same job again",
+        "the first job of a runtime, and the job repeated",
         110,
         lambda options: cold.measure(max(10, options.rounds // 2)),
         floor="the other, same run",
@@ -102,7 +103,7 @@ PARTS = (
     ),
     Part(
         "control-plane",
-        "store and scheduling pass beside 1,000,000 finished and 10,000 queued jobs",
+        "store and scheduling pass with 1,000,000 finished and 10,000 queued jobs",
         150,
         _control_plane,
         ours="{finished:,} finished",
@@ -111,7 +112,7 @@ PARTS = (
     ),
     Part(
         "lists",
-        "lists over REST, and the end of a service, beside 1,000,000 finished jobs",
+        "lists over REST, and the shutdown of a service, with 1,000,000 finished jobs",
         150,
         _list_rows,
         ours="{finished:,} finished",
@@ -127,15 +128,15 @@ PARTS = (
     ),
     Part(
         "loop",
-        "a status call beside a gang of 200, a build, floods of lines, 100,000 objects, a hung zygote",
+        "a status call during a gang of 200, a build, floods of lines, 100,000 objects, a hung zygote",
         75,
         lambda options: loop.measure(),
-        floor="echo of the caller's own, same run",
+        floor="the caller's own echo server, same run",
         disk=1,
     ),
     Part(
         "logs",
-        "lines taken from a program, read back over REST, printed by the command line",
+        "lines captured from a program, read over REST, printed by the command line",
         60,
         lambda options: logs.measure(),
         floor="a loop over the files, same run",
@@ -150,15 +151,15 @@ PARTS = (
     ),
     Part(
         "slurm",
-        "the Slurm engine beside srun, salloc and sbatch, on a cluster of three nodes on this machine (root)",
+        "the Slurm engine compared with srun, salloc and sbatch, on a local cluster of three nodes (root)",
         150,
         lambda options: slurm.measure(max(6, options.rounds // 3), options.jobs // 2),
-        floor="Slurm by hand, same run",
+        floor="manual Slurm, same run",
         disk=3,
     ),
     Part(
         "peers",
-        "Slurm and Ray on this machine (installs them where it may)",
+        "Slurm and Ray on this machine (installs them if possible)",
         90,
         lambda options: peers.measure(max(5, options.rounds // 2), options.jobs),
         ours="there",
@@ -189,9 +190,10 @@ def main() -> int:
 
 
 def _leave_tmp() -> None:
-    """Have temporary files, data directories among them, below build/bench, unless TMPDIR says otherwise.
-    Few people have their data below /tmp, and there each start takes a millisecond more: since a program has
-    a /tmp of its own, the way to its files is made in that."""
+    """Store temporary files, including data directories, below build/bench, unless TMPDIR is set. Few users
+    have their data below /tmp. There each start takes a millisecond longer, because a program has its own
+    /tmp, in which the path to its files must be created.
+    """
     if "TMPDIR" not in os.environ:
         tempfile.tempdir = str(ROOT / "build" / "bench")
         Path(tempfile.tempdir).mkdir(parents=True, exist_ok=True)
@@ -219,7 +221,7 @@ def _names(known: list[str]) -> Callable[[str], list[str]]:
         chosen = [name.strip() for name in text.split(",")]
         if unknown := [name for name in chosen if name not in known]:
             raise argparse.ArgumentTypeError(
-                f"there is no part {unknown[0]!r}; choose from {','.join(known)}"
+                f"part {unknown[0]!r} does not exist; choose from {','.join(known)}"
             )
         return chosen
 
@@ -227,7 +229,7 @@ def _names(known: list[str]) -> Callable[[str], list[str]]:
 
 
 def run(part: Part, options: argparse.Namespace) -> tuple[Section, bool]:
-    """One part; True if it failed. Whatever goes wrong in it, the next ones have their turn."""
+    """Run one part and return whether it failed. After any error the next parts still run."""
     load = os.getloadavg()[0]
     ours = part.ours.format(finished=options.finished)
     free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
@@ -248,7 +250,11 @@ def run(part: Part, options: argparse.Namespace) -> tuple[Section, bool]:
         say(f"SKIPPED: {lost}")
         return Section(part.name, ours, part.floor, (), load, lost), True
     say(f"{part.name}: {time.monotonic() - begun:.0f} s")
-    lost = "" if rows else f"{part.name} could not be measured here; the notes above say why."
+    lost = (
+        ""
+        if rows
+        else f"{part.name} could not be measured here. The notes above contain the reason."
+    )
     return Section(part.name, ours, part.floor, rows, load, lost), False
 
 

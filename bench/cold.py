@@ -1,8 +1,8 @@
-"""The first job of a runtime and the same job again, against a fresh virtual environment and against `podman
+"""The first job of a runtime and a repeated job, compared with a new virtual environment and with `podman
 run`.
 
-Both sides build from uv's downloads of the same cache, which an unmeasured round fills first, so that no
-network is measured. A cold round of ours begins with an empty cache of runtimes.
+Both sides build from uv's downloads in the same cache. An unmeasured round fills it first, so that no network
+is measured. A cold round of the service starts with an empty cache of runtimes.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from bench.measures import STAMP, Connection, Row, median, medians
 from trainshed.runtimes.trees import remove_tree
 
 ADDED = 20.0
-"""Milliseconds that a job which ran before may add to what its program takes by hand."""
+"""Milliseconds that a repeated job may add to the manual start of its program."""
 FORGIVEN = 2
-"""Warm rounds at the start whose times do not count."""
+"""Warm-up rounds whose times do not count."""
 _IMAGE = "trainshed-bench-cold"
 _SETUP = (
     "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'], "
@@ -37,7 +37,9 @@ _RUNS = f"{STAMP}\nimport os, sys; print('runs', sys.executable, flush=True)"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`directory`: of this run; `downloads`: uv's, shared by all; `package`: the job's own."""
+    """A run. `directory`: its directory. `downloads`: uv's cache, shared by all runs. `package`: the job's
+    package.
+    """
 
     directory: Path
     downloads: Path
@@ -52,7 +54,7 @@ class Place:
 
 
 def measure(rounds: int) -> list[Row]:
-    """`rounds` of the warm rows; a few of the cold ones, each of which takes half a minute."""
+    """Measure `rounds` warm rounds and a few cold rounds, each of which takes half a minute."""
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
         place = Place(Path(directory), Path(directory, "downloads"))
         place.package.write_bytes(source_package(_RUNS, _SETUP))
@@ -85,7 +87,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
         )
         rows.append(
             medians(
-                "warm: the same job again → first line, against the environment's own Python, p50",
+                "warm: repeated job → first line, against the environment's own Python, p50",
                 again,
                 bare,
             )
@@ -93,7 +95,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
         added = median(again) - median(own)
         rows.append(
             Row(
-                "warm: what the same job again adds to its program by hand, p50",
+                "warm: overhead of the repeated job over a manual start of its program, p50",
                 f"{added:.1f} ms",
                 f"{median(own):.1f} ms",
                 None,
@@ -102,7 +104,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
             )
         )
         if (podman := container_tool(place)) is None:
-            print("NOTE: podman does not run here; its row is SKIPPED.", file=sys.stderr)
+            print("NOTE: podman does not work here; its row is SKIPPED.", file=sys.stderr)
             return rows
         try:
             again, contained = measures.interleaved(
@@ -114,7 +116,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
             podman.run("rmi", "--force", _IMAGE)
         rows.append(
             medians(
-                "warm: the same job again → first line, against `podman run` of an image, p50",
+                "warm: repeated job → first line, against `podman run` of an image, p50",
                 again,
                 contained,
             )
@@ -124,7 +126,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
 
 @contextlib.contextmanager
 def _service(place: Place, name: str) -> Generator[Service]:
-    """A service with an empty cache of runtimes of its own."""
+    """Start a service with an empty cache of runtimes."""
     cache = place.directory / name / "cache"
     config = place.directory / f"{name}.toml"
     config.write_text(f'cache = "{cache}"\n')
@@ -137,7 +139,7 @@ def _service(place: Place, name: str) -> Generator[Service]:
 
 @contextlib.contextmanager
 def _uv_downloads_in(directory: Path) -> Generator[None]:
-    """Services inherit it, and so does the uv of the fresh environment."""
+    """Set uv's cache for services and for the new environment."""
     before = os.environ.get("UV_CACHE_DIR")
     os.environ["UV_CACHE_DIR"] = str(directory)
     try:
@@ -149,7 +151,7 @@ def _uv_downloads_in(directory: Path) -> Generator[None]:
 
 
 def _warm_up(place: Place) -> list[str]:
-    """Download everything once; what the runtime of the job holds, as requirements."""
+    """Download all packages once. Return the contents of the job's runtime as requirements."""
     with _service(place, "download") as service:
         _first_line(service, place)
         (content,) = (place.directory / "download" / "cache").glob("environments/*/content.txt")
@@ -157,7 +159,9 @@ def _warm_up(place: Place) -> list[str]:
 
 
 def _first_line(service: Service, place: Place) -> tuple[float, str]:
-    """From submit to the first statement of a job with a package, and the interpreter that it ran in."""
+    """Return the time from submit to the first statement of a job with a package, and the job's
+    interpreter.
+    """
     uri = upload(service, "pkg-1.0.tar.gz", place.package.read_bytes())
     return _submitted(Connection(service), uri)
 
@@ -172,12 +176,14 @@ def _submitted(connection: Connection, uri: str) -> tuple[float, str]:
         elif message.startswith("runs "):
             interpreter = message.split()[1]
     if not stamp:
-        raise RuntimeError(f"{job} wrote no line; its log says why")
+        raise RuntimeError(f"{job} wrote no line; see its log")
     return (stamp - begun) / 1e6, interpreter
 
 
 def fresh_environment(place: Place, directory: Path, content: list[str]) -> float:
-    """From nothing to the first statement: a virtual environment, the same packages in it, the program."""
+    """Return the time to create a virtual environment, install the same packages and run the
+    first statement.
+    """
     shutil.rmtree(directory, ignore_errors=True)
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     python = str(directory / "bin" / "python")
@@ -192,13 +198,15 @@ def fresh_environment(place: Place, directory: Path, content: list[str]) -> floa
 
 
 def by_hand(python: str) -> float:
-    """From spawn to the first statement of the job's program, in an environment that has its package."""
+    """Return the time from spawn to the first statement of the job's program, in an environment with its
+    package.
+    """
     begun = time.time_ns()
     return (_first_statement(python) - begun) / 1e6
 
 
 def _first_statement(python: str) -> int:
-    """Run the job's program; when its first statement ran, ns."""
+    """Run the job's program; return the time of its first statement in ns."""
     process = subprocess.run(
         [python, "-m", "trainer.task"], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -207,7 +215,7 @@ def _first_statement(python: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """A podman that runs here, with the options and variables that it takes."""
+    """A podman that runs on this machine, with the required options and variables."""
 
     options: tuple[str, ...]
     variables: dict[str, str]
@@ -224,11 +232,11 @@ class Podman:
 
 
 def container_tool(place: Place) -> Podman | None:
-    """podman with an image made here of a shell and `date`; None if none can be made or run."""
+    """Return podman with an image of a shell and `date`, or None if podman or the image does not work."""
     if shutil.which("podman") is None:
         return None
     settings = place.directory / "containers.conf"
-    # Where the limits of this process may not be raised, podman's own defaults stop every start.
+    # podman's defaults prevent every start if the limits of this process cannot be raised.
     settings.write_text("[containers]\ndefault_ulimits=[]\n")
     archive = _root_file_system(place.directory / "image")
     for options in ((), ("--runtime", "runc")):
@@ -241,7 +249,7 @@ def container_tool(place: Place) -> Podman | None:
 
 
 def _root_file_system(directory: Path) -> Path:
-    """`date` with the libraries that it needs, as an archive."""
+    """Return `date` with its libraries, as an archive."""
     program = Path(shutil.which("date") or "/bin/date").resolve()
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
     needed = [word for word in listed.stdout.split() if word.startswith("/")]
@@ -256,8 +264,9 @@ def _root_file_system(directory: Path) -> Path:
 
 
 def contained_first_line(podman: Podman) -> float:
-    """From spawn to the moment that a program in a container tells; with the host's network, as our jobs have
-    it."""
+    """Return the time from spawn to the moment that a program in a container reports. The container uses the
+    host's network, like a job.
+    """
     begun = time.time_ns()
     done = podman.run("run", "--rm", "--network", "host", _IMAGE, "/bin/date", "+%s%N")
     return (int(done.stdout) - begun) / 1e6

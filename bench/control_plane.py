@@ -1,7 +1,7 @@
-"""What the store's calls and a pass of the scheduler cost beside a long history: 1,000,000 finished jobs
-stored against 1,000, each with 10,000 queued ones.
+"""The cost of store calls and scheduler passes with a long history.
 
-Both stores are open at once and are called in turn, so that a slow moment of the machine hits both.
+It compares 1,000,000 finished jobs with 1,000, each with 10,000 queued jobs. Both stores are open at once and
+are called in turn, so that a slow moment of the machine affects both.
 """
 
 import asyncio
@@ -31,15 +31,16 @@ from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 FINISHED = (1_000, 1_000_000)
 QUEUED = 10_000
 LIMIT = 1.5
-"""Issue 3, point 11: each call's p50 and p99 beside the long history, at most, over those beside the short
-one."""
+"""Maximum ratio of a call's p50 and p99 with the long history to those with the short history (issue 3, point
+11).
+"""
 
 _PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Milliseconds of one call with the short and with the long history: (p50, p99) of each."""
+    """Milliseconds of a call with the short and with the long history: (p50, p99) of each."""
 
     short: tuple[float, float]
     long: tuple[float, float]
@@ -47,7 +48,7 @@ class Comparison:
 
 @dataclass(slots=True)
 class _Side:
-    """A store with its jobs: numbers 1 to `finished` are over, the next `QUEUED` wait."""
+    """A store with its jobs: numbers 1 to `finished` have finished, the next `QUEUED` wait."""
 
     store: Store
     finished: int
@@ -72,9 +73,11 @@ class _Side:
 def measure(
     directory: Path, finished: tuple[int, int] = FINISHED, queued: int = QUEUED, rounds: int = 3_000
 ) -> dict[str, Comparison]:
-    """Fill two stores below `directory` and compare every call. `rounds`: of the writes; `CALLS` says how
-    often the others are made. Both files are kept in memory meanwhile, so that no time of the disk is in a
-    read: some machines put away within seconds what lies in memory unused."""
+    """Fill two stores below `directory` and compare all calls.
+
+    `rounds`: of the writes; `CALLS` contains the counts of the other calls. Both files are locked in memory,
+    so that reads contain no disk time: some machines swap out unused memory within seconds.
+    """
     for count in finished:
         fill(directory / str(count), count, queued)
     return asyncio.run(_measure(directory, finished, queued, rounds))
@@ -87,15 +90,17 @@ with open(sys.argv[1], "rb") as file:
 print(len(pages), flush=True)
 sys.stdin.read()
 """
-"""0x2000: MAP_LOCKED, which Python has no name for."""
+"""MAP_LOCKED. Python has no constant for it."""
 
 
 @contextlib.contextmanager
 def _kept_in_memory(file: Path) -> Generator[None]:
-    """By a process of its own: closing the file here would drop the locks that SQLite holds on it."""
+    """Lock the file in a separate process: closing the file here would drop the locks that SQLite holds on
+    it.
+    """
     command = [sys.executable, "-c", _KEEP, str(file)]
     pipe = subprocess.PIPE
-    # It ends when its input does, at the end of this block.
+    # The process exits when its input closes, at the end of this block.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as keeper:
         assert keeper.stdout is not None
         if not keeper.stdout.readline():
@@ -117,12 +122,13 @@ async def _measure(
         after = count + queued + 1
         sides.append(_Side(store, count, queued, epoch, after, random.Random(count), passes))
     try:
-        # Caches get warm; what this finds does not count.
+        # Warm the caches; these results do not count.
         for what, (call, share) in CALLS.items():
             await _call_in_turn(sides, what, call, max(5, int(rounds * share / 10)))
         for side in sides:
             side.spans.clear()
-        # As in a service: else each of some hundred pages pays for a look through all objects of both stores.
+        # Like the service: otherwise each of some hundred pages would pay for a garbage collection over both
+        # stores.
         settle()
         with contextlib.ExitStack() as kept:
             for count in finished:
@@ -190,7 +196,7 @@ def _page(
             side.draws.choice(PROJECTS) if project else "",
             Api.VERTEX if location else None,
             side.draws.choice(LOCATIONS) if location else None,
-            # Finished jobs in both stores, and enough of them for a whole page.
+            # Jobs that are finished in both stores, and enough of them for a full page.
             after=side.draws.randint(side.finished // 2, side.finished) if in_the_middle else 0,
             limit=_PAGE,
         )
@@ -211,9 +217,9 @@ CALLS: dict[str, tuple[Callable[[_Side], Awaitable[float]], float]] = {
     "later page of a location": (_page(project=True, location=True, in_the_middle=True), 0.3),
     "load of all live jobs": (_load_live, 0.01),
     "scheduling pass, a job has ended": (_ended, 0.3),
-    "scheduling pass, a job has come": (_came, 0.3),
+    "scheduling pass, a job has arrived": (_came, 0.3),
 }
-"""Per row its call, and how often it is made per round."""
+"""Return the call of each row, and its count per round."""
 
 
 async def _timed(call: Awaitable[Any]) -> float:
@@ -223,7 +229,7 @@ async def _timed(call: Awaitable[Any]) -> float:
 
 
 def _percentiles(spans: list[float]) -> tuple[float, float]:
-    """(p50, p99); of fewer than a hundred calls p90 stands for the latter."""
+    """Return (p50, p99). For fewer than a hundred calls, the second value is p90."""
     percent = statistics.quantiles(spans, n=100, method="inclusive")
     return statistics.median(spans), percent[98] if len(spans) >= 100 else percent[89]
 
@@ -233,7 +239,7 @@ def _entries(kind: str) -> list[TimelineEntry]:
 
 
 def rows(compared: dict[str, Comparison]) -> list[Row]:
-    """Two rows of the report per call. The column of the floor holds the time beside the short history."""
+    """Return two rows of the report per call. The floor column contains the time with the short history."""
     made: list[Row] = []
     for what, comparison in compared.items():
         for word, short, long in zip(

@@ -1,33 +1,34 @@
-"""One decision at 10,000 nodes and 100,000 queued jobs, as rows (`bench.scheduler_scale` measures)."""
+"""One decision with 10,000 nodes and 100,000 queued jobs, as rows (`bench.scheduler_scale` measures)."""
 
 from bench import scheduler_scale
 from bench.measures import Row, within
 
 LIMIT = 0.3
-"""Seconds of one decision on a kept snapshot."""
+"""Maximum seconds of a decision on an existing snapshot."""
 BUILD = 1.0
-"""Seconds until the snapshot is there."""
+"""Maximum seconds to build the snapshot."""
 HELD = 0.1
-"""Seconds for which the event loop is held by it."""
+"""Maximum seconds for which a decision blocks the event loop."""
 MANY_SHAPES = 20_000
 
 _DECISIONS = {
     "first": "first decision ({admitted:.0f} jobs start)",
-    "settling": "decision that finds the nodes filled",
+    "settling": "decision that fills the last nodes",
     "full": "decision when nothing fits",
-    "impatient": "decision when everyone has waited too long",
+    "impatient": "decision after all jobs have waited too long",
     "freed": "decision after one running job in a hundred has ended ({freed_admitted:.0f} jobs start)",
 }
 
 
 def measure(nodes: int = scheduler_scale.NODES, jobs: int = scheduler_scale.JOBS) -> list[Row]:
-    """The decisions; the building of the snapshot and one change in it apart. Then the same where nearly each
-    gang is of another shape, without quotas and with ones that most gangs wait for."""
+    """Return the rows of the decisions; building and changing the snapshot have separate rows. Then the same
+    where nearly every gang has another shape, without quotas and with quotas that block most gangs.
+    """
     figures = scheduler_scale.measure(nodes, jobs)
-    build = f"building the snapshot, {nodes:,} nodes and {jobs:,} jobs, counted apart"
+    build = f"building the snapshot, {nodes:,} nodes and {jobs:,} jobs, measured separately"
     return [
         within(build, figures["build"] * 1e3, None, BUILD * 1e3),
-        Row("one change in it, counted apart", f"{figures['change']:.0f} µs", "–"),
+        Row("one change in it, measured separately", f"{figures['change']:.0f} µs", "–"),
         *_decisions(figures),
         *_decisions(scheduler_scale.measure(nodes, jobs, MANY_SHAPES), f"{MANY_SHAPES:,} shapes: "),
         *_decisions(

@@ -1,5 +1,6 @@
-"""Databases with a long history, as the service would have left them, made in a minute: all rows of a kind
-from one job."""
+"""Databases with a long history, as the service would store it, created in a minute: all rows of a kind are
+copies of one job.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -34,8 +35,9 @@ _WORKS = load_statements("works.sql")
 
 
 def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -> None:
-    """Put so many jobs into a database, as the service would have left it. `over`: the example of which all
-    finished ones are copies, None = one made here."""
+    """Insert `count` jobs into a database, as the service would store them. `over`: a finished job to copy;
+    None creates one.
+    """
     over = over or _OVER
     directory.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(directory / DATABASE_FILE, isolation_level=None)
@@ -58,14 +60,14 @@ def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -
 
 
 def name_of(uid: int) -> JobName:
-    """Names spread over projects and locations by their number."""
+    """Distribute names over projects and locations by their number."""
     project = PROJECTS[uid % len(PROJECTS)]
     location = LOCATIONS[uid // len(PROJECTS) % len(LOCATIONS)]
     return JobName(Api.VERTEX, project, location, str(uid))
 
 
 def job_of(uid: int, *, is_over: bool) -> Job:
-    """The job with this number, waiting or over."""
+    """Return the job with this number, waiting or finished."""
     return _numbered(_OVER if is_over else _WAITS, uid)
 
 
@@ -81,7 +83,7 @@ def _labels(uids: range, example: Job) -> Iterator[dict[str, Any]]:
 
 
 def _examples() -> tuple[Job, Job]:
-    """A job of a chief and a worker as it waits, and as it is over."""
+    """Return a job of a chief and a worker, once waiting and once finished."""
     program = Program(
         RuntimeChoice("python", "", "3.11"),
         package_uris=("gs://bucket/trainer-0.1.tar.gz",),

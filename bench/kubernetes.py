@@ -1,9 +1,9 @@
-"""The Kubernetes engine beside Pods by hand, on a real cluster of two nodes on this machine
+"""The Kubernetes engine compared with manual Pods, on a real cluster of two nodes on this machine
 (`tests.kubernetes.lab`).
 
-`python -m bench.kubernetes` starts the cluster and a service on it, and makes Pods by hand in turn with it:
-one, and as many as a gang has, which run the same statement by the Python of the image. Each start is told as
-soon as it is over. Needs what the lab needs; says so otherwise.
+`python -m bench.kubernetes` starts the cluster and a service on it. In turn with the service it creates Pods
+manually, one or a whole gang, which run the same statement with the image's Python. It prints each start as
+soon as it has finished. It needs the requirements of the lab and reports if they are missing.
 """
 
 import argparse
@@ -32,22 +32,22 @@ from bench.measures import Connection, Row, median, medians, within
 from bench.slurm import above
 
 FORGIVEN = 1
-"""Rounds at the start whose times do not count."""
+"""Warm-up rounds whose times do not count."""
 GANG = 16
 IN_PLACE = 100.0
 CALLS = 3.0
-"""What is promised: ms, calls of a Pod."""
+"""Budgets: milliseconds, and API calls per Pod."""
 _PODS = "/api/v1/namespaces/default/pods"
 _HEADERS = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
 _BEGUN = ("running", "terminated")
-"""States of a container (API) in which its program may have written its line."""
+"""API states of a container whose program may have written its line."""
 _STAYING = f"{measures.STAMP}; import signal; signal.pause()"
-"""The program of a gang's replicas: they stay up until all have begun, and are ended then."""
+"""The program of a gang's replicas. They run until all have started, and are then stopped."""
 
 
 @dataclass
 class ByHand:
-    """Pods by one connection to the API, which hears of them by a watch, as `kubectl get --watch` does."""
+    """Creates Pods over one API connection and follows them with a watch, like `kubectl get --watch`."""
 
     lab: KubernetesLab
     _numbers: Any = field(default_factory=itertools.count)
@@ -56,7 +56,9 @@ class ByHand:
         self._api = self._connected()
 
     def start(self, count: int, **shape: bool) -> float:
-        """Milliseconds until the last of them has run its first statement. `shape`: as `_manifest` has it."""
+        """Return the milliseconds until the last Pod has run its first statement. `shape`: as
+        in `_manifest`.
+        """
         mark = f"bare-{next(self._numbers)}"
         names = [f"{mark}-{n}" for n in range(count)]
         program = measures.STAMP if count == 1 else _STAYING
@@ -69,7 +71,7 @@ class ByHand:
         return (max(stamps) - begun) / 1e6
 
     def _begun(self, mark: str, count: int) -> Iterator[str]:
-        """Names of Pods, each as soon as it is known that its container runs, or ran."""
+        """Yield the names of Pods as soon as their containers run or have run."""
         yielded: set[str] = set()
         with contextlib.closing(self._connected()) as api:
             api.request("GET", f"{_PODS}?watch=true&labelSelector=bench%3D{mark}", None, _HEADERS)
@@ -107,8 +109,10 @@ class ByHand:
 def _manifest(
     name: str, mark: str, program: str, *, token: bool = True, shm: bool = False
 ) -> dict[str, Any]:
-    """As `kubectl run` makes it, which has a token of its account. `token`: False = not even that, so that it
-    has no volume. `shm`: with more than 64 MiB of shared memory, as training with loader processes needs."""
+    """Return a Pod manifest like that of `kubectl run`, which mounts its account's token. `token`: False
+    omits the token and its volume. `shm`: with more than 64 MiB of shared memory, as training with loader
+    processes needs.
+    """
     container: dict[str, Any] = {
         "name": "bare",
         "image": IMAGE,
@@ -129,47 +133,48 @@ def _manifest(
 
 
 def measure(rounds: int, gangs: int) -> list[Row]:
-    """`rounds` of single starts, `gangs` of gangs; 0 = none. No rows, with a note, where there can be no such
-    cluster."""
+    """Measure `rounds` of single starts and `gangs` of gangs; 0 = none. Without a cluster, return no rows and
+    print a note.
+    """
     if reason := why_not():
         print(f"bench: kubernetes is SKIPPED: {reason}", file=sys.stderr, flush=True)
         return []
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
-        _tell("the cluster starts")
+        _log("starting the cluster")
         with KubernetesLab(directory / "lab") as lab:
             config = configure(lab, directory / "service", overcommit=100.0)
             with service_on(lab, config) as service:
-                # First of all those that have all nodes sent what programs run in.
+                # Before all others: it sends the environments of programs to all nodes.
                 rows = [
                     *([_gangs(lab, service, gangs)] if gangs else []),
                     *_starts(lab, service, rounds),
                     _again(lab, service, rounds),
                     _calls(lab),
                 ]
-                _tell("the cluster ends")
+                _log("stopping the cluster")
         return rows
 
 
-def _tell(what: str) -> None:
+def _log(what: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} load {os.getloadavg()[0]:4.1f}: {what}", flush=True)
 
 
 def _one(lab: KubernetesLab, what: str, start: Callable[[], float]) -> Callable[[], float]:
-    """A start that is told, once nothing is left of what was before it."""
+    """Measure and print a start after everything before it is cleaned up."""
 
     def settled() -> float:
         lab.clear()
         took = start()
-        _tell(f"{what}: {took:.0f} ms")
+        _log(f"{what}: {took:.0f} ms")
         return took
 
     return settled
 
 
 def _counted(rounds: int, *starts: Callable[[], float]) -> Iterator[list[float]]:
-    """Of each in turn, without the rounds that do not count."""
+    """Measure each in turn. Return the times without the warm-up rounds."""
     spans = measures.interleaved(rounds + FORGIVEN, *starts)
     return (values[FORGIVEN:] for values in spans)
 
@@ -178,17 +183,17 @@ def _starts(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
     by_hand = ByHand(lab)
     plain, with_shm, without, ours = _counted(
         rounds,
-        _one(lab, "a Pod as kubectl makes it", lambda: by_hand.start(1)),
+        _one(lab, "a Pod of kubectl run", lambda: by_hand.start(1)),
         _one(
             lab, "a Pod with a volume at /dev/shm", lambda: by_hand.start(1, shm=True, token=False)
         ),
         _one(lab, "a Pod without any volume", lambda: by_hand.start(1, token=False)),
-        # The service ends connections that were idle while old kubelets cleared their Pods away.
+        # The service closes connections that were idle while old kubelets removed their Pods.
         _one(lab, "a job", lambda: measures.first_line(Connection(service))[0]),
     )
     return [
-        above("submit → first line, p50, against a Pod as kubectl makes it", ours, plain),
-        above("the same, against a Pod with a volume at /dev/shm alone", ours, with_shm),
+        above("submit → first line, p50, against a Pod of `kubectl run`", ours, plain),
+        above("the same, against a Pod with only a volume at /dev/shm", ours, with_shm),
         above("the same, against a Pod without any volume", ours, without),
     ]
 
@@ -197,15 +202,15 @@ def _gangs(lab: KubernetesLab, service: Service, rounds: int) -> Row:
     by_hand = ByHand(lab)
     bare, gang = _counted(
         rounds,
-        _one(lab, f"{GANG} Pods as kubectl makes them", lambda: by_hand.start(GANG)),
+        _one(lab, f"{GANG} Pods of kubectl run", lambda: by_hand.start(GANG)),
         _one(lab, f"a gang of {GANG}", lambda: _gang(service)),
     )
-    name = f"{GANG} replicas on 2 nodes all started, p50, against {GANG} Pods as kubectl makes them"
+    name = f"{GANG} replicas on 2 nodes all started, p50, against {GANG} Pods of kubectl run"
     return medians(name, gang, bare)
 
 
 def _gang(service: Service) -> float:
-    """Milliseconds until the last replica has run its first statement."""
+    """Return the milliseconds until the last replica has run its first statement."""
     connection = Connection(service)
     begun = time.time_ns()
     job = connection.submit(container_job(_STAYING, pools=(1, GANG - 1)))
@@ -226,7 +231,7 @@ def _again(lab: KubernetesLab, service: Service, rounds: int) -> Row:
     by_hand = ByHand(lab)
     plain, in_place = _counted(
         rounds,
-        _one(lab, "a Pod as kubectl makes it", lambda: by_hand.start(1)),
+        _one(lab, "a Pod of kubectl run", lambda: by_hand.start(1)),
         _one(lab, "a worker in place", lambda: restarts.restart(service)),
     )
     name = "worker killed → first line of its next incarnation, p50, against a new Pod"
@@ -234,7 +239,7 @@ def _again(lab: KubernetesLab, service: Service, rounds: int) -> Row:
 
 
 def _calls(lab: KubernetesLab) -> Row:
-    """As the API server has counted those of the service."""
+    """Return the API server's count of the service's requests."""
     counts = Counter(lab.asked("httpx"))
     own = sum(count for what, count in counts.items() if what.partition(" ")[2].startswith("pods"))
     per_pod = (own - counts["list pods"] - counts["watch pods"]) / counts["create pods"]

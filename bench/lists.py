@@ -1,7 +1,7 @@
-"""Lists over REST beside a long history, and the end of the service: 1,000,000 finished jobs stored against
-1,000, all like one that a service has really run.
+"""Lists over REST with a long history, and the shutdown of the service.
 
-Both services are up at once and are asked in turn.
+It compares 1,000,000 stored finished jobs with 1,000, all copies of a job that a service has really run. Both
+services run at once and are called in turn.
 """
 
 import asyncio
@@ -21,10 +21,9 @@ from trainshed.store.sqlite.database import open_database
 
 FINISHED = (1_000, 1_000_000)
 LIMIT = 1.2
-"""A list that finds nothing, beside the long history, may take so many times what it takes beside the short
-one."""
+"""Maximum ratio of the times of an empty list with the long and with the short history."""
 DOWN = 2000.0
-"""Milliseconds in which a service without live jobs ends."""
+"""Maximum milliseconds of the shutdown of a service without live jobs."""
 _JOBS = "/v1/projects/research/locations/us-central1/customJobs"
 
 
@@ -33,18 +32,18 @@ def _filtered(text: str) -> str:
 
 
 CALLS = {
-    "list by a state that nobody has": _filtered('state="JOB_STATE_PAUSED"'),
-    "list by a name that nobody has": _filtered('displayName="nobody"'),
-    "list by a label that nobody has": _filtered('labels.team="nobody"'),
-    "list by a label that all have": _filtered('labels.team="vision"'),
-    "list by a state that all have": _filtered('state="JOB_STATE_SUCCEEDED"'),
-    "all live jobs, by our own API": "/trainshed/v1/jobs?project=-&state=RUNNING",
+    "list by a state that no job has": _filtered('state="JOB_STATE_PAUSED"'),
+    "list by a name that no job has": _filtered('displayName="nobody"'),
+    "list by a label that no job has": _filtered('labels.team="nobody"'),
+    "list by a label of all jobs": _filtered('labels.team="vision"'),
+    "list by the state of all jobs": _filtered('state="JOB_STATE_SUCCEEDED"'),
+    "all live jobs, by the main API": "/trainshed/v1/jobs?project=-&state=RUNNING",
     "first page of 100": f"{_JOBS}?pageSize=100",
 }
 
 
 def measure(directory: Path, finished: int = FINISHED[1], rounds: int = 100) -> list[Row]:
-    """A row for each call: p50 beside the long history, with that beside the short one as its floor."""
+    """Return a row for each call: p50 with the long history, with p50 of the short history as the floor."""
     over = _really_run(directory / "example")
     counts = FINISHED[0], finished
     services: list[Service] = []
@@ -63,7 +62,7 @@ def measure(directory: Path, finished: int = FINISHED[1], rounds: int = 100) -> 
 
 
 def _really_run(data: Path) -> Job:
-    """A job with a label, that ran and succeeded, as a service has stored it."""
+    """Return a job with a label that has run and succeeded, as a service has stored it."""
     service = start(data)
     try:
         connection = Connection(service)
@@ -91,7 +90,7 @@ def _lists(services: list[Service], rounds: int) -> list[Row]:
                 begun = time.perf_counter()
                 connection.call("GET", path)
                 spans.append((time.perf_counter() - begun) * 1e3)
-        # What the first calls load does not count.
+        # The first calls load modules and do not count.
         short, long = (statistics.median(spans[5:]) for spans in times)
         rows.append(beside(f"{name}, p50", long, short, LIMIT, digits=2))
     return rows

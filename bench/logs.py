@@ -1,6 +1,7 @@
-"""Logs: what it costs to take lines from a program, and how fast they are read back over REST and printed by
-the command line, beside a plain reader of the same bytes. Budgets are shares of its speed, which is the
-machine's."""
+"""The cost of capturing a program's lines, and the speed of reading logs over REST and of printing them,
+compared with a plain reader of the same bytes. Budgets are shares of the reader's speed, which depends on the
+machine.
+"""
 
 import http.client
 import json
@@ -36,11 +37,11 @@ for _ in range({LINES} // 1000):
 open({{done!r}}, "w").close()
 signal.pause()
 """
-"""A write per line, as of a program that flushes each."""
+"""Writes each line separately, like a program that flushes after each line."""
 
 
 def measure() -> list[Row]:
-    """Lines per second; those that are captured per second of the processor time of their shim."""
+    """Return lines per second, and captured lines per second of the shim's CPU time."""
     with (
         tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
         running(Path(directory) / "data") as service,
@@ -58,12 +59,7 @@ def measure() -> list[Row]:
             rest.append(_rest(service, job))
             shown.append(_shown(service, job))
         return [
-            _row(
-                "lines captured per second of processor time, a write per line",
-                captured,
-                decoded,
-                2,
-            ),
+            _row("lines captured per second of CPU time, a write per line", captured, decoded, 2),
             _row("lines of a log read back over REST per second", median(rest), median(plain), 0.6),
             _row("lines printed by `jobs logs` per second", median(shown), median(plain), 0.4),
         ]
@@ -75,13 +71,12 @@ def _row(name: str, rate: float, floor: float, least: float) -> Row:
 
 
 def _capture(service: Service, connection: Connection) -> tuple[str, float]:
-    """A job that has written all its lines and is over, and how many of them its shim took per second of its
-    processor time."""
+    """Return a finished job that has written all its lines, and its shim's lines per second of CPU time."""
     done = common_place() / "written"
     os.mkfifo(done)
     done.chmod(0o666)
     job = connection.submit(container_job(PROGRAM.format(done=str(done))))
-    # Opened by the program when it has written all; what the pipe still holds is a thousandth of it.
+    # The program opens it after it has written all lines. The pipe then contains a thousandth of them.
     with done.open():
         pass
     done.unlink()
@@ -93,8 +88,7 @@ def _capture(service: Service, connection: Connection) -> tuple[str, float]:
 
 
 def _plain(files: Sequence[Path], clock: Callable[[], float]) -> float:
-    """Lines per second, by this clock, of a reader of the files that decodes each line and does nothing with
-    it."""
+    """Return the lines per second of a reader of the files that only decodes each line."""
     begun = clock()
     count = sum(1 for file in files for line in file.open("rb") if json.loads(line))
     return count / (clock() - begun)
@@ -122,5 +116,5 @@ def _shown(service: Service, job: str) -> float:
 def _checked(count: int, begun: float) -> float:
     seconds = time.perf_counter() - begun
     if count < LINES:
-        raise RuntimeError(f"{count} lines came of {LINES}")
+        raise RuntimeError(f"{count} lines arrived of {LINES}")
     return count / seconds

@@ -1,8 +1,7 @@
-"""How long a status call waits while the service has much to do: a gang of 200, a build, a flood of lines, a
-listing of 100,000 objects, a zygote that hangs.
+"""The latency of status calls while the service is busy with a gang of 200, a build, a flood of lines, a
+listing of 100,000 objects, or a hung zygote.
 
-A process beside the service calls `GET /trainshed/v1/status` every few milliseconds, in turn with an echo of
-its own that no service is behind.
+A separate process calls `GET /trainshed/v1/status` every few milliseconds, in turn with its own echo server.
 """
 
 import tempfile
@@ -16,9 +15,9 @@ from bench import loop_load
 from bench.measures import Row, bound, percentile
 
 LIMIT = 100.0
-"""Milliseconds (issue 14, point 9)."""
+"""Maximum milliseconds (issue 14, point 9)."""
 IDLE = 5.0
-"""Seconds of the row without work."""
+"""Seconds of the row without load."""
 
 SCENES: tuple[tuple[str, Callable[[Service], None]], ...] = (
     ("nothing", lambda _: time.sleep(IDLE)),
@@ -31,7 +30,7 @@ SCENES: tuple[tuple[str, Callable[[Service], None]], ...] = (
 
 
 def measure() -> list[Row]:
-    """A row per scene."""
+    """Return a row per scene."""
     with (
         tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
         running(Path(directory) / "data") as service,
@@ -47,7 +46,7 @@ def _row(name: str, service: Service, scene: Callable[[Service], None]) -> Row:
     calls, echoes = ([seconds * 1e3 for seconds in spans] for spans in series)
     here, target = bound(LIMIT)
     return Row(
-        f"status call beside {name}, p50 / p99 / longest",
+        f"status call during {name}, p50 / p99 / longest",
         _figures(calls),
         _figures(echoes),
         target=target,

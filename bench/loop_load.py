@@ -1,7 +1,5 @@
-"""What makes work for the service's event loop, and a client of its own process that calls the service
-meanwhile.
-
-For the benchmark `bench/loop.py`.
+"""Load for the service's event loop, and a client process that calls the service during the load. Used by
+`bench/loop.py`.
 """
 
 import asyncio
@@ -25,11 +23,11 @@ from tests.e2e.running import CUSTOM_JOBS, ROOT, SKLEARN, Service, container_job
 GANG = 200
 OBJECTS = 100_000
 _FLOOD = "import sys\nfor n in range({lines}): sys.stdout.write('%d ' % n + 'x' * 90 + '\\n')"
-_PAUSE = 0.005
+_CALL_INTERVAL = 0.005
 
 
 class Caller:
-    """A process that calls the service's status, and in turn an echo of its own, until it is told to stop."""
+    """A process that calls the service's status, and in turn its own echo server, until it is stopped."""
 
     def __init__(self, service: Service) -> None:
         self._process = subprocess.Popen(
@@ -40,10 +38,10 @@ class Caller:
             cwd=ROOT,
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # It has begun.
+        self._process.stdout.readline()  # It has started.
 
     def stop(self) -> tuple[list[float], list[float]]:
-        """Seconds of each call, of the service and of the echo."""
+        """Return the seconds of each call to the service and to the echo server."""
         output, _ = self._process.communicate()
         calls, echoes = json.loads(output)
         return calls, echoes
@@ -51,8 +49,9 @@ class Caller:
 
 @contextlib.contextmanager
 def calling(service: Service) -> Generator[list[list[float]]]:
-    """Calls for as long as the block runs; filled with the seconds of the calls and of the echoes at its
-    end."""
+    """Run calls during the block. At its end, fill the lists with the seconds of the calls and
+    of the echoes.
+    """
     series: list[list[float]] = []
     caller = Caller(service)
     try:
@@ -62,8 +61,9 @@ def calling(service: Service) -> Generator[list[list[float]]]:
 
 
 def start_gang(service: Service, count: int = GANG) -> None:
-    """A gang of sleepers, from its submit until all have started; then it is cancelled, until all have
-    ended."""
+    """Run a gang of sleepers: submit it, wait until all replicas have started, cancel it, and wait until all
+    have ended.
+    """
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "containerSpec": {"imageUri": SKLEARN, "command": ["sleep", "300"]},
@@ -78,7 +78,7 @@ def start_gang(service: Service, count: int = GANG) -> None:
 
 
 def build(service: Service) -> None:
-    """A job with a package that was never seen before, whose setup computes for a while."""
+    """Run a job with a new package whose setup computes for a while."""
     setup = (
         "import time\nend = time.time() + 1.0\nwhile time.time() < end: pass\n"
         "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'])"
@@ -89,7 +89,7 @@ def build(service: Service) -> None:
 
 
 def flood(service: Service, lines: int = 150_000) -> None:
-    """Two programs that print as fast as they are read, and a client that follows the log of one."""
+    """Run two programs that print as fast as they are read, and a client that follows the log of one."""
     jobs = [submit(service, container_job(_FLOOD.format(lines=lines))) for _ in range(2)]
     request = urllib.request.Request(
         f"{service.rest}/trainshed/v1/jobs/{jobs[0]}/logs?follow=true",
@@ -103,7 +103,7 @@ def flood(service: Service, lines: int = 150_000) -> None:
 
 
 def fill(service: Service, objects: int = OBJECTS) -> None:
-    """Objects for `list_objects`: empty files of the default bucket."""
+    """Create objects for `list_objects`: empty files of the default bucket."""
     for block in range(objects // 1000):
         directory = Path(service.data, "buckets", "trainshed", "many", f"{block:03d}")
         directory.mkdir(parents=True)
@@ -112,7 +112,7 @@ def fill(service: Service, objects: int = OBJECTS) -> None:
 
 
 def list_objects(service: Service, pages: int = 10) -> None:
-    """So many pages of the objects, by way of the service's own port."""
+    """List this many pages of the objects through the service's main port."""
     token = ""
     for _ in range(pages):
         query = urllib.parse.urlencode({"prefix": "many/", "pageToken": token})
@@ -122,7 +122,7 @@ def list_objects(service: Service, pages: int = 10) -> None:
 
 
 def hang_zygote(service: Service, count: int = 40) -> None:
-    """A gang whose zygote was stopped before."""
+    """Run a gang after stopping its zygote."""
     (zygote,) = (
         pid
         for pid in children(service.pid)
@@ -154,7 +154,7 @@ async def _call(rest: str, token: str) -> None:
     while not stop.done():
         calls.append(await _timed(*theirs, ask))
         echoes.append(await _timed(*ours, ask))
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_CALL_INTERVAL)
     print(json.dumps([calls, echoes]))
     server.close()
 

@@ -14,11 +14,13 @@ from bench.measures import Connection, Row, beside, median, medians, percentile,
 START = 3.0
 """Budget of a start on two cores, as a ratio to a bare start."""
 FORGIVEN = 2
-"""Rounds at the start whose times do not count: caches and imports get warm."""
+"""Warm-up rounds whose times do not count."""
 
 
 def measure(rounds: int, jobs: int, seconds: int) -> list[Row]:
-    """`rounds` of each start-up row, `jobs` of the throughput row, `seconds` of submit load."""
+    """Return all rows. `rounds`: of each start-up row. `jobs`: of the throughput row. `seconds`: of submit
+    load.
+    """
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
         with running(Path(directory, "main"), forked=False) as service:
@@ -32,7 +34,7 @@ def measure(rounds: int, jobs: int, seconds: int) -> list[Row]:
 
 
 def warm(service: Service) -> None:
-    """Build the runtime and run a job through everything once."""
+    """Build the runtime and run a complete job once."""
     connection = Connection(service)
     for _ in range(3):
         measures.first_line(connection)
@@ -71,7 +73,7 @@ def start_up(service: Service, rounds: int) -> list[Row]:
         medians("16 replicas all started, p50", ours16, bare16, START),
     ]
     if shutil.which("gcloud") is None:
-        print("NOTE: gcloud is not installed here; its row is SKIPPED.", file=sys.stderr)
+        print("NOTE: gcloud is not installed; its row is SKIPPED.", file=sys.stderr)
         return rows
     (local,) = measures.interleaved(3, measures.gcloud_local_train)
     rows.append(medians("gcloud ai-platform local train → first line, p50", local, bare))
@@ -87,7 +89,7 @@ def throughput(service: Service, jobs: int) -> Row:
         ours.append(measures.jobs_per_second(service, jobs, 6))
     ratio = median(ours) / median(bare)
     return Row(
-        "trivial jobs end to end per second, six callers, against starts one after the other",
+        "trivial jobs end to end per second, six callers, against consecutive starts",
         f"{median(ours):.1f}/s",
         f"{median(bare):.1f}/s",
         ratio,
@@ -112,7 +114,7 @@ def submit_cost(service: Service, seconds: int) -> list[Row]:
 
 
 def idle_memory(service: Service) -> Row:
-    # What a start asks of others has ended by then.
+    # The background work of a start has ended by then.
     time.sleep(3)
     megabytes = measures.pss_megabytes(measures.family(service.pid))
     return Row(
@@ -126,11 +128,11 @@ def idle_memory(service: Service) -> Row:
 
 
 REPLICAS = 10
-"""That `replica_memory` starts."""
+"""Return the memory that `replica_memory` adds for one replica."""
 
 
 def replica_memory(service: Service) -> Row:
-    """Of an idle service, which has been measured just before."""
+    """Return the memory of an idle service, which has just been measured."""
     before = _memory_beside_programs(service)
     connection = Connection(service)
     body = container_job("import time; print('up', flush=True); time.sleep(600)")
@@ -154,7 +156,7 @@ def replica_memory(service: Service) -> Row:
 
 
 def _memory_beside_programs(service: Service) -> float:
-    """Megabytes of the service and of all that it runs but programs."""
+    """Return the megabytes of the service and all of its processes except programs."""
     ours = [
         pid
         for pid in measures.family(service.pid)

@@ -1,4 +1,4 @@
-"""What is measured, one function per row. Each returns a `Row`; times are milliseconds."""
+"""The measurements, one function per row. Each returns a `Row`. Times are in milliseconds."""
 
 import functools
 import http.client
@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job
 
 STAMP = "import time; print(time.time_ns(), flush=True)"
-"""The program of every start-up row: says when its first statement ran."""
+"""The program of every start-up row, which prints the time of its first statement."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. `ratio` compares with the floor of the same run; `target` bounds it."""
+    """One line of the report. `ratio`: to the floor of the same run. `target`: its limit."""
 
     name: str
     value: str
@@ -35,7 +35,7 @@ class Row:
 
 
 class Connection:
-    """A kept-alive connection: what a submit costs, not what a connect costs."""
+    """A kept-alive connection, so that the cost of a submit does not contain the cost of a connect."""
 
     def __init__(self, service: Service) -> None:
         split = urlsplit(service.rest)
@@ -58,22 +58,22 @@ class Connection:
         return self.call("POST", CUSTOM_JOBS, body)["name"].rsplit("/", 1)[1]
 
     def stream(self, path: str) -> Iterator[Any]:
-        """The objects of an NDJSON stream, to its end."""
+        """Yield the objects of an NDJSON stream until it ends."""
         self._connection.request("GET", path, None, self._headers)
         response = self._connection.getresponse()
         for line in response:
             if line.strip():
                 yield json.loads(line)
-        response.read()  # the last chunk, which iteration leaves in the connection
+        response.read()  # reads the last chunk, which iteration leaves in the connection
 
     def messages(self, job: str) -> Iterator[str]:
-        """A job's log messages, live, to its end."""
+        """Yield a job's log messages, live, until it ends."""
         for line in self.stream(f"/trainshed/v1/jobs/{job}/logs?follow=true"):
             yield line["message"]
 
 
 def runtime_interpreter(connection: Connection) -> str:
-    """The interpreter that jobs run in, as a path outside of them."""
+    """Return the interpreter of jobs, as a path outside of their mount namespace."""
     program = "import os, sys; print('runs', os.path.realpath(sys.executable))"
     job = connection.submit(container_job(program))
     (path,) = (m.split()[1] for m in connection.messages(job) if m.startswith("runs "))
@@ -81,14 +81,16 @@ def runtime_interpreter(connection: Connection) -> str:
 
 
 def bare_first_line(python: str = sys.executable) -> float:
-    """From spawn to the program's first statement."""
+    """Return the time from spawn to the program's first statement."""
     begun = time.time_ns()
     process = subprocess.run([python, "-c", STAMP], stdout=subprocess.PIPE, check=True)
     return (int(process.stdout) - begun) / 1e6
 
 
 def bare_together(count: int, python: str = sys.executable) -> float:
-    """From the first spawn until the last of `count` interpreters ran its first statement."""
+    """Return the time from the first spawn until the last of `count` interpreters has run its first
+    statement.
+    """
     begun = time.time_ns()
     processes = [
         subprocess.Popen([python, "-c", STAMP], stdout=subprocess.PIPE) for _ in range(count)
@@ -98,7 +100,9 @@ def bare_together(count: int, python: str = sys.executable) -> float:
 
 
 def gcloud_local_train() -> float:
-    """From spawn to the program's first statement, through `gcloud ai-platform local train`."""
+    """Return the time from spawn to the program's first statement, through `gcloud ai-platform
+    local train`.
+    """
     with tempfile.TemporaryDirectory() as directory:
         package = Path(directory, "trainer")
         package.mkdir()
@@ -120,7 +124,9 @@ def gcloud_local_train() -> float:
 
 
 def first_line(connection: Connection, **labels: str) -> tuple[float, float]:
-    """From submit to the program's first statement, and to a follower's sight of its first line."""
+    """Return the times from submit to the program's first statement, and to the first line that a follower
+    receives.
+    """
     begun = time.time_ns()
     job = connection.submit({**container_job(STAMP), "labels": labels})
     stamp, seen = 0, 0
@@ -131,8 +137,9 @@ def first_line(connection: Connection, **labels: str) -> tuple[float, float]:
 
 
 def together(connection: Connection, count: int, hold: float = 1.0) -> float:
-    """From submit until the last of `count` replicas ran its first statement. `hold`: seconds for which each
-    stays up, at no cost, until the others have started."""
+    """Return the time from submit until the last of `count` replicas has run its first statement. `hold`:
+    seconds for which each replica then sleeps, so that all others can start.
+    """
     begun = time.time_ns()
     program = f"{STAMP}\ntime.sleep({hold})"
     job = connection.submit(container_job(program, pools=(1, count - 1)))
@@ -144,7 +151,7 @@ def together(connection: Connection, count: int, hold: float = 1.0) -> float:
 
 
 def jobs_per_second(service: Service, count: int, callers: int) -> float:
-    """Trivial jobs end to end: submitted by `callers` at once, each waited for."""
+    """Run trivial jobs end to end, submitted by `callers` in parallel. Wait for each job."""
     body = container_job("pass")
 
     def one(connection: Connection) -> None:
@@ -165,7 +172,7 @@ def jobs_per_second(service: Service, count: int, callers: int) -> float:
 
 
 def bare_per_second(count: int) -> float:
-    """Interpreters started one after the other."""
+    """Start interpreters one after the other."""
     begun = time.perf_counter()
     for _ in range(count):
         subprocess.run([sys.executable, "-c", "pass"], check=True)
@@ -173,10 +180,10 @@ def bare_per_second(count: int) -> float:
 
 
 def submit_cpu(service: Service, connections: int, seconds: int) -> tuple[float, float]:
-    """(CPU milliseconds of the service per submit, submits per second), by callers that submit one job after
-    another, each over a connection of its own.
+    """Return (CPU milliseconds of the service per submit, submits per second). Each caller submits jobs one
+    after another over its own connection.
 
-    The jobs wait behind a running one, so that nothing but the submit is paid for.
+    The jobs wait behind a running job, so that only submits are measured.
     """
     body = container_job("pass")
     deadline = time.perf_counter() + seconds
@@ -200,14 +207,14 @@ def cpu_seconds(pid: int) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    # Whichever of its threads started them.
+    """Return a process and all its descendants."""
+    # Children of any of its threads.
     lists = [task.joinpath("children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     return [pid, *(p for child in " ".join(lists).split() for p in family(int(child)))]
 
 
 def pss_megabytes(pids: list[int]) -> float:
-    """Proportional set size of some processes: shared pages counted once in all."""
+    """Return the proportional set size of some processes. Shared pages count once."""
     total = 0
     for pid in pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -223,7 +230,9 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def interleaved(rounds: int, *functions: Callable[[], float]) -> list[list[float]]:
-    """Each function once per round, in turn, so that a slow moment of the machine hits all of them."""
+    """Call each function once per round, in turn, so that a slow moment of the machine affects
+    all of them.
+    """
     results: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
         for values, function in zip(results, functions, strict=True):
@@ -238,7 +247,7 @@ def median(values: list[float]) -> float:
 def beside(
     name: str, value: float, floor: float, target: float | None = None, *, digits: int = 1
 ) -> Row:
-    """A row of milliseconds; `target`: how many times the floor they may be."""
+    """Return a row of milliseconds. `target`: the maximum ratio to the floor."""
     ratio = value / floor
     budget, is_kept = ("", None) if target is None else (f"≤ {target:g}×", ratio <= target)
     return Row(name, f"{value:.{digits}f} ms", f"{floor:.{digits}f} ms", ratio, budget, is_kept)
@@ -249,28 +258,29 @@ def medians(name: str, values: list[float], floor: list[float], target: float | 
 
 
 def within(name: str, value: float, floor: float | None, most: float, *, digits: int = 0) -> Row:
-    """A row of milliseconds of which there may be so many, whatever the floor is: on a machine that is slower
-    now than the budgets' was, more by as much."""
+    """Return a row of milliseconds with an absolute budget. On a machine slower than the reference machine,
+    the budget grows in proportion.
+    """
     of_floor, ratio = ("–", None) if floor is None else (f"{floor:.{digits}f} ms", value / floor)
     here, target = bound(most, digits)
     return Row(name, f"{value:.{digits}f} ms", of_floor, ratio, target, value <= here)
 
 
 def bound(most: float, digits: int = 0) -> tuple[float, str]:
-    """What milliseconds a budget of so many lets pass on this machine, and how a row's target says it."""
+    """Return the budget on this machine, and the text of the row's target."""
     here = most * slowness()
     return here, f"≤ {most:g} ms" + (f", here {here:.{digits}f} ms" if here > most else "")
 
 
 SPAWNED = 9.0
-"""Milliseconds of the program that `slowness` runs, on the machine on which budgets in milliseconds were
-set."""
+"""Milliseconds of the program of `slowness` on the reference machine of the budgets."""
 
 
 @functools.cache
 def slowness() -> float:
-    """How many times as long as that machine this one takes to run an interpreter at its best; 1 if it is
-    faster. Once per run, so that all of its budgets grow alike."""
+    """Return the ratio of this machine's best time to run an interpreter to the reference machine's, but at
+    least 1. It is measured once per run, so that all budgets grow alike.
+    """
     spans: list[float] = []
     for _ in range(9):
         begun = time.perf_counter()

@@ -1,5 +1,6 @@
-"""The scheduler's part of a change, through the controller's own door to it: one job ends, or comes, beside
-all that wait."""
+"""The scheduler's part of a change, through the controller's interface to it: one job ends or arrives while
+many wait.
+"""
 
 import time
 from collections.abc import Iterable
@@ -15,12 +16,13 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.scheduler.model import Admit, Policy
 
 RUNNING = 500
-"""So many of the jobs find room, or half of them; the others wait."""
+"""`fit`: the number of jobs that find capacity; the others wait."""
 
 
 class Passes:
-    """A room that holds `live`, with nodes for `RUNNING` of them; more jobs come with the uids from
-    `next_uid` on."""
+    """Return a scheduler with the jobs of `live`, and nodes for `RUNNING` of them. More jobs have the uids
+    from `next_uid`.
+    """
 
     def __init__(self, live: Iterable[Job], next_uid: int) -> None:
         self._room = CapacityTracker(Policy(strict=True), _never, lambda _: None, 10**9)
@@ -30,10 +32,10 @@ class Passes:
         for job in live:
             self._put(job)
         fit = min(RUNNING, len(self._live) // 2)
-        # A job of `history` takes two replicas of four CPUs.
+        # A job of `history` uses two replicas with four CPUs.
         self._room.set_nodes([Node(f"node-{i}", 8.0, 64 << 30) for i in range(fit)])
         self._running: list[int] = []
-        # One decision starts a bounded number of jobs; the next follows at once.
+        # A decision starts a limited number of jobs. The next one follows immediately.
         while decided := self._admitted():
             self._running += decided
             self._room.time_passed()
@@ -41,7 +43,7 @@ class Passes:
             raise RuntimeError(f"{len(self._running)} jobs were admitted where {fit} have room")
 
     def ended(self) -> float:
-        """Milliseconds from the end of a job that ran to the decision who comes next."""
+        """Return the milliseconds from the end of a running job to the decision about the next one."""
         job = self._live.pop(self._running.pop(0))
         over = replace(job, state=JobState.SUCCEEDED)
         begun = time.perf_counter()
@@ -56,8 +58,9 @@ class Passes:
         return took
 
     def came(self) -> float:
-        """Milliseconds for a job that has to wait: it is taken in, nothing is decided, and why it waits is
-        said."""
+        """Return the milliseconds for a job that must wait: it is admitted, nothing is scheduled, and its
+        wait reason is reported.
+        """
         job = next(self._new)
         begun = time.perf_counter()
         self._room.put(job)
@@ -80,4 +83,4 @@ class Passes:
 
 
 def _never(at: int) -> None:
-    """Time does not pass here."""
+    """A clock that stands still."""

@@ -1,4 +1,4 @@
-"""A service that is killed and started again under the eyes of a benchmark, and the jobs that it has."""
+"""A service that a benchmark kills and restarts, and its jobs."""
 
 import contextlib
 import os
@@ -15,34 +15,34 @@ from tests.e2e.running import SKLEARN, Service, common_place, start
 
 from bench.measures import Connection
 
-PATIENCE = 300.0
-"""Seconds until a run is given up."""
-_PAUSE = 0.1
+RUN_TIMEOUT = 300.0
+"""Seconds after which a run fails."""
+_POLL_INTERVAL = 0.1
 _CALLERS = 8
 
 
 class Spoilt(Exception):
-    """What was to be measured did not come about. The message says what did."""
+    """The measured situation did not occur. The message contains the observed one."""
 
 
 @dataclass(slots=True)
 class Patient:
-    """A service that is killed again and again."""
+    """A service that is killed and restarted repeatedly."""
 
     service: Service
-    #: It is started with.
+    #: Options of the service.
     args: tuple[str, ...]
-    #: How many it has that are not over.
+    #: Number of unfinished jobs.
     jobs: int = 0
-    #: The pipe of each job that ends when that is opened, oldest first.
+    #: The pipe of each job that ends when the pipe is opened, oldest first.
     readers: dict[str, Path] = field(default_factory=dict[str, Path])
     #: Jobs that may be cancelled.
     victims: list[str] = field(default_factory=list[str])
-    #: What its programs carry in their environment.
+    #: A mark in the environment of its programs.
     mark: str = field(default_factory=lambda: f"mark-{uuid.uuid4().hex}")
 
     def kill(self) -> None:
-        """SIGKILL to the service and its zygote."""
+        """Send SIGKILL to the service and its zygote."""
         zygotes = [pid for pid in children(self.service.pid) if "zygote" in command_line(pid)]
         for pid in (self.service.pid, *zygotes):
             with contextlib.suppress(ProcessLookupError):  # A zygote may end with its service.
@@ -50,11 +50,12 @@ class Patient:
         self.service.process.wait()
 
     def start(self) -> tuple[int, float, Connection]:
-        """Start it anew. Returns when that was (ns), the milliseconds until it answered, and the
-        connection."""
+        """Restart the service. Return the start time (ns), the milliseconds until it answered, and the
+        connection.
+        """
         begun = time.perf_counter_ns()
         again = start(self.service.data, *self.args, forked=False)
-        # `running` takes down what it gave out.
+        # `running` records the values.
         self.service.process, self.service.rest, self.service.pid = (
             again.process, again.rest, again.pid
         )  # fmt: skip
@@ -64,7 +65,7 @@ class Patient:
         return begun, since(begun), connection
 
     def end_oldest_reader(self) -> str:
-        """Open the pipe of the oldest job that reads one; returns the job, which ends of that."""
+        """Open the pipe of the oldest job that reads one. Return the job, which then ends."""
         job = next(iter(self.readers))
         with self.readers.pop(job).open("wb"):
             return job
@@ -84,13 +85,13 @@ class Patient:
         return connection.submit({"displayName": "job", "jobSpec": {"workerPoolSpecs": [pool]}})
 
     def add_reader(self, connection: Connection) -> None:
-        """A job that ends when its pipe is opened."""
+        """Submit a job that ends when its pipe is opened."""
         pipe = common_place() / f"pipe-{uuid.uuid4().hex}"
         os.mkfifo(pipe)
         self.readers[self.add(connection, ["cat", str(pipe)])] = pipe
 
     def add_sleepers(self, count: int) -> None:
-        """Jobs that run until they are ended."""
+        """Submit jobs that run until they are ended."""
 
         def some(share: int) -> list[str]:
             connection = Connection(self.service)
@@ -102,16 +103,16 @@ class Patient:
                 self.victims += jobs
 
     def until(self, connection: Connection, state: str, count: int) -> None:
-        """Wait until so many jobs are in a state."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait until `count` jobs are in a state."""
+        deadline = time.monotonic() + RUN_TIMEOUT
         while (now := in_state(connection, state)) < count:
             if time.monotonic() > deadline:
-                raise Spoilt(f"after {PATIENCE:g} s {now} of {count} jobs are {state}")
-            time.sleep(_PAUSE)
+                raise Spoilt(f"after {RUN_TIMEOUT:g} s {now} of {count} jobs are {state}")
+            time.sleep(_POLL_INTERVAL)
 
 
 def in_state(connection: Connection, state: str) -> int:
-    """How many jobs are in a state, as the API lists them."""
+    """Return the number of jobs in a state, as the API lists them."""
     count, token = 0, ""
     while True:
         page = connection.call(
@@ -124,7 +125,7 @@ def in_state(connection: Connection, state: str) -> int:
 
 
 def end(connection: Connection, job: str, state: str, *, cancel: bool = False) -> None:
-    """See a job to its end; raises Spoilt if that is another one."""
+    """Wait for a job's end. Raises Spoilt if its state is not the expected one."""
     if cancel:
         connection.call("POST", f"/trainshed/v1/jobs/{job}:cancel")
     last = state_at_end(connection, job)
@@ -137,5 +138,5 @@ def state_at_end(connection: Connection, job: str) -> dict[str, Any]:
 
 
 def since(begun: int) -> float:
-    """Milliseconds."""
+    """Return the milliseconds since a time."""
     return (time.perf_counter_ns() - begun) / 1e6

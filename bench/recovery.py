@@ -1,9 +1,8 @@
-"""From the start of a service that was killed to where its jobs are in its hands again: 1,000 that run, and
-1,000 queued.
+"""The recovery of a killed service with 1,000 running and with 1,000 queued jobs.
 
-It starts services of its own, kills each with its zygote (SIGKILL), starts it again and looks at it from
-outside, in turn with a service that has no jobs. Programs are `sleep`s and readers of a pipe that end when
-told.
+It measures from the start of the service until it controls its jobs again. It starts its own services, kills
+each with its zygote (SIGKILL), restarts it and observes it from outside, in turn with a service without jobs.
+Programs are `sleep`s and readers of a pipe that end on command.
 """
 
 import contextlib
@@ -18,33 +17,33 @@ from tests.e2e.processes import marked
 from tests.e2e.running import running
 
 from bench.measures import Connection, Row, beside, bound, cpu_seconds, median
-from bench.patient import PATIENCE, Patient, Spoilt, end, in_state, since, state_at_end
+from bench.patient import RUN_TIMEOUT, Patient, Spoilt, end, in_state, since, state_at_end
 
 JOBS = 1_000
 LIMIT = 1_200.0
-"""Milliseconds."""
+"""Maximum milliseconds."""
 MEGABYTES_PER_JOB = 6
-"""Shim and a `sleep`, with all that the kernel keeps for them; measured: 4."""
+"""Memory of a shim and a `sleep` with their kernel memory. Measured: 4."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Milliseconds from when the new process was executed to what is told here."""
+    """Milliseconds from the exec of the new process to each event."""
 
     #: A request was answered.
     served: float
-    #: Processor time of the service until `adopted`, which does not depend on what else the machine does.
+    #: CPU time of the service until `adopted`, which does not depend on the load of the machine.
     cpu: float
     #: Every job was seen in its state, and a cancel of one was carried out.
     adopted: float = 0.0
-    #: The end of a program was seen that came while there was no service.
+    #: The end of a program during the absence of the service was seen.
     missed: float = 0.0
-    #: The end of one was seen that came afterwards, or the start of the job that had waited for it.
+    #: The end of a later program was seen, or the start of the job that waited for it.
     next: float = 0.0
 
 
 def measure(rounds: int, jobs: int = JOBS) -> list[Row]:
-    """The rows of both kinds; a kind that there is no memory for is left out, with a note on stderr."""
+    """Return the rows of both kinds. A kind with too little memory is skipped, with a note on stderr."""
     measured: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
@@ -62,7 +61,7 @@ def measure(rounds: int, jobs: int = JOBS) -> list[Row]:
 
 @contextlib.contextmanager
 def idle(data: Path, *args: str) -> Generator[Patient]:
-    """A service with a warm runtime and no jobs that are not over."""
+    """Start a service with a warm runtime and no unfinished jobs."""
     with running(data, *args, forked=False) as service:
         patient = Patient(service, args)
         connection = Connection(service)
@@ -139,7 +138,7 @@ def recover_queued(patient: Patient) -> Recovered:
 def in_turn(
     rounds: int, empty: Patient, recover: Callable[[], Recovered]
 ) -> tuple[list[Recovered], list[Recovered]]:
-    """Recoveries of the one that is looked at, and of the empty one."""
+    """Return recoveries of the measured service and of the empty one."""
     times: list[Recovered] = []
     bare: list[Recovered] = []
     for _ in range(rounds):
@@ -151,7 +150,7 @@ def in_turn(
 
 
 def cancel_all(patient: Patient) -> None:
-    """Cancel every job that is left: what was not adopted would not end."""
+    """Cancel all remaining jobs: programs that were not adopted would not end."""
     connection = Connection(patient.service)
     begun = time.perf_counter_ns()
     left = (*reversed(patient.victims), *reversed(patient.readers))  # the newest first: none starts
@@ -161,7 +160,7 @@ def cancel_all(patient: Patient) -> None:
         end(connection, job, "CANCELLED")
     if strays := marked(patient.mark):
         raise Spoilt(f"{len(strays)} programs outlived their jobs")
-    say(f"all {len(left):,} jobs that were left were cancelled in {since(begun) / 1e3:.1f} s")
+    say(f"all {len(left):,} remaining jobs were cancelled in {since(begun) / 1e3:.1f} s")
 
 
 def rows(what: str, times: list[Recovered], empty: list[Recovered], *, missed: bool) -> list[Row]:
@@ -173,9 +172,9 @@ def rows(what: str, times: list[Recovered], empty: list[Recovered], *, missed: b
     ]
     if missed:
         made.append(
-            row(f"{after} a missed end told", [recovery.missed for recovery in times], bare)
+            row(f"{after} a missed end reported", [recovery.missed for recovery in times], bare)
         )
-    first = "first end told" if missed else "first end told, the next job runs"
+    first = "first end reported" if missed else "first end reported, the next job runs"
     made.append(row(f"{after} {first}", [recovery.next for recovery in times], bare))
     used, floor = (
         median([recovery.cpu for recovery in times]),
@@ -193,7 +192,7 @@ def row(name: str, values: list[float], floor: list[float]) -> Row:
 
 
 def wait_for(connection: Connection, job: str, state: str) -> None:
-    """See a job come into a state; its stream goes on, so its connection is not used again."""
+    """Wait until a job has a state. The stream stays open, so do not reuse its connection."""
     for view in connection.stream(f"/trainshed/v1/jobs/{job}/watch"):
         if view["state"] == state:
             return
@@ -201,11 +200,11 @@ def wait_for(connection: Connection, job: str, state: str) -> None:
 
 
 def wait_for_one_less(mark: str, before: set[int]) -> set[int]:
-    """Wait until a program has ended, and all that was there for it; the processes that are left."""
-    deadline = time.monotonic() + PATIENCE
+    """Wait until a program and its helper processes have ended. Return the remaining processes."""
+    deadline = time.monotonic() + RUN_TIMEOUT
     while (now := set(marked(mark))) == before:
         if time.monotonic() > deadline:
-            raise Spoilt("a program that was told to end goes on")
+            raise Spoilt("a program did not end on command")
         time.sleep(0.01)
     return now
 

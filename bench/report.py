@@ -1,5 +1,6 @@
-"""Tables of the rows in Markdown, on the terminal and in build/bench, from where the documentation's site
-takes them."""
+"""Tables of the rows in Markdown, for the terminal and for build/bench. The documentation site includes them
+from there.
+"""
 
 import os
 import platform
@@ -13,8 +14,9 @@ from bench.measures import Row
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one part found. `ours`, `floor`: headings of its two columns of figures. `load`: the machine's
-    before it began. `lost`: why there are no rows, or not all."""
+    """The results of a part. `ours`, `floor`: headings of its two figure columns. `load`: the machine's load
+    before it. `lost`: the reason for missing rows.
+    """
 
     part: str
     ours: str
@@ -33,7 +35,7 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Of the code that runs, short; "+" behind it where files differ from it, "" without git."""
+    """Return the short commit of this checkout, with "+" if files have changed, or "" without git."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     described = subprocess.run(
         command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
@@ -42,7 +44,7 @@ def commit() -> str:
 
 
 def tell(rows: Sequence[Row]) -> int:
-    """Print a line a row. Returns the exit status: 1 if a target is missed."""
+    """Print a line per row. Returns the exit status: 1 if a target is missed."""
     for row in rows:
         held = "" if row.held is None else ("held" if row.held else "MISSED")
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}×"
@@ -51,7 +53,7 @@ def tell(rows: Sequence[Row]) -> int:
 
 
 def table(section: Section) -> str:
-    """The section as Markdown; the load before it and the commit stand below."""
+    """Return the section as Markdown, with the previous load and the commit below."""
     lines = [
         f"| what | {section.ours} | {section.floor} | ratio | target |",
         "|---|---|---|---|---|",
@@ -71,5 +73,5 @@ def table(section: Section) -> str:
 
 
 def text(sections: Sequence[Section]) -> str:
-    """All sections, each under its part's name."""
+    """Return all sections, each below its part's name."""
     return "\n\n".join(f"## {section.part}\n\n{table(section)}" for section in sections)

@@ -1,8 +1,8 @@
-"""From a replica's death to the first statement of its next incarnation, against a bare interpreter of the
-same run.
+"""From a replica's death to the first statement of its next incarnation, compared with a bare interpreter of
+the same run.
 
-Two things: a worker that is killed and restarted in place while the others' processes go on, and a job that
-is retried whole because its primary exited with 139.
+Two cases: a killed worker that is restarted in place while the other processes continue, and a job that is
+retried because its primary exited with 139.
 """
 
 import tempfile
@@ -18,13 +18,13 @@ from bench.measures import Connection, Row, medians
 
 REPLICAS = 3
 FORGIVEN = 2
-"""Rounds at the start whose times do not count: caches and imports get warm."""
+"""Warm-up rounds whose times do not count."""
 
 IN_PLACE, WHOLE_JOB = 3.0, 7.5
-"""Bounds on the ratio to a bare start of the job's own interpreter: of one replica, and of all of the job."""
+"""Maximum ratios to a bare start of the job's interpreter: for one replica, and for all replicas of a job."""
 
 STEADY = 0.3
-"""Seconds that a program runs before it dies, so that the start of its gang is over."""
+"""Seconds that a program runs before it dies, so that its gang has completely started."""
 
 BIRTH = """\
 import time; now = time.time_ns()
@@ -42,23 +42,23 @@ if rank == {rank} and not marker.exists():
     {death}
 signal.pause()
 """
-"""Every replica says when it began; one of them dies once, which a file that outlives it remembers."""
+"""Every replica prints its start time. One of them dies once; a persistent file records it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the replicas of a job said: who, and when (ns since the epoch)."""
+    """The output of a job's replicas: rank and time (ns since the epoch)."""
 
     firsts: tuple[tuple[int, int], ...]
     exit: tuple[int, int]
 
     def after(self) -> dict[int, float]:
-        """Milliseconds from the exit to the first statement of each incarnation after it, by rank."""
+        """Milliseconds from the exit to the first statement of each later incarnation, by rank."""
         return {rank: (at - self.exit[1]) / 1e6 for rank, at in self.firsts if at > self.exit[1]}
 
 
 def measure(rounds: int) -> list[Row]:
-    """The rows, from a service of their own with a warm runtime."""
+    """Return the rows from a new service with a warm runtime."""
     with (
         tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
         running(Path(directory, "restarts")) as service,
@@ -67,7 +67,7 @@ def measure(rounds: int) -> list[Row]:
 
 
 def rows(service: Service, rounds: int) -> list[Row]:
-    """The rows, from a service that runs already."""
+    """Return the rows from a running service."""
     connection = Connection(service)
     own = measures.runtime_interpreter(connection)
     gangs: list[float] = []
@@ -103,23 +103,26 @@ def rows(service: Service, rounds: int) -> list[Row]:
 
 
 def restart(service: Service) -> float:
-    """Kill a worker once. Milliseconds to its next first statement; raises if another replica was touched."""
+    """Kill a worker once. Return the milliseconds to its next first statement. Raises if another replica
+    restarted.
+    """
     script = BIRTH.format(
         steady=STEADY,
-        marker="died-once",  # in the working directory, which a restarted replica finds again
+        marker="died-once",  # in the working directory, which a restarted replica keeps
         rank=1,
         death="last(); os.kill(os.getpid(), signal.SIGKILL)",
     )
     statements = run(service, script, REPLICAS + 1)
     after = statements.after()
     if set(after) != {1}:
-        raise RuntimeError(f"one worker was killed, and these ranks began anew: {sorted(after)}")
+        raise RuntimeError(f"one worker was killed, and these ranks restarted: {sorted(after)}")
     return after[1]
 
 
 def retry(service: Service) -> tuple[float, float]:
-    """End the primary with 139 once. Milliseconds to the primary's next first statement, and to the last
-    replica's."""
+    """End the primary with 139 once. Return the milliseconds to the next first statement of the primary and
+    of the last replica.
+    """
     script = BIRTH.format(
         steady=STEADY,
         marker=f"/gcs/trainshed/died-{uuid.uuid4().hex}",
@@ -128,12 +131,12 @@ def retry(service: Service) -> tuple[float, float]:
     )
     after = run(service, script, 2 * REPLICAS).after()
     if len(after) != REPLICAS:
-        raise RuntimeError(f"the job was retried, and only these ranks began: {sorted(after)}")
+        raise RuntimeError(f"the job was retried, and only these ranks restarted: {sorted(after)}")
     return after[0], max(after.values())
 
 
 def run(service: Service, script: str, births: int) -> Said:
-    """Run a gang until that many first statements were said, and cancel it."""
+    """Run a gang until that many first statements were printed, then cancel it."""
     connection, control = Connection(service), Connection(service)
     job = connection.submit(container_job(script, pools=(1, REPLICAS - 1)))
     firsts: list[tuple[int, int]] = []

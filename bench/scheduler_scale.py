@@ -1,6 +1,7 @@
-"""How long one scheduling decision takes on a kept snapshot: 10,000 nodes, 100,000 queued jobs.
+"""The duration of one scheduling decision on an existing snapshot: 10,000 nodes, 100,000 queued jobs.
 
-Run it by itself: `python -m bench.scheduler_scale`. Seconds of wall time, the building of the snapshot apart.
+Run it with `python -m bench.scheduler_scale`. It prints seconds of wall time, with the building of the
+snapshot separate.
 """
 
 import gc
@@ -36,7 +37,7 @@ DEVICES = ("NVIDIA_TESLA_T4", "NVIDIA_TESLA_V100", "NVIDIA_TESLA_A100")
 
 
 def nodes(count: int = NODES) -> list[NodeCapacity]:
-    """One in four has devices; three sizes of the others."""
+    """Create nodes: one in four has devices, the others have three sizes."""
     capacities: list[NodeCapacity] = []
     for at in range(count):
         cpus = (16, 32, 64, 96)[at % 4]
@@ -46,7 +47,7 @@ def nodes(count: int = NODES) -> list[NodeCapacity]:
 
 
 def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[ReplicaId, Demand], ...]]:
-    """Mostly small gangs, some of many replicas, some of two sorts."""
+    """Create mostly small gangs, some with many replicas, some with two pools."""
     drawn: list[tuple[tuple[ReplicaId, Demand], ...]] = []
     for _ in range(count):
         cpus = draw.choice((2, 4, 8, 8, 16, 16, 32, 64))
@@ -79,7 +80,7 @@ def gang(draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Deman
 
 
 def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
-    """What a controller would tell the snapshot after a plan."""
+    """Apply a plan to the snapshot, like a controller."""
     for decision in made.decisions:
         if isinstance(decision, Admit):
             whole = snapshot.entries[decision.uid].gang
@@ -91,13 +92,14 @@ def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
 def measure(
     nodes_count: int = NODES, jobs: int = JOBS, shapes_count: int = SHAPES, cpus_of_each: float = 0
 ) -> dict[str, float]:
-    """With a quota of `cpus_of_each` for each project, 0 = none.
+    """Measure with a quota of `cpus_of_each` for each project; 0 = none.
 
-    `build`: seconds until the snapshot is there. `first`: the first decision; `admitted`: how many jobs
-    it starts. `settling`: the last of those that fill the nodes. `full`: a decision when nothing fits.
-    `impatient`: the same when everyone has waited too long. `freed`: after one job in a hundred has
-    ended. `change`: one change, in microseconds. `held`: the longest that any of these holds the event loop:
-    to copy the snapshot for the thread that plans, or to take the decisions."""
+    `build`: seconds to build the snapshot. `first`: the first decision. `admitted`: jobs that it starts.
+    `settling`: the last decision that fills the nodes. `full`: a decision without free capacity. `impatient`:
+    the same after all jobs have waited too long. `freed`: after one job in a hundred has ended. `change`: one
+    change, in microseconds. `held`: the longest time that the event loop is blocked, to copy the snapshot for
+    the planning thread or to apply the decisions.
+    """
     draw = random.Random(7)
     forms = shapes(draw, shapes_count)
     snapshot = Snapshot(Policy(strict=True))
@@ -106,7 +108,7 @@ def measure(
     figures: dict[str, float] = {}
 
     begun = time.perf_counter()
-    # As a service does at its start.
+    # Like a service when it starts.
     gc.disable()
     if cpus_of_each:
         projects = {item.project_id for item in gangs}
@@ -127,7 +129,7 @@ def _decisions(snapshot: Snapshot) -> dict[str, float]:
     figures: dict[str, float] = {"held": 0.0}
     made, figures["first"] = timed(snapshot, NOW, figures)
     figures["admitted"] = len(made.decisions)
-    # One decision starts a bounded number of jobs; the next follows at once.
+    # A decision starts a limited number of jobs. The next one follows immediately.
     while len(made.decisions):
         made, figures["settling"] = timed(snapshot, NOW + SECOND, figures)
     _, figures["full"] = timed(snapshot, NOW + 2 * SECOND, figures)
@@ -141,8 +143,9 @@ def _decisions(snapshot: Snapshot) -> dict[str, float]:
 
 
 def timed(snapshot: Snapshot, now: int, figures: dict[str, float]) -> tuple[Plan, float]:
-    """A plan that is carried out, and the seconds that it took to make; the longest time that the event loop
-    would be held is noted."""
+    """Return an applied plan and the seconds that it took. Record the longest time for which it would block
+    the event loop.
+    """
     begun = time.perf_counter()
     planned = snapshot.copy()
     copied = time.perf_counter()

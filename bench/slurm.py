@@ -1,8 +1,8 @@
-"""The Slurm engine beside Slurm by hand, on a real cluster of three nodes on this machine
+"""The Slurm engine compared with manual Slurm commands, on a real cluster of three nodes on this machine
 (`tests.slurm.lab`).
 
-It starts the cluster and a service on it, and does the same by hand, in turn with it: `srun` in an allocation
-that is kept, `salloc` and `srun`, and `sbatch`. Needs root and Debian's packages of Slurm; says so otherwise.
+It starts the cluster and a service on it. In turn with the service it runs `srun` in an existing allocation,
+`salloc` and `srun`, and `sbatch`. It needs root and Debian's Slurm packages, and reports if they are missing.
 """
 
 import contextlib
@@ -24,24 +24,26 @@ from bench import measures, restarts
 from bench.measures import Connection, Row, beside, bound, median, medians, within
 
 FORGIVEN = 2
-"""Rounds at the start whose times do not count."""
+"""Warm-up rounds whose times do not count."""
 GANG = 16
 CALLERS = 6
 FIRST, FIRST_IN_KEPT, GANG_RATIO, IN_PLACE, ELSEWHERE = 160.0, 60.0, 1.3, 100.0, 5.0
-"""What is promised: ms above the floor in new allocations and in kept ones, ratio, ms, seconds."""
+"""Budgets: ms above the floor in new and in existing allocations, ratio, ms, seconds."""
 _SIZE = 64, 100_000
-"""CPUs and MB that each node is declared to have: six replicas of the smallest machine fit on one."""
+"""Declared CPUs and MB of each node: six replicas of the smallest machine type fit on one."""
 _HOLD = 3.0
-"""Seconds for which a gang's replicas stay up until all have started: on a busy machine the last of sixteen
-comes late."""
+"""Seconds for which a gang's replicas sleep until all have started. On a busy machine the last of sixteen
+starts late.
+"""
 _WHOLE_NODE = "n1-highcpu-64"
 _COMMANDS = ("salloc", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A cluster with a service on it. `python`: what jobs run in. `counted`: file to which each of the
-    service's commands adds a line, if they are counted."""
+    """A cluster with a service. `python`: interpreter of the jobs. `counted`: file to which each Slurm
+    command of the service adds a line, if commands are counted.
+    """
 
     lab: SlurmLab
     service: Service
@@ -49,20 +51,21 @@ class Site:
     counted: Path
 
     def slurm(self, *command: str) -> list[str]:
-        """What runs one of Slurm's commands by hand, uncounted."""
+        """The prefix that runs a Slurm command manually, without counting."""
         return [str(self.lab.commands / command[0]), *command[1:]]
 
     def commands_sent(self) -> int:
         return self.counted.read_text().count("\n")
 
     def controller_seconds(self) -> float:
-        """Processor time of slurmctld so far."""
+        """CPU time of slurmctld so far."""
         return sum(map(measures.cpu_seconds, self.lab.processes(HUB, "slurmctld")))
 
 
 def measure(rounds: int, jobs: int) -> list[Row]:
-    """`rounds` of each row of starts; `jobs` of the throughput row. None, with a note, where there can be no
-    such cluster."""
+    """Measure `rounds` of each start row and `jobs` of the throughput row. Without a cluster, return None and
+    print a note.
+    """
     if reason := why_not():
         print(f"bench: slurm is SKIPPED: {reason}", file=sys.stderr, flush=True)
         return []
@@ -82,8 +85,9 @@ def measure(rounds: int, jobs: int) -> list[Row]:
 
 @contextlib.contextmanager
 def site(slurm: str = "", *, counts: bool = False) -> Generator[Site]:
-    """`slurm`: further lines of `[engines.slurm]`. `counts`: the service's commands are counted, each at the
-    cost of a shell."""
+    """`slurm`: additional lines of `[engines.slurm]`. `counts`: the service's commands are counted, which
+    costs a shell per command.
+    """
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
@@ -105,7 +109,7 @@ def site(slurm: str = "", *, counts: bool = False) -> Generator[Site]:
 
 
 def counting(lab: SlurmLab, directory: Path, counted: Path) -> Path:
-    """Directory of commands for the service that are counted."""
+    """Return a directory of counting wrappers of the commands for the service."""
     commands = directory / "commands"
     commands.mkdir()
     for name in _COMMANDS:
@@ -115,12 +119,12 @@ def counting(lab: SlurmLab, directory: Path, counted: Path) -> Path:
     return commands
 
 
-# --- by hand ---
+# --- manual ---
 
 
 @contextlib.contextmanager
 def allocation(here: Site, *options: str) -> Generator[str]:
-    """Number of a job of nodes, as `salloc` by hand gives it."""
+    """Allocate nodes with `salloc`; return the job number."""
     answer = subprocess.run(
         here.slurm("salloc", "--no-shell", *options), capture_output=True, text=True, check=True
     ).stderr
@@ -135,7 +139,7 @@ ONE = ("--nodes=1", "--ntasks=1", "--cpus-per-task=4", "--mem=15G")
 
 
 def kept(here: Site, job: str) -> float:
-    """`srun` in an allocation that is there: milliseconds to the program's first statement."""
+    """Run `srun` in an existing allocation: milliseconds to the program's first statement."""
     begun = time.time_ns()
     done = subprocess.run(
         here.slurm("srun", f"--jobid={job}", "--overlap", "--ntasks=1", here.python, "-c", measures.STAMP),
@@ -146,7 +150,7 @@ def kept(here: Site, job: str) -> float:
 
 
 def fresh(here: Site) -> float:
-    """`salloc`, and `srun` in it."""
+    """Run `salloc`, and `srun` in the allocation."""
     begun = time.time_ns()
     with allocation(here, *ONE) as job:
         between = (time.time_ns() - begun) / 1e6
@@ -154,7 +158,7 @@ def fresh(here: Site) -> float:
 
 
 def batch(here: Site) -> float:
-    """`sbatch`."""
+    """Run `sbatch`."""
     output = here.lab.directory / "batch.out"
     script = f"#!/bin/sh\nexec {here.python} -c '{measures.STAMP}'\n"
     begun = time.time_ns()
@@ -167,7 +171,7 @@ def batch(here: Site) -> float:
 
 
 def kept_gang(here: Site, job: str) -> float:
-    """`srun` of sixteen tasks: until the last has run its first statement."""
+    """Run `srun` with sixteen tasks, until the last has run its first statement."""
     program = here.python, "-c", measures.STAMP
     begun = time.time_ns()
     done = subprocess.run(
@@ -181,12 +185,12 @@ def kept_gang(here: Site, job: str) -> float:
     return (max(stamps) - begun) / 1e6
 
 
-# Little, so that ours has room beside it: what others have is known to the service some seconds later.
+# Allocate little, so that Trainshed's job fits too: the service sees other jobs' usage some seconds later.
 _ALL = ("--nodes=3", f"--ntasks={GANG}", "--cpus-per-task=1", "--mem=1G")
 
 
 def fresh_gang(here: Site, of_srun: list[float]) -> float:
-    """`salloc`, and that in it; what that alone took goes into `of_srun`."""
+    """Run `salloc` with sixteen tasks in it; append the time of the tasks to `of_srun`."""
     begun = time.time_ns()
     with allocation(here, *_ALL) as job:
         between = (time.time_ns() - begun) / 1e6
@@ -195,7 +199,9 @@ def fresh_gang(here: Site, of_srun: list[float]) -> float:
 
 
 def per_second(here: Site, count: int) -> float:
-    """Trivial programs, each by a `srun` that allocates for itself, by as many callers as ours has."""
+    """Run trivial programs, each with its own allocating `srun`, with as many callers as
+    Trainshed's row has.
+    """
 
     def many(_: int) -> None:
         for _ in range(count // CALLERS):
@@ -227,13 +233,13 @@ def first_lines(here: Site, rounds: int) -> list[Row]:
     name = "submit → first line, p50"
     return [
         above(f"{name}, against salloc and srun", ours, in_fresh, FIRST),
-        above(f"{name}, against srun in a kept allocation", ours, in_kept),
+        above(f"{name}, against srun in an existing allocation", ours, in_kept),
         above(f"{name}, against sbatch", ours, by_batch),
     ]
 
 
 def kept_first_lines(here: Site, rounds: int) -> list[Row]:
-    """Of a service that keeps nodes for the next job: no allocation and no agent is started."""
+    """Measure a service that keeps nodes for the next job: it starts no allocation and no agent."""
     connection = Connection(here.service)
     with allocation(here, *ONE) as job:
         in_kept, ours = (
@@ -244,12 +250,12 @@ def kept_first_lines(here: Site, rounds: int) -> list[Row]:
                 lambda: measures.first_line(connection)[0],
             )
         )
-    name = "submit → first line with nodes kept, p50, against srun in a kept allocation"
+    name = "submit → first line with nodes kept, p50, against srun in an existing allocation"
     return [above(name, ours, in_kept, FIRST_IN_KEPT)]
 
 
 def kept_gangs(here: Site, rounds: int) -> list[Row]:
-    """Likewise of a gang."""
+    """Measure the same for a gang."""
     connection = Connection(here.service)
     with allocation(here, *_ALL) as job:
         in_kept, ours = (
@@ -260,12 +266,12 @@ def kept_gangs(here: Site, rounds: int) -> list[Row]:
                 lambda: measures.together(connection, GANG, _HOLD),
             )
         )
-    name = f"{GANG} replicas on 3 nodes with nodes kept, p50, against srun -n{GANG} in a kept allocation"
+    name = f"{GANG} replicas on 3 nodes with nodes kept, p50, against srun -n{GANG} in an existing allocation"
     return [medians(name, ours, in_kept, GANG_RATIO)]
 
 
 def settled(here: Site, measure_ours: Callable[[], float]) -> float:
-    """Something of ours, once nothing is left of what was before it."""
+    """Measure a Trainshed row after everything before it is cleaned up."""
     took = measure_ours()
     for _ in until("the end of the service's allocations"):
         if not here.lab.slurm("squeue", "-h", "-o", "%j").count("trainshed-"):
@@ -287,13 +293,14 @@ def gangs(here: Site, rounds: int) -> list[Row]:
     name = f"{GANG} replicas on 3 nodes all started, p50"
     return [
         wanted(medians(f"{name}, against salloc and srun -n{GANG}", ours, in_fresh)),
-        medians(f"{name}, against that srun alone", ours, of_srun[FORGIVEN:]),
+        medians(f"{name}, against only that srun", ours, of_srun[FORGIVEN:]),
     ]
 
 
 def wanted(row: Row) -> Row:
-    """Say whether a gang in a new allocation reaches what is promised with nodes kept. On two processors it
-    cannot yet (docs/adr/0083), so this does not fail the run, which otherwise would tell nothing else."""
+    """Note whether a gang in a new allocation meets the budget for kept nodes. On two CPUs it does not yet
+    (docs/adr/0083), so it does not fail the run.
+    """
     assert row.ratio is not None
     reached = "reached" if row.ratio <= GANG_RATIO else "NOT reached"
     return replace(row, target=f"≤ {GANG_RATIO:g}× wanted, {reached}")
@@ -336,7 +343,7 @@ def throughput(here: Site, jobs: int) -> list[Row]:
             f"{by_hand:.1f}/s",
             ours / by_hand,
         ),
-        beside("processor time of slurmctld per job", 1000 * cpu / jobs, 1000 * by_hand_cpu / jobs),
+        beside("CPU time of slurmctld per job", 1000 * cpu / jobs, 1000 * by_hand_cpu / jobs),
         Row("commands sent to Slurm per job", f"{commands / jobs:.1f}", "1", commands / jobs),
     ]
 
@@ -347,7 +354,9 @@ signal.pause()"""
 
 
 def lost_node(here: Site) -> list[Row]:
-    """A worker's node loses its power: until the worker's first statement elsewhere."""
+    """Cut the power of a worker's node: measure the time until the worker's first statement on
+    another node.
+    """
     connection = Connection(here.service)
     body = container_job(_STAY, pools=(1, 1))
     for pool in body["jobSpec"]["workerPoolSpecs"]:
@@ -366,7 +375,7 @@ def lost_node(here: Site) -> list[Row]:
             off = time.time_ns()
             here.lab.kill_node(killed)
         elif len(stamps) == 3:
-            # By a connection of its own: an idle one is closed sooner than a node is taken for lost.
+            # Use a new connection: the service closes an idle one before it declares the node lost.
             Connection(here.service).call("POST", f"{view}:cancel")
     here.lab.revive(killed)
     here.lab.await_states({killed: ("idle", "mixed")})
@@ -379,7 +388,7 @@ def lost_node(here: Site) -> list[Row]:
     again, whole = stamps[-1] / 1e9 - lost, (stamps[-1] - off) / 1e9
     return [
         Row(
-            "node lost, as Slurm or the lease tells it → first line elsewhere",
+            "node reported lost by Slurm or the lease → first line elsewhere",
             f"{again:.1f} s",
             "–",
             target=f"≤ {ELSEWHERE:g} s",
@@ -392,7 +401,7 @@ def lost_node(here: Site) -> list[Row]:
 
 
 def above(name: str, ours: list[float], floor: list[float], most: float | None = None) -> Row:
-    """A row of starts; bounded by milliseconds above the floor."""
+    """Return a row of starts with a limit in milliseconds above the floor."""
     more = median(ours) - median(floor)
     value, of_floor = f"{median(ours):.0f} ms ({more:+.0f})", f"{median(floor):.0f} ms"
     ratio = median(ours) / median(floor)

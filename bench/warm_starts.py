@@ -1,8 +1,8 @@
-"""Programs that begin warm (docs/warm-starts.md): PyTorch's first statement, and trials per hour.
+"""Warm starts of programs (docs/warm-starts.md): PyTorch's first statement, and trials per hour.
 
-`python -m bench.warm_starts` prints the rows; `--cache DIRECTORY` takes a cache that has the runtime. The
-first statement of a PyTorch program is the one after `import torch`. Trials train for a fixed time, so what
-is compared is what is paid beside that.
+`python -m bench.warm_starts` prints the rows; `--cache DIRECTORY` selects a cache with the runtime. The first
+statement of a PyTorch program is the one after `import torch`. Trials train for a fixed time, so the
+comparison shows the overhead.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from bench import report
 from bench.measures import Connection, Row, interleaved, medians
 from trainshed.core.launch import WARM_LABEL
 
-MOST = 5.0
-"""What the first statement may take, in bare starts of the plain interpreter."""
+MAX_FIRST_STATEMENT_RATIO = 5.0
+"""Maximum time to the first statement, in bare starts of the plain interpreter."""
 _TRIALS, _PARALLEL = 8, 2
 _TASK = """
 import torch
@@ -53,7 +53,7 @@ print("runs", sys.executable)
 
 
 def measure(rounds: int, cache: Path = CACHE, *, trials: bool = True) -> list[Row]:
-    """`rounds` of single programs; with `trials` two tuning jobs for each length of them."""
+    """Measure `rounds` of single programs. With `trials`, also two tuning jobs for each trial length."""
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
         config = Path(directory, "service.toml")
         config.write_text(f'cache = "{cache}"\n')
@@ -82,13 +82,15 @@ def _first_statements(service: Service, uri: str, rounds: int) -> list[Row]:
     )
     what = "PyTorch: submit → first statement after its import"
     return [
-        medians(f"{what}, warm, p50", warm, bare, MOST),
+        medians(f"{what}, warm, p50", warm, bare, MAX_FIRST_STATEMENT_RATIO),
         medians(f"{what}, cold, p50", cold, bare),
     ]
 
 
 def _bare(python: str) -> float:
-    """From spawn to the first statement of a program without imports, in the job's own interpreter."""
+    """Return the time from spawn to the first statement of a program without imports, in the job's
+    interpreter.
+    """
     begun = time.time_ns()
     done = subprocess.run(
         [python, "-c", "import time; print(time.time_ns())"], capture_output=True, check=True
@@ -97,13 +99,13 @@ def _bare(python: str) -> float:
 
 
 def _submitted(connection: Connection, uri: str, label: str) -> tuple[str, str]:
-    """The job, over; and what it printed: when its first statement ran, `runs`, its interpreter."""
+    """Return the finished job and its output: the time of its first statement, `runs`, its interpreter."""
     job = connection.submit({"labels": {WARM_LABEL: label}, **_job(uri)})
     lines = [
         line for line in connection.messages(job) if line.isdigit() or line.startswith("runs ")
     ]
     if len(lines) != 2:
-        raise RuntimeError(f"{job} did not print what it should; its log says why")
+        raise RuntimeError(f"{job} did not print the expected lines; see its log")
     return job, f"{lines[0]} {lines[1].split()[1]}"
 
 
@@ -123,7 +125,7 @@ def _pool(uri: str, args: list[str]) -> dict[str, Any]:
 
 
 def _beginnings(connection: Connection, job: str) -> str:
-    """What its timeline says of how it began."""
+    """Return the timeline's description of the job's start."""
     entries = connection.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
     return " ".join(entry["message"] for entry in entries if entry["kind"] == "warm_start")
 
@@ -168,7 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--cache", type=Path, default=CACHE)
-    parser.add_argument("--no-trials", action="store_true", help="single programs alone")
+    parser.add_argument("--no-trials", action="store_true", help="measure only single programs")
     options = parser.parse_args()
     return report.tell(measure(options.rounds, options.cache, trials=not options.no_trials))
 

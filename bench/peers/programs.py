@@ -1,4 +1,6 @@
-"""What the peers run, and the few things that each of their clusters needs. Nothing here knows a peer."""
+"""The programs of the peers, and common helpers for their clusters. This module does not depend
+on any peer.
+"""
 
 import os
 import shutil
@@ -8,18 +10,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE = 60.0
-"""Seconds that a peer may take to come up, or to say something, before the run is given up."""
+PEER_TIMEOUT = 60.0
+"""Seconds after which a peer that does not start or answer is skipped."""
 
 
 class Unavailable(Exception):
-    """A peer cannot be measured here: why, and what would help."""
+    """A peer cannot be measured on this machine. The message contains the reason and a remedy."""
 
 
 def dying(stamp: Path) -> str:
-    """A program that writes the time (ns since the epoch) to `stamp` and kills itself.
+    """Return a program that writes the time (ns since the epoch) to `stamp` and kills itself.
 
-    To a file, not to its output: Slurm drops what a killed program wrote last.
+    It writes to a file, because Slurm drops the last output of a killed program.
     """
     return (
         "import os, pathlib, signal, time; "
@@ -33,10 +35,10 @@ def say(message: str) -> None:
 
 
 def install(packages: tuple[str, ...]) -> None:
-    """Install Debian packages. Raises Unavailable where this user or machine cannot."""
+    """Install Debian packages. Raises Unavailable if this user or machine cannot."""
     if os.geteuid() or shutil.which("apt-get") is None:
         raise Unavailable(
-            f"it needs the Debian packages {', '.join(packages)}, and they can only be installed as root "
+            f"it requires the Debian packages {', '.join(packages)}, and they can only be installed as root "
             "on Debian."
         )
     say(f"installing {', '.join(packages)} ...")
@@ -62,16 +64,16 @@ def install(packages: tuple[str, ...]) -> None:
 
 
 def until(what: str, ready: Callable[[], bool], pause: float = 0.05) -> None:
-    """Wait for something that gives no signal. Raises TimeoutError, naming `what`, after PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
+    """Poll for a condition without a signal. Raises TimeoutError with `what` after PEER_TIMEOUT."""
+    deadline = time.monotonic() + PEER_TIMEOUT
     while not ready():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {PATIENCE:.0f} s")
+            raise TimeoutError(f"{what}: not within {PEER_TIMEOUT:.0f} s")
         time.sleep(pause)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process that we started to end; kill it if it does not within ten seconds."""
+    """Terminate a child process. Kill it if it does not end within ten seconds."""
     process.terminate()
     try:
         process.wait(timeout=10)

@@ -1,8 +1,7 @@
-"""Ray on this machine: one head that sees nothing but a loopback of its own, everything in a temporary
-directory.
+"""Ray on this machine: one head with only a loopback interface, and all files in a temporary directory.
 
-Ray listens on every address it finds, so it runs in a network namespace that has only a loopback; a process
-namespace takes every one of its processes down with it. Its environment is built once, in build/peers/ray.
+Ray listens on every address that it finds, so it runs in a network namespace with only a loopback. A process
+namespace ends all of its processes together. Its environment is built once, in build/peers/ray.
 """
 
 import contextlib
@@ -30,11 +29,11 @@ VERSION = REQUIREMENT.rpartition("=")[2]
 ENVIRONMENT = ROOT / "build" / "peers" / "ray"
 DRIVER = Path(__file__).with_name("ray_driver.py")
 FORGIVEN = 3
-"""Restarts at the start that do not count: they take the workers that Ray starts ahead of any need."""
+"""Warm-up restarts that do not count: they use the workers that Ray starts in advance."""
 
 
 class Head:
-    """A running head, spoken to over the pipes of its driver."""
+    """A running head, controlled through the pipes of its driver."""
 
     def __init__(self, driver: subprocess.Popen[bytes], log: Path) -> None:
         self._driver = driver
@@ -42,22 +41,26 @@ class Head:
 
     def answer(self) -> dict[str, Any]:
         assert self._driver.stdout is not None
-        ready, _, _ = select.select([self._driver.stdout], [], [], 3 * programs.PATIENCE)
+        ready, _, _ = select.select([self._driver.stdout], [], [], 3 * programs.PEER_TIMEOUT)
         if ready and (line := self._driver.stdout.readline()):
             return json.loads(line)
-        raise Unavailable(f"its driver says nothing; its log ends: {self._log.read_text()[-500:]}")
+        raise Unavailable(
+            f"its driver does not answer; its log ends: {self._log.read_text()[-500:]}"
+        )
 
     def ask(self, command: str) -> dict[str, Any]:
         assert self._driver.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # a dead driver says nothing, which is reported
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # a dead driver returns nothing, which is reported
             self._driver.stdin.write(f"{command}\n".encode())
             self._driver.stdin.flush()
         return self.answer()
 
 
 def measure(rounds: int, jobs: int) -> list[Row]:
-    """The rows of Ray; none, with a note on stderr, where it cannot run. `jobs`: as many as our own row
-    takes.
+    """Return the rows of Ray, or none, with a note on stderr, if it cannot run. `jobs`: as many as in
+    Trainshed's row.
 
     Ray's own jobs take a second or more each, so a tenth of that number is measured.
     """
@@ -73,10 +76,10 @@ def measure(rounds: int, jobs: int) -> list[Row]:
 
 
 def restart(ray: Head, rounds: int) -> Row:
-    """From the exit of an actor's process to the first statement of the actor's next incarnation.
+    """Return the times from the exit of an actor's process to the first statement of the actor's next
+    incarnation.
 
-    Only restarts in a process started for them count: a head's first one, and few others, find a worker that
-    waits.
+    Only restarts in a new process count. A head's first restart, and few others, use a waiting worker.
     """
 
     def again() -> float:
@@ -88,8 +91,8 @@ def restart(ray: Head, rounds: int) -> Row:
     bare, ours = measures.interleaved(rounds, measures.bare_first_line, again)
     fresh = [value for value in ours if not isnan(value)]
     if not fresh:
-        raise Unavailable("every restart found a worker that was there before.")
-    what = f"killed actor → first statement of its next life, p50 of {len(fresh)}"
+        raise Unavailable("every restart reused an existing worker.")
+    what = f"killed actor → first statement of its next incarnation, p50 of {len(fresh)}"
     return measures.medians(f"Ray {VERSION}: {what}", fresh, bare)
 
 
@@ -116,7 +119,7 @@ def rate(ray: Head, name: str, command: str, repeats: int = 3) -> Row:
 
 
 def environment() -> Path:
-    """The interpreter of an environment with Ray in it. Raises Unavailable where it cannot be built."""
+    """Return the interpreter of an environment with Ray. Raises Unavailable if it cannot be built."""
     python = ENVIRONMENT / "bin" / "python"
     stamp = ENVIRONMENT / "installed"
     if stamp.exists() and stamp.read_text() == REQUIREMENT:
@@ -148,9 +151,9 @@ def environment() -> Path:
 
 @contextlib.contextmanager
 def head(python: Path, *, jobs: bool) -> Generator[Head]:
-    """A head of as many CPUs as the machine has; with Ray's dashboard only for `jobs`, which need it."""
+    """Start a head with as many CPUs as the machine has. Only `jobs` need Ray's dashboard."""
     if shutil.which("unshare") is None:
-        raise Unavailable("it needs `unshare` to be kept on a loopback of its own.")
+        raise Unavailable("it needs `unshare` to run on its own loopback.")
     with tempfile.TemporaryDirectory(prefix="ray-") as name:
         directory = Path(name)
         log = directory / "driver.log"
@@ -170,18 +173,20 @@ def head(python: Path, *, jobs: bool) -> Generator[Head]:
             yield ray
         finally:
             with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
-                driver.communicate(timeout=programs.PATIENCE)
+                driver.communicate(timeout=programs.PEER_TIMEOUT)
             programs.end(driver)
 
 
 def namespaces() -> list[str]:
-    """The shell that runs in them is the first process, and collects the orphans; all die with it."""
+    """The shell is the first process of the namespaces and collects the orphans. All processes
+    end with it.
+    """
     own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *own, "--net", "--pid", "--mount-proc", "--fork", "--kill-child", "--"]
 
 
 def variables(directory: Path) -> dict[str, str]:
-    """An environment in which Ray reports to nobody and leaves nothing in the user's home."""
+    """Return an environment in which Ray sends no reports and leaves no files in the user's home."""
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -1,8 +1,8 @@
-"""The side of Ray's rows that runs in Ray's own environment: one head, commands on stdin, answers as JSON on
+"""The part of Ray's rows that runs in Ray's own environment: one head, commands on stdin, results as JSON on
 stdout.
 
-Run as a script by bench/peers/ray.py, in a network namespace whose only interface is the loopback.
-Commands: `restart`, `tasks N`, `jobs N`. End of input takes the head down.
+bench/peers/ray.py runs it as a script, in a network namespace with only a loopback. Commands: `restart`,
+`tasks N`, `jobs N`. The head stops at the end of the input.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ SET_FLAGS = 0x8914
 
 
 class Phoenix:
-    """An actor that dies when told to. Its first statement is that of a new incarnation."""
+    """An actor that dies on command. Its first statement belongs to a new incarnation."""
 
     def __init__(self) -> None:
         self._first = time.time_ns()
 
     def life(self) -> tuple[int, int]:
-        """When it began (ns since the epoch), and the process that it runs in."""
+        """Return the start time (ns since the epoch) and the process ID."""
         return self._first, os.getpid()
 
     def die(self, stamp: str) -> None:
@@ -43,13 +43,14 @@ class Phoenix:
 
 
 def trivial(python: str) -> None:
-    """A task that starts an interpreter, as our jobs do."""
+    """A task that starts an interpreter, like a Trainshed job."""
     subprocess.run([python, "-c", "pass"], check=True)
 
 
 class Head:
-    """A head of Ray that lives as long as this process. `python`: what tasks and jobs start, as the floor
-    does."""
+    """A Ray head that lives as long as this process. `python`: the interpreter of tasks and jobs, the same as
+    the floor's.
+    """
 
     def __init__(self, directory: Path, python: str, jobs: bool) -> None:
         self._ray: Any = importlib.import_module("ray")
@@ -68,8 +69,9 @@ class Head:
         self._actor: Any = None
 
     def restart(self) -> dict[str, Any]:
-        """Milliseconds from the actor's exit to its next first statement; whether in a process that was there
-        already."""
+        """Return the milliseconds from the actor's exit to its next first statement, and whether the process
+        is new.
+        """
         if self._actor is None:
             actor = self._ray.remote(Phoenix).options(max_restarts=-1, max_task_retries=-1)
             self._actor = actor.remote()
@@ -82,14 +84,14 @@ class Head:
         return {"ms": (first - int(stamp.read_text())) / 1e6, "reused": process in before}
 
     def tasks(self, count: int) -> dict[str, Any]:
-        """Tasks per second."""
+        """Return tasks per second."""
         task = self._ray.remote(trivial)
         begun = time.perf_counter()
         self._ray.get([task.remote(self._python) for _ in range(count)])
         return {"rate": count / (time.perf_counter() - begun)}
 
     def jobs(self, count: int) -> dict[str, Any]:
-        """Ray jobs per second, submitted by a few callers that each wait for the end of theirs."""
+        """Return Ray jobs per second. A few callers submit jobs and wait for the end of each."""
         submission: Any = importlib.import_module("ray.job_submission")
         client = submission.JobSubmissionClient(f"http://{self._dashboard}")
 
@@ -114,14 +116,14 @@ def processes() -> set[int]:
 
 
 def raise_loopback() -> None:
-    """A new network namespace has its loopback down."""
+    """Bring the loopback of the new network namespace up."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         fcntl.ioctl(control, SET_FLAGS, struct.pack("16sH14x", b"lo", 0x41))
 
 
 def main(directory: str, python: str, jobs: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Ray prints is no answer
+    os.dup2(2, 1)  # Ray's own output is not a result
     raise_loopback()
     head = Head(Path(directory), python, jobs == "jobs")
     try:

@@ -1,8 +1,8 @@
-"""Slurm on this machine: one node, a configuration of our own, on loopback, everything in a temporary
+"""Slurm on this machine: one node, its own configuration, on loopback, with all files in a temporary
 directory.
 
-Set up in its favour: no accounting, no control groups, a scheduler that looks at the queue at once, 16 CPUs
-declared where the machine has fewer. Needs Debian's packages, and installs them where it may.
+The settings favor Slurm: no accounting, no cgroups, a scheduler that reads the queue immediately, and at
+least 16 declared CPUs. It needs Debian's packages, and installs them if it can.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ ARRAY = "trivial"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster. `directory` holds all of its state; `completed` has a line per finished job."""
+    """A running cluster. `directory` contains its whole state. `completed` has a line per finished job."""
 
     directory: Path
     environment: dict[str, str]
@@ -50,14 +50,15 @@ class Cluster:
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=programs.PATIENCE,
+            timeout=programs.PEER_TIMEOUT,
             check=check,
         )
 
 
 def measure(rounds: int, jobs: int) -> list[Row]:
-    """The rows of Slurm; none, with a note on stderr, where it cannot run. `jobs`: as many as our own row
-    takes."""
+    """Return the rows of Slurm, or none, with a note on stderr, if it cannot run. `jobs`: as many as in
+    Trainshed's row.
+    """
     try:
         with cluster() as slurm:
             return [restart(slurm, rounds), throughput(slurm, jobs)]
@@ -67,8 +68,9 @@ def measure(rounds: int, jobs: int) -> list[Row]:
 
 
 def restart(slurm: Cluster, rounds: int) -> Row:
-    """From the exit of a step's program to the first statement of its replacement, in an allocation that is
-    kept."""
+    """Return the times from the exit of a step's program to the first statement of its replacement, in an
+    existing allocation.
+    """
     message = slurm.run("salloc", "--no-shell", "--ntasks=1", "--job-name=held").stderr
     allocation = next(word for word in message.split() if word.isdigit())
     stamp = slurm.directory / "exit"
@@ -97,8 +99,9 @@ def restart(slurm: Cluster, rounds: int) -> Row:
 
 
 def throughput(slurm: Cluster, jobs: int) -> Row:
-    """Trivial jobs end to end: an array submitted by one sbatch, until the last one is recorded as
-    complete."""
+    """Run trivial jobs end to end: an array submitted by one sbatch, until the last one is recorded as
+    complete.
+    """
     ours: list[float] = []
     bare: list[float] = []
     for _ in range(3):
@@ -124,7 +127,7 @@ def throughput(slurm: Cluster, jobs: int) -> Row:
 
 
 def completed(slurm: Cluster) -> int:
-    """Jobs of the arrays that were recorded as complete; raises if one of them failed."""
+    """Return the number of array jobs recorded as complete. Raises if one has failed."""
     if not slurm.completed.exists():
         return 0
     lines = [line for line in slurm.completed.read_text().splitlines() if f"Name={ARRAY} " in line]
@@ -135,7 +138,7 @@ def completed(slurm: Cluster) -> int:
 
 @contextlib.contextmanager
 def cluster() -> Generator[Cluster]:
-    """A cluster of one node, idle. Raises Unavailable where Slurm cannot be had."""
+    """Start an idle cluster of one node. Raises Unavailable if Slurm cannot be installed."""
     if not all(Path(executable(command)).exists() for command in COMMANDS):
         programs.install(PACKAGES)
     version = subprocess.run(
@@ -144,7 +147,7 @@ def cluster() -> Generator[Cluster]:
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainshed-slurm-"))
         directory = Path(name)
-        directory.chmod(0o711)  # munge wants its socket to be reachable for every user
+        directory.chmod(0o711)  # munge requires a socket that every user can reach
         for part in ("state", "spool"):
             (directory / part).mkdir()
         configuration = directory / "slurm.conf"
@@ -166,7 +169,7 @@ def cluster() -> Generator[Cluster]:
 
 
 def executable(command: str) -> str:
-    """Where a command is; daemons lie where only root's PATH leads."""
+    """Return the path of a command. Daemons may only be on root's PATH."""
     return shutil.which(command) or f"/usr/sbin/{command}"
 
 
@@ -194,7 +197,7 @@ def daemon(stack: contextlib.ExitStack, slurm: Cluster, command: list[str]) -> N
 
 
 def munge(directory: Path) -> list[str]:
-    """The command of a munged of our own, with a key that lives as long as the cluster."""
+    """Return the command of a separate munged, with a key that lives as long as the cluster."""
     key = directory / "munge.key"
     key.touch(0o600)
     key.write_bytes(os.urandom(1024))
@@ -210,7 +213,7 @@ def munge(directory: Path) -> list[str]:
 
 
 def settings(directory: Path, controller: int, node: int) -> str:
-    """slurm.conf; of the scheduler's settings tried on two cores, these gave the most jobs per second."""
+    """Return slurm.conf. On two cores, these scheduler settings gave the most jobs per second."""
     host = socket.gethostname().partition(".")[0]
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     return f"""\

@@ -1,2 +1,3 @@
-"""All-reduce by reducers against gloo's ring, over links of a known rate, on one machine (`./dev
-bench-reduction`)."""
+"""All-reduce by reducers compared with gloo's ring, over links of a known rate, on one machine (`./dev
+bench-reduction`).
+"""

@@ -1,8 +1,8 @@
-"""`./dev bench-reduction`: all-reduce by reducers against gloo's ring, on links of a known rate.
+"""`./dev bench-reduction`: all-reduce by reducers compared with gloo's ring, on links of a known rate.
 
-Every host is a network namespace of this machine, the links between them are shaped both ways, and the sides
-take turns with processes of their own. A run of all cases takes about 20 minutes; results are kept in
-build/bench/reduction, one file a case. Exits 1 if something promised does not hold or a side fails, 3 where
+Every host is a network namespace of this machine. The links between them are shaped both ways, and the sides
+take turns with separate processes. A run of all cases takes about 20 minutes. Results are stored in
+build/bench/reduction, one file per case. Exits with 1 if a budget is missed or a side fails, and with 3 if
 this machine cannot run it.
 """
 
@@ -49,7 +49,7 @@ def main() -> int:
             say("interrupted; what was finished is kept, --report shows it")
             return INTERRUPTED
     if options.plot:
-        # Of the others what is kept: a plot with some would look as if there were no more.
+        # Use stored results of the other cases: a plot with only some cases would look complete.
         cases, tests = list(EVERY), list(FAULTS)
     results = {case: case_results for case in cases if (case_results := kept(RESULTS, case.name))}
     findings = [finding for test in tests for finding in faults.kept(RESULTS, test.name)]
@@ -92,7 +92,7 @@ def _wanted(options: argparse.Namespace, name: str) -> bool:
 
 
 def measure(options: argparse.Namespace, cases: Sequence[Case], tests: Sequence[Fault]) -> bool:
-    """Whether all sides came through. Results are kept as they come. Raises CannotRun."""
+    """Return whether all sides succeeded. Results are stored as they arrive. Raises CannotRun."""
     sound = True
     python = options.python or environments.python_with_torch()
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
@@ -125,8 +125,9 @@ def _came_through(run: Callable[[], None]) -> bool:
 def show(
     options: argparse.Namespace, results: Mapping[Case, Results], findings: Sequence[Finding]
 ) -> bool:
-    """Print the tables, write them to build/bench, draw the plot if asked to. Whether all that is promised
-    holds."""
+    """Print the tables, write them to build/bench, and draw the plot on request. Return whether all budgets
+    are met.
+    """
     usual = {case: case_results for case, case_results in results.items() if not case.about}
     best = _compared(usual, REDUCERS)
     adverse = {case: case_results for case, case_results in results.items() if case.about}
@@ -171,7 +172,7 @@ def _about(results: Mapping[Case, Results]) -> str:
 
 
 def _draw(compared: Sequence[Comparison]) -> None:
-    # Only who asks for the plot needs what draws.
+    # Import the plot's libraries only on request.
     from bench.reduction import plot
 
     swept = [comparison for comparison in compared if comparison.case.name == SWEEP]
@@ -187,7 +188,7 @@ def _versions(results: Mapping[Case, Results]) -> str:
 
 
 def _circumstances(results: Mapping[Case, Results]) -> str:
-    """What says how much a figure can be trusted."""
+    """Return notes about the reliability of the figures."""
     rounds = [len(case_results.rounds) for case_results in results.values()]
     loads = [
         case_results.about["load"]

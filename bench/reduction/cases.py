@@ -1,4 +1,4 @@
-"""What is measured, and what is promised of it: workers, reducers, links, and the operations on them."""
+"""The measured cases and their budgets: workers, reducers, links, and operations."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Operations of one kind. `dtype` "": training steps, with `bucket` MB of gradients together (None = as
-    the framework chooses). `target`: how many times faster than gloo's it must be. `count`: timed in a round,
-    after one that is not."""
+    """Operations of one kind. `dtype`: "" for training steps. `bucket`: MB of gradients per bucket; None uses
+    the framework's default. `target`: minimum speedup over gloo. `count`: timed operations per round, after
+    one that is not timed.
+    """
 
     title: str
     nbytes: int
@@ -25,13 +26,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Tasks on one network, all sides in turn. `rate`, `reducer_rate`: Mbit/s each way. `seconds`: about how
-    long a round takes. `wire`: at most so many times the tensor leaves a worker in a task of whole size.
+    """Tasks on one network, for all sides in turn. `rate`, `reducer_rate`: Mbit/s each way. `seconds`:
+    approximate duration of a round. `wire`: maximum ratio of bytes sent by a worker to the tensor's size, in
+    a task of full size.
 
-    `about`: what is against the reducers; the first operations of such a case do not count (`WARM`).
-    `declared_rate`, `declared_reducer_rate`: what the program is told instead of the real rates, Mbit/s; 0 =
-    the real ones. `slowest`: of the first worker's link. `delay`: ms each way on every link.
-    `loss`: share of the segments that a link loses each way."""
+    `about`: the handicap of the reducers. The first operations of such a case do not count (`WARM`).
+    `declared_rate`, `declared_reducer_rate`: Mbit/s that the program receives instead of the real rates; 0 =
+    the real ones. `slowest`: rate of the first worker's link. `delay`: ms each way on every link. `loss`:
+    fraction of segments that a link loses each way.
+    """
 
     name: str
     workers: int
@@ -63,7 +66,7 @@ WARM = 40
 """Operations until connections are warm."""
 WIRE = 1.02
 WHOLE = 32 * MIB
-"""Tensors of at least this size are what the promise about bytes sent is for."""
+"""Minimum tensor size for the budget of bytes sent."""
 _SIZES = ((64 << 10, 100), (256 << 10, 60), (MIB, 30), (2 * MIB, 16), (4 * MIB, 10), (16 * MIB, 4))
 
 
@@ -95,7 +98,7 @@ CASES = (
 def _against(
     name: str, about: str, target: float, mib: int = 8, count: int = 8, **more: float
 ) -> Case:
-    """4 workers and 4 reducers at 200 Mbit/s, but for what is said."""
+    """Return a case with 4 workers and 4 reducers at 200 Mbit/s; arguments override the values."""
     task = _whole(mib, target, count=count)
     rates = {"rate": 200.0, **more}
     return Case(name, 4, 4, tasks=(task,), seconds=60, about=about, **rates)
@@ -109,4 +112,4 @@ ADVERSE = (
     _against("delay", "5 ms of delay on each link", 1.40, delay=5, mib=16),
     _against("loss", "1 % of all segments are lost on each link", 1.2, loss=0.01, rate=100, mib=4),
 )  # fmt: skip
-"""What must not take the gain from the workers."""
+"""Return the cases that must not cost the workers their gain."""

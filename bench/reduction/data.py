@@ -1,8 +1,8 @@
-"""The numbers that are summed, other ones in every operation, and what must come out.
+"""The summands, different in each operation, and the expected sums.
 
-Every rank draws its own from its number; an operation takes them rotated by an amount of its own, so that the
-sum of another operation is a wrong one, and what is right is known for each without adding anew. bfloat16,
-which NumPy lacks, is held as its upper 16 bits.
+Every rank draws its numbers from a seed. Each operation rotates them by a different amount, so that the sum
+of another operation is wrong, and the expected sum needs no new addition. NumPy lacks bfloat16, so its upper
+16 bits are stored.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 _STORED: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""The error of rounding once, relative."""
+"""Relative error of one rounding."""
 _STRIDE = 4099
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The sum over all ranks. `ordered`: added in the order of ranks, in float32 and rounded once; `exact`:
-    in float64; `tolerance`: of the difference to the latter, whatever the order."""
+    """The sum over all ranks. `ordered`: added in the order of ranks, in float32, and rounded once. `exact`:
+    in float64. `tolerance`: maximum difference to `exact` in any order.
+    """
 
     ordered: Array
     exact: Array
@@ -31,7 +32,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How a result differs from what is expected. `largest`, `rms`: of the difference to the exact sum."""
+    """The difference of a result from the expectation. `largest`, `rms`: of the difference to
+    the exact sum.
+    """
 
     ordered: bool
     largest: float
@@ -43,7 +46,7 @@ def itemsize(dtype: str) -> int:
 
 
 def drawn(rank: int, nbytes: int, dtype: str) -> Array:
-    """The numbers of a rank: normally distributed, `nbytes` of them."""
+    """Return the numbers of a rank: normally distributed, `nbytes` of them."""
     count = nbytes // itemsize(dtype)
     return _stored(np.random.default_rng(rank).standard_normal(count, dtype=np.float32), dtype)
 
@@ -60,14 +63,14 @@ def expected(world: int, nbytes: int, dtype: str) -> Expected:
 
 
 def rotate(target: Array, source: Array, number: int) -> None:
-    """Fill in what operation `number` sums."""
+    """Fill in the summands of operation `number`."""
     shift = number * _STRIDE % len(source)
     target[: len(source) - shift] = source[shift:]
     target[len(source) - shift :] = source[:shift]
 
 
 def compare(result: Array, dtype: str, number: int, right: Expected) -> Finding:
-    """Every element, against the sum that operation `number` should have."""
+    """Compare every element with the expected sum of operation `number`."""
     shift = number * _STRIDE % len(result)
     split = len(result) - shift
     halves = ((result[:split], slice(shift, None)), (result[split:], slice(None, shift)))
@@ -78,27 +81,27 @@ def compare(result: Array, dtype: str, number: int, right: Expected) -> Finding:
         for first in range(0, len(part), _BLOCK):
             block = slice(first, first + _BLOCK)
             difference = _widened(part[block]) - exact[block]
-            # Not a number, wherever it comes from, is no small difference.
+            # NaN counts as a large difference.
             largest = max(largest, float(np.nan_to_num(np.abs(difference), nan=np.inf).max()))
             squares += float(difference @ difference)
     return Finding(ordered, largest, (squares / len(result)) ** 0.5)
 
 
 def _same(array: Array, other: Array) -> bool:
-    """Bit by bit: 0 and -0 differ."""
+    """Compare bit by bit: 0 and -0 differ."""
     bits = f"u{array.itemsize}"
     return np.array_equal(array.view(bits), other.view(bits))
 
 
 def _widened(values: Array) -> Array:
-    """As float32, which holds every number of the types here."""
+    """Convert to float32, which represents all numbers of these types."""
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32, copy=False)
 
 
 def _stored(values: Array, dtype: str) -> Array:
-    """Rounded to nearest, ties to even."""
+    """Round to nearest, ties to even."""
     if dtype == "bfloat16":
         bits = values.view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -1,5 +1,6 @@
-"""What the programs of the benchmark run in: a Python with PyTorch, and the package as a job's workers are
-given it."""
+"""The environments of the benchmark's programs: a Python with PyTorch, and the package as a job's workers
+receive it.
+"""
 
 import os
 import subprocess
@@ -13,24 +14,25 @@ from trainshed.runtimes.reduction import unpack
 from trainshed.serve.settings import default_cache
 
 VERSION = "2.13"
-"""Of the runtime of PyTorch."""
+"""Version of the PyTorch runtime."""
 
 
 def python_with_torch() -> Path:
-    """The interpreter of the service's own runtime, built in the cache unless it is there: minutes the first
-    time. Raises CannotRun."""
+    """Return the interpreter of the service's own runtime, built into the cache if missing (minutes the first
+    time). Raises CannotRun.
+    """
     try:
         offer = Inventory(default_cache(), now=time.monotonic_ns).build("pytorch", print, VERSION)
     except BuildFailed as failure:
         raise CannotRun(
-            f"there is no Python with PyTorch; --python names one. Building it failed: {failure}"
+            f"no Python with PyTorch was found; set one with --python. Building it failed: {failure}"
         ) from failure
     assert offer.built is not None
     return offer.built / "template" / "bin" / "python"
 
 
 def package(directory: Path, python: Path) -> None:
-    """Fill the directory with the distribution for PYTHONPATH, its part in C included. Raises CannotRun."""
+    """Install the distribution into the directory for PYTHONPATH, including its C part. Raises CannotRun."""
     unpack(directory)
     build = subprocess.run(
         [str(python), "-m", "trainshed_reduction.native"],

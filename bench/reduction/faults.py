@@ -1,5 +1,6 @@
-"""What faults do: a reducer killed in the middle of an operation, a hundred of them killed, and what being
-ready costs."""
+"""The effects of faults: one reducer killed during an operation, a hundred kills, and the cost of fault
+tolerance.
+"""
 
 import json
 import random
@@ -28,18 +29,17 @@ KILLS = 100
 OPERATIONS = 1000
 COST = 0.03
 ROUNDS = 5
-"""Of both clients, by which the cost of being ready is found."""
+"""Operations of both clients, for the cost of fault tolerance."""
 _SEED = 6
-_PAUSE = 1.0
-"""Seconds into the operation, and until there is a reducer again."""
+_KILL_DELAY = 1.0
+"""Seconds from the start of the operation to the kill, and from the kill to the new reducer."""
 _CALM = 10
-"""Operations before the first kill, by which the others' length is guessed."""
+"""Operations before the first kill, for an estimate of their duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row. `held`: None where nothing is promised. `figures`: by name, in seconds where not said
-    otherwise."""
+    """A row. `held`: None without a budget. `figures`: by name, in seconds unless stated otherwise."""
 
     what: str
     value: str
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`name`: for `--only`. `seconds`: about how long it takes."""
+    """A fault case. `name`: for `--only`. `seconds`: approximate duration."""
 
     name: str
     about: str
@@ -58,22 +58,23 @@ class Fault:
 
 
 def once(bench: Bench, side: Side) -> list[Finding]:
-    """SIGKILL in the middle of an operation; a new process, which knows nothing, a second later. Raises
-    SideFailed."""
+    """Send SIGKILL during an operation, and start a new process without state a second later. Raises
+    SideFailed.
+    """
     with _series(bench, ONCE, side) as (processes, series):
         series.operation(counts=False)
         before = series.operation()
         during = series.operation(
             [
-                Doing(_PAUSE, lambda: processes.kill_reducer(1)),
-                Doing(2 * _PAUSE, lambda: processes.start_reducer(1)),
+                Doing(_KILL_DELAY, lambda: processes.kill_reducer(1)),
+                Doing(2 * _KILL_DELAY, lambda: processes.start_reducer(1)),
             ]
         )
         after = series.operation()
     return [
         Finding(
-            f"{ONCE.title}, {ONCE.tasks[0].title}: a reducer killed {_PAUSE:g} s into the operation, back "
-            f"{_PAUSE:g} s later",
+            f"{ONCE.title}, {ONCE.tasks[0].title}: reducer killed {_KILL_DELAY:g} s into the operation, "
+            f"back {_KILL_DELAY:g} s later",
             f"{during:.2f} s; the one before {before:.2f} s, the one after {after:.2f} s; all results right",
             None,
             {"before": before, "during": during, "after": after},
@@ -84,8 +85,9 @@ def once(bench: Bench, side: Side) -> list[Finding]:
 def often(
     bench: Bench, side: Side, kills: int = KILLS, operations: int = OPERATIONS
 ) -> list[Finding]:
-    """Kills at random moments of operations, spread evenly, each reducer started again at once. Raises
-    SideFailed at the first wrong result, or where a worker fails."""
+    """Kill reducers at random moments, spread evenly over operations, and restart each immediately. Raises
+    SideFailed at the first wrong result, or if a worker fails.
+    """
     draw = random.Random(_SEED)
     hit: list[float] = []
     calm: list[float] = []
@@ -123,15 +125,17 @@ def often(
 def steady(
     bench: Bench, side: Side, rounds: int = ROUNDS, cases: Sequence[Case] = STEADY
 ) -> list[Finding]:
-    """What it costs, without any fault, to keep what other ranks may want of this one when a reducer is lost:
-    the client as it is against one that keeps nothing, in the same processes and in turns. What both do is
-    not in it: results are received apart from the tensor, and reducers hold nothing. Raises SideFailed."""
+    """Measure the cost of fault tolerance without faults. A client keeps data that other ranks may need if a
+    reducer is lost. It is compared with a client that keeps nothing, in the same processes and in turns. The
+    work of both is not included: results are received apart from the tensor, and reducers hold nothing.
+    Raises SideFailed.
+    """
     findings: list[Finding] = []
     for case in cases:
         seconds: dict[bool, list[float]] = {True: [], False: []}
         with _series(bench, case, side) as (processes, series):
             for number in range(rounds):
-                # The other way round every other time: whatever drifts hits both.
+                # Reverse the order every other time, so that drift affects both.
                 for on in (True, False) if number % 2 == 0 else (False, True):
                     processes.ask(do="keep", on=on)
                     series.operation(counts=False)
@@ -177,7 +181,7 @@ def keep(directory: Path, name: str, findings: Sequence[Finding]) -> None:
 
 
 def kept(directory: Path, name: str) -> list[Finding]:
-    """Nothing if there was no run, or one of another version of this."""
+    """Return the stored result, or None without a run of this version."""
     try:
         words = json.loads((directory / f"{name}.json").read_text("utf-8"))
         return [Finding(**row) for row in words["findings"]]

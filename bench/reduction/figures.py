@@ -1,4 +1,4 @@
-"""From samples to figures: medians, ratios, the theory beside them, and what is held. Pure."""
+"""From samples to figures: medians, ratios, theoretical values and budget checks. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,14 @@ from bench.reduction.sides import GLOO
 from trainshed_reduction import layout
 
 LOSS = 1e-5
-"""Relative difference of losses and of the parameters' sum that training may have against gloo's."""
+"""Maximum relative difference between losses, and between parameter sums, of training with reducers and with
+gloo.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """Seconds that the links alone take, and how many times faster than the ring reducers can be."""
+    """Seconds that the links need at least, and the maximum speedup of reducers over the ring."""
 
     ring: float
     reducers: float
@@ -26,8 +28,9 @@ class Theory:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a task on one side, over all rounds. `seconds`: median of all operations; `low`, `high`: of the
-    rounds' medians; the others as in `Sample`. `sent`, `sent_on_wire`: as multiples of the tensor."""
+    """Figures of a task on one side, over all rounds. `seconds`: median of all operations. `low`, `high`: of
+    the rounds' medians. The others are as in `Sample`. `sent`, `sent_on_wire`: as multiples of the tensor.
+    """
 
     seconds: float
     low: float
@@ -45,8 +48,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One side with reducers beside gloo. `ratio`: gloo's time over it. `part_of_bound`: how much of what the
-    links allow it reaches, `ring_part`: gloo of what they allow a ring; 0 where no rate is known."""
+    """One side with reducers compared with gloo. `ratio`: gloo's time divided by this side's time.
+    `part_of_bound`: fraction of the links' limit that the side reaches. `ring_part`: fraction of the ring's
+    limit that gloo reaches. Both are 0 without a known rate.
+    """
 
     case: Case
     task: Task
@@ -68,7 +73,7 @@ class Comparison:
 
     @property
     def fast(self) -> bool | None:
-        """None: nothing is promised."""
+        """None: no budget."""
         return self.ratio >= self.task.target if self.task.target else None
 
     @property
@@ -78,7 +83,7 @@ class Comparison:
 
     @property
     def same_training(self) -> bool | None:
-        """Whether losses and parameters are gloo's; None where nothing was trained."""
+        """Whether losses and parameters equal gloo's. None without training."""
         if not self.gloo.losses:
             return None
         pairs = (
@@ -93,7 +98,7 @@ class Comparison:
 
 
 def theory(case: Case, nbytes: int) -> Theory | None:
-    """None where the links have no rate, or are not all alike."""
+    """Return the theory, or None if the links have no rate or different rates."""
     if not case.rate or case.about:
         return None
     once = nbytes * 8 / (case.rate * 1e6 * PAYLOAD_SHARE)
@@ -103,7 +108,7 @@ def theory(case: Case, nbytes: int) -> Theory | None:
 
 
 def figures(samples: Sequence[Sample], nbytes: int) -> Figures:
-    """`samples`: of each round, at least one."""
+    """Return the figures. `samples`: of each round, at least one."""
     rounds = [median(sample.seconds) for sample in samples]
     return Figures(
         median(seconds for sample in samples for seconds in sample.seconds),
@@ -122,7 +127,7 @@ def figures(samples: Sequence[Sample], nbytes: int) -> Figures:
 
 
 def comparisons(case: Case, results: Results, side: str) -> list[Comparison]:
-    """Of every task that both gloo and this side have done."""
+    """Return the comparison of every task that both gloo and this side have run."""
     compared: list[Comparison] = []
     for task in case.tasks:
         gloo, ours = results.samples(GLOO.name, task), results.samples(side, task)

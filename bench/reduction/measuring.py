@@ -1,5 +1,4 @@
-"""A task run by the processes of one side: its times, its bytes, its processor time, and whether its numbers
-are right."""
+"""Runs a task with the processes of one side. Measures times, bytes and CPU time, and checks the results."""
 
 import time
 from collections.abc import Sequence
@@ -12,16 +11,19 @@ from bench.reduction.processes import Answer, Doing, Processes, SideFailed
 from trainshed_reduction.variables import SMALLEST_BYTES
 
 AHEAD = 0.01
-"""Seconds between the command to begin and the beginning, so that all ranks are awake for it."""
+"""Seconds between the start command and the start, so that all ranks are awake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a task gave in one round. Of each operation: `seconds` until the last rank had its result. Means
-    over workers and operations: `sent`, `sent_on_wire` (bytes that left a worker, see `Traffic`),
-    `worker_seconds`, of processors, of one worker; of all reducers together: `reducer_seconds`. `busy`: share
-    of the machine's processors. `ordered`: every result was, bit by bit, the sum in the order of ranks;
-    `largest`, `rms`: of the error. `digests`: of the results; `losses`, `parameters`: of training."""
+    """The results of a task in one round.
+
+    `seconds`: of each operation, until the last rank had its result. `sent`, `sent_on_wire`: bytes that left
+    a worker, see `Traffic`. `worker_seconds`: CPU seconds of a worker. These are means over workers and
+    operations. `reducer_seconds`: of all reducers together. `busy`: CPU utilization of the machine.
+    `ordered`: every result was bit by bit the sum in the order of ranks. `largest`, `rms`: of the error.
+    `digests`: of the results. `losses`, `parameters`: of training.
+    """
 
     seconds: list[float]
     sent: float
@@ -38,7 +40,7 @@ class Sample:
 
 
 class Series:
-    """Operations of one task, one after another. `warm_up` of them come first and do not count."""
+    """Operations of one task, one after another. The first `warm_up` operations do not count."""
 
     def __init__(
         self,
@@ -49,8 +51,9 @@ class Series:
         *,
         exact: bool = True,
     ) -> None:
-        """`hosts`: of the workers. `first`: number of the first operation, which decides on the data.
-        `exact`: what reducers do must be the sum in the order of ranks."""
+        """A sequence. `hosts`: of the workers. `first`: number of the first operation, which determines the
+        data. `exact`: reducers must return the sum in the order of ranks.
+        """
         self._exact = exact
         self._processes = processes
         self._hosts = hosts
@@ -65,8 +68,9 @@ class Series:
         processes.ask(do="take", kind=kind, nbytes=task.nbytes, **words)
 
     def operation(self, doings: "Sequence[Doing]" = (), *, counts: bool = True) -> float:
-        """One of them; the seconds it took. `doings`: at seconds after its beginning. Raises SideFailed:
-        crashed, hung, or wrong."""
+        """Run one operation and return its seconds. `doings`: actions at seconds after its start. Raises
+        SideFailed: crashed, hung, or wrong.
+        """
         ask = self._processes.ask
         ask(do="prepare", number=self._number)
         self._number += 1
@@ -92,7 +96,7 @@ class Series:
             self.operation(counts=False)
 
     def run(self, warm_up: int = 1) -> Sample:
-        """All of them, with nothing else on these hosts."""
+        """Run all operations while nothing else uses these hosts."""
         self.warm_up(warm_up)
         before = [host.traffic() for host in self._hosts]
         reducers = self._processes.reducer_seconds()
@@ -105,8 +109,9 @@ class Series:
         return self.sample(traffic, reducers)
 
     def sample(self, traffic: Sequence[Traffic] = (), reducers: float = 0.0) -> Sample:
-        """Of what has counted so far. `traffic`: of the workers meanwhile, `reducers`: processor seconds;
-        none where other sides had a part in them."""
+        """Return the sample of all counted operations. `traffic`: of the workers in this time. `reducers`:
+        CPU seconds. None if other sides also ran.
+        """
         host_operations = len(self._hosts) * self._task.count
         first = [checks[0] for checks in self.checks]
         return Sample(
@@ -125,7 +130,7 @@ class Series:
         )
 
     def _judge(self, checked: Sequence[Answer]) -> None:
-        """Whoever is fast and wrong has failed."""
+        """Fail on a wrong result, however fast it was."""
         name, number = f"{self._processes.side.name}, {self._task.title}", self._number - 1
         if len({answer["digest"] for answer in checked}) > 1:
             raise SideFailed(f"{name}: operation {number} gave the ranks different results")
@@ -135,7 +140,7 @@ class Series:
         if not first["largest"] <= first["tolerance"]:
             raise SideFailed(
                 f"{name}: operation {number} is wrong by {first['largest']:.3g}; {first['tolerance']:.3g} "
-                "is what rounding may do"
+                "is the maximum rounding error"
             )
         if (
             self._processes.side.reduces
@@ -149,7 +154,7 @@ class Series:
 
 
 def _ticks() -> list[int]:
-    """(busy, all) clock ticks of all processors. Niced work of others is idle time to those who are not."""
+    """Return (busy, all) clock ticks of all CPUs. Niced work counts as idle time."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     user, _, system, _, _, interrupts, soft, _ = map(int, words[1:9])
     return [user + system + interrupts + soft, sum(map(int, words[1:9]))]

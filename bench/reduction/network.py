@@ -1,8 +1,8 @@
-"""Hosts that are network namespaces, joined by a bridge in one of its own, with links of a chosen rate both
+"""Hosts as network namespaces, joined by a bridge in a separate namespace, with links of a chosen rate both
 ways.
 
-Made and removed by the benchmark; nothing of the machine's own network is touched. Names carry the process's
-id, and what a run that was killed has left is cleared by the next one.
+The benchmark creates and removes them. The machine's own network does not change. Names contain the process
+ID, and the next run removes leftovers of a killed one.
 """
 
 import json
@@ -20,31 +20,32 @@ from tests.e2e.running import ROOT
 
 MTU = 1500
 CONGESTION_CONTROL = "cubic"
-"""The same for both sides, whatever the machine's default."""
+"""The same for both sides, independent of the machine's default."""
 LATENCY = "50ms"
-"""What a link's queue may hold, in time."""
+"""Length of a link's queue, in time."""
 SMALLEST_BURST = 128 << 10
 BURST_SECONDS = 0.002
 _HEADERS = 52
-"""Of IPv4 and TCP with time stamps, in each segment."""
+"""Headers of IPv4 and TCP with time stamps, in each segment."""
 _ETHERNET = 14
 PAYLOAD_SHARE = (MTU - _HEADERS) / (MTU + _ETHERNET)
-"""Of the bytes that a link's rate is counted in."""
+"""Bytes that count for a link's rate."""
 _SUBNET = "10.77.0"
-"""Of every such network: they do not see each other."""
+"""Address range of all such networks. They are isolated from each other."""
 PREFIX = "tsbench"
 _OWN = re.compile(rf"{PREFIX}(\d+)-\w+")
 
 
 class CannotRun(Exception):
-    """This machine has not what the benchmark needs. The message says what."""
+    """This machine lacks a requirement of the benchmark. The message specifies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a host has sent and received. `sent`: bytes of frames as the stack hands them over, which are up
-    to 64 KiB of payload behind one header; `sent_on_wire`: with the headers of every segment, 0 where the
-    link has no rate; `received`: as `sent`."""
+    """Bytes that a host has sent and received. `sent`: frames from the network stack, with up to 64 KiB of
+    payload behind one header. `sent_on_wire`: with the headers of every segment; 0 if the link has no rate.
+    `received`: like `sent`.
+    """
 
     sent: int
     sent_on_wire: int
@@ -60,14 +61,14 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A namespace with one address. `device` is the name of its interface inside."""
+    """A namespace with one address. `device`: name of its interface inside."""
 
     namespace: str
     address: str
     device: str = "eth0"
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """The command line that runs `words` on this host; it becomes that program, in the same process."""
+        """Return the command line that runs `words` on this host by exec."""
         return _inside(self.namespace, words)
 
     def traffic(self) -> Traffic:
@@ -81,11 +82,11 @@ class Host:
 
 
 class Network:
-    """Hosts of workers and of reducers. A context manager: there while it is entered.
+    """Hosts of workers and of reducers, as a context manager.
 
-    `rate`, `reducer_rate`: of one link, each way, Mbit/s; 0 = as fast as the machine. `slowest`: of the first
-    worker's; 0 = as the others'. `delay`: ms on each link, each way. `loss`: share of the segments that each
-    link loses, each way.
+    `rate`, `reducer_rate`: of one link, each way, Mbit/s; 0 = unlimited. `slowest`: of the first worker's
+    link; 0 = like the others. `delay`: ms on each link, each way. `loss`: fraction of segments that each link
+    loses, each way.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Network:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Raises CannotRun; nothing is left then."""
+        """Create the network. Raises CannotRun and removes everything."""
         check()
         clear_leftovers()
         try:
@@ -144,7 +145,7 @@ class Network:
         self.reducers = [self._host(f"r{i}", 128 + i, reducer_rate) for i in range(reducers)]
 
     def _relay(self, names: Sequence[str]) -> None:
-        """Cables that take their time, in the place of those that take none (`_host`)."""
+        """Create links with a delay, in place of links without one (`_host`)."""
         cables = [f"to-{name}:{self._name}-{name}" for name in names]
         program = [sys.executable, "-m", "bench.reduction.relay"]
         relay = subprocess.Popen(
@@ -157,7 +158,7 @@ class Network:
         assert relay.stdin is not None and relay.stdout is not None
         self._stack.callback(relay.stdin.close)
         if not relay.stdout.readline():
-            raise CannotRun("the relay, which delays what links carry, has ended at its start")
+            raise CannotRun("the relay, which delays the links, exited when it started")
 
     def _namespace(self, name: str) -> str:
         whole = f"{self._name}-{name}"
@@ -180,7 +181,8 @@ class Network:
             *("ip", "-n", inside, "address", "add", f"{host.address}/24", "dev", device),
             "noprefixroute",
         )
-        # By the route: the setting of a namespace refuses what the machine allows only to root.
+        # Set it on the route: the namespace's own setting only accepts values that the machine allows for
+        # unprivileged users.
         _run(
             *("ip", "-n", inside, "route", "add", f"{_SUBNET}.0/24", "dev", device),
             *("src", host.address, "congctl", CONGESTION_CONTROL),
@@ -193,11 +195,12 @@ class Network:
                     *("rate", f"{rate:g}mbit", "burst", str(burst), "latency", LATENCY),
                 )
         if self._loss:
-            # One segment behind one header, else a lost one takes dozens along. What is sent is lost where it
-            # arrives: the sender would notice otherwise.
+            # Send one segment per header, because otherwise a lost header loses dozens of segments. Drop on
+            # arrival: the sender would detect a drop on its side.
             _run("ip", "-n", inside, "link", "set", device, "gso_max_segs", "1")
             _run("ip", "-n", self._switch, "link", "set", outside, "gso_max_segs", "1")
-            # Both ways of the link at once: it is the host's own, and what comes has gone over the sender's.
+            # Both directions of the link: each host has its own link, and incoming frames have passed the
+            # sender's.
             share = 1 - (1 - self._loss) ** 2
             rule = (
                 f"-A INPUT -i {device} -m statistic --mode random --probability {share:.6f} -j DROP"
@@ -207,9 +210,9 @@ class Network:
 
 
 def check() -> None:
-    """Raises CannotRun for what can be known before anything is made."""
+    """Raise CannotRun for missing requirements, before anything is created."""
     if os.geteuid() != 0:
-        raise CannotRun("it makes network namespaces, for which it must be root")
+        raise CannotRun("it creates network namespaces and must run as root")
     for command in ("ip", "tc"):
         try:
             subprocess.run([command, "-V"], capture_output=True, check=True)
@@ -218,7 +221,7 @@ def check() -> None:
 
 
 def clear_leftovers() -> None:
-    """Remove the namespaces of runs whose process is gone, and end what still runs in them."""
+    """Remove the namespaces of runs whose process has ended, and end the processes in them."""
     for name in _namespaces():
         owner = _OWN.fullmatch(name)
         if owner and not _alive(int(owner[1])):
@@ -230,7 +233,7 @@ def _inside(namespace: str, words: Sequence[str]) -> list[str]:
 
 
 def _remove(namespace: str) -> None:
-    """Whatever is in it ends with it: namespaces that processes live in would stay, unnamed."""
+    """End all processes in the namespace first: otherwise it would remain, without a name."""
     listed = subprocess.run(
         ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
     )

@@ -1,5 +1,4 @@
-"""The figures as a picture: how many times faster than gloo, and how fast by size of tensor. Needs the
-development group."""
+"""The figures as a picture: speedup over gloo, and throughput by tensor size. Needs the development group."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from bench.reduction.figures import Comparison
 
 _OURS, _GLOO, _INK, _FAINT = "#1a6fb0", "#9a9a9a", "#222222", "#d8d8d8"
 _STYLE = {
-    # Text stays text, and the same figures give the same file.
+    # Keep text as text, and make the file reproducible.
     "svg.fonttype": "none",
     "svg.hashsalt": "trainshed",
     "font.family": "sans-serif",
@@ -24,7 +23,7 @@ _STYLE = {
 
 
 def draw(ratios: Sequence[Comparison], sizes: Sequence[Comparison], path: Path) -> None:
-    """An SVG. `ratios`: a bar for each; `sizes`: a point on the curves for each."""
+    """Draw an SVG. `ratios`: a bar for each. `sizes`: a point on the curves for each."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,5 +1,6 @@
-"""The processes of one side in one run: workers that are told what to do, reducers that can be killed and
-started again."""
+"""The processes of one side in one run: workers that run commands, and reducers that can be killed and
+restarted.
+"""
 
 import json
 import os
@@ -28,17 +29,18 @@ from trainshed.replica.system.kernel import die_with_parent
 Answer = dict[str, Any]
 SAID = "trainshed reduction: "
 LAST = 1500
-"""Characters of a log that an error shows."""
+"""Maximum characters of a log in an error."""
 
 
 class SideFailed(Exception):
-    """A side has crashed, hung or given wrong results. The message says which process, and what it wrote
-    last."""
+    """A side has crashed, hung or returned wrong results. The message contains the process and its last
+    output.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """Something to do at a moment (monotonic seconds) while the workers are at work."""
+    """An action at a time (monotonic seconds) while the workers run."""
 
     at: float
     do: Callable[[], None]
@@ -55,17 +57,18 @@ class _Worker:
 @dataclass(slots=True)
 class _Reducer:
     process: "subprocess.Popen[bytes]"
-    #: Processor seconds of those before.
+    #: CPU seconds of previous processes.
     used: float = 0.0
     logs: list[Path] = field(default_factory=list[Path])
 
 
 class Processes:
-    """A context manager: all of them are there while it is entered, and gone afterwards however it is left.
-    Logs of a side that failed are kept, and the error says where."""
+    """Context manager: all processes run inside it and are ended at its exit. The logs of a failed side are
+    kept, and the error contains their path.
+    """
 
     def __init__(self, side: Side, around: Surroundings, python: Path, limit: float) -> None:
-        """`python`: with PyTorch. `limit`: seconds for any one answer of the workers."""
+        """`python`: with PyTorch. `limit`: maximum seconds for an answer of the workers."""
         self.side = side
         self._around = around
         self._python = python
@@ -95,7 +98,7 @@ class Processes:
             shutil.rmtree(self._logs, ignore_errors=True)
 
     def ask(self, **words: Any) -> list[Answer]:
-        """Tell every worker, wait for all answers, by rank. Raises SideFailed."""
+        """Send a command to every worker; return all answers by rank. Raises SideFailed."""
         self.tell(**words)
         return self.answers()
 
@@ -108,7 +111,7 @@ class Processes:
                 raise self._failed(rank, "has ended") from failure
 
     def answers(self, doings: Sequence[Doing] = ()) -> list[Answer]:
-        """One answer of every worker; meanwhile do what is to be done. Raises SideFailed."""
+        """Return one answer of every worker, and run due actions in the meantime. Raises SideFailed."""
         answers: dict[int, Answer] = {}
         end = time.monotonic() + self._limit
         left = sorted(doings, key=lambda doing: doing.at)
@@ -131,25 +134,25 @@ class Processes:
         return [answers[rank] for rank in range(len(self._workers))]
 
     def kill_reducer(self, index: int) -> None:
-        """SIGKILL to all of its processes, without a word to anybody."""
+        """Send SIGKILL to all of its processes, without a notification."""
         reducer = self._reducers[index]
         reducer.used += _seconds(reducer.process)
         _end(reducer.process)
 
     def start_reducer(self, index: int) -> None:
-        """Again, as the service does."""
+        """Restart it like the service."""
         reducer = self._reducers[index]
         again = self._start_reducer(index, len(reducer.logs))
         reducer.process = again.process
         reducer.logs += again.logs
 
     def said(self) -> list[str]:
-        """What the distribution has written into the first worker's log."""
+        """Return the distribution's messages in the first worker's log."""
         lines = self._workers[0].log.read_text("utf-8", "replace").splitlines()
         return [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
 
     def reducer_seconds(self) -> float:
-        """Processor time of all reducers so far."""
+        """Return the CPU time of all reducers so far."""
         return sum(reducer.used + _seconds(reducer.process) for reducer in self._reducers)
 
     def _start_reducer(self, index: int, incarnation: int) -> _Reducer:
@@ -210,13 +213,12 @@ def _started(
             cwd=ROOT,
             start_new_session=True,
             # The benchmark may be killed.
-            preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - there is one thread
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - this process has one thread
         )
 
 
 def _inherited() -> dict[str, str]:
-    """Of this process's environment: nothing that belongs to its own Python, nor to a job that it is part
-    of."""
+    """Return this process's environment without variables of its Python or of an enclosing job."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -225,12 +227,12 @@ def _inherited() -> dict[str, str]:
 
 
 def _seconds(process: "subprocess.Popen[bytes]") -> float:
-    """Processor time of a process and its children."""
+    """Return the CPU time of a process and its children."""
     return sum(cpu_seconds(pid) for pid in family(process.pid))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """With all that it started: each has a session of its own."""
+    """Kill it with its descendants: each has its own session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

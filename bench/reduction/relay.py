@@ -1,11 +1,10 @@
-"""Cables that take their time: what goes in at one end comes out at the other some milliseconds later, in
-order.
+"""Links with a delay: a frame leaves the other end some milliseconds later, in order.
 
     python -m bench.reduction.relay SECONDS DEVICE:NAMESPACE ...
 
-Makes for each a device of that name here and `eth0` in the namespace, says that it is ready, and carries
-frames until its input ends. A kernel's own way to delay (netem) is not in every kernel. Frames of up to 64
-KiB travel whole (TSO), so that a few thousand a second are enough.
+For each pair it creates the device on this side and `eth0` in the namespace, reports that it is ready, and
+forwards frames until its input closes. Not every kernel supports netem. Frames of up to 64 KiB pass as a
+whole (TSO), so a few thousand per second are enough.
 """
 
 import fcntl
@@ -22,14 +21,14 @@ _TUNSETIFF, _TUNSETOFFLOAD, _TUNSETVNETHDRSZ = 0x400454CA, 0x400454D0, 0x400454D
 _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 _CHECKSUM, _TSO4 = 0x01, 0x02
 _VIRTIO_HEADER = 10
-_LARGEST = (1 << 16) + 256
+_MAX_FRAME = (1 << 16) + 256
 _MTU = "1500"
 _URGENT = -15
-"""A cable does not wait for a processor."""
+"""Raise the priority: a link does not wait for a CPU."""
 
 
 def cable_end(name: str) -> int:
-    """A new TAP device of this name in this namespace: its descriptor. Raises OSError."""
+    """Create a TAP device with this name in this namespace; return its descriptor. Raises OSError."""
     handle = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     flags = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(handle, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
@@ -40,7 +39,7 @@ def cable_end(name: str) -> int:
 
 
 def carry(pairs: Sequence[tuple[int, int]], seconds: float) -> None:
-    """Until standard input ends."""
+    """Run until standard input closes."""
     other = dict(pairs) | {right: left for left, right in pairs}
     under_way: deque[tuple[float, int, bytes]] = deque()
     while True:
@@ -51,9 +50,9 @@ def carry(pairs: Sequence[tuple[int, int]], seconds: float) -> None:
         now = time.monotonic()
         for handle in ready:
             try:
-                # All have the same delay: what comes first is due first.
+                # All frames have the same delay, so the first is due first.
                 while True:
-                    under_way.append((now + seconds, other[handle], os.read(handle, _LARGEST)))
+                    under_way.append((now + seconds, other[handle], os.read(handle, _MAX_FRAME)))
             except BlockingIOError:
                 continue
         while under_way and under_way[0][0] <= now:
@@ -61,7 +60,7 @@ def carry(pairs: Sequence[tuple[int, int]], seconds: float) -> None:
             try:
                 os.write(handle, frame)
             except OSError:
-                continue  # As a cable that is pulled out loses what it carries.
+                continue  # Like an unplugged cable, a closed device drops its frames.
 
 
 def main(words: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
-"""In a worker: the client without what it keeps for reducers that may be lost, to see what keeping it costs
+"""Runs in a worker: the client without its data for lost reducers, to measure the cost of keeping it
 (`faults.steady`).
 
-No setting of a user does this: a client that keeps nothing fails with the first reducer.
+No user setting does this: a client that keeps nothing fails with the first reducer.
 """
 
 import importlib
@@ -9,15 +9,16 @@ from typing import Any
 
 
 class Retention:
-    """Of the client in this process, which keeps copies of the results that other ranks may still want until
-    `keep` says otherwise."""
+    """Controls the client in this process. The client keeps copies of results that other ranks may need,
+    unless `keep` disables it.
+    """
 
     def __init__(self) -> None:
         self._ledger: Any = importlib.import_module("trainshed_reduction.client.ledger").Ledger
         self._release: Any = self._ledger.release
 
     def keep(self, on: bool) -> None:
-        """From the next operation on; no operation is under way."""
+        """Apply from the next operation on. No operation may be active."""
         self._ledger.release = self._release if on else self._forget
 
     @property

@@ -1,4 +1,4 @@
-"""A case from the network to its samples: every side in turn, in processes of its own, round after round."""
+"""A case from the network to its samples: every side in turn, in separate processes, round after round."""
 
 import json
 import os
@@ -18,12 +18,12 @@ from bench.reduction.sides import Side, Surroundings, new_token
 from trainshed_reduction.variables import SMALLEST_BYTES
 
 LIMIT = 120.0
-"""Seconds for any one answer of the workers."""
+"""Maximum seconds for an answer of the workers."""
 APART = 1000
-"""Between the numbers of a round's operations and the next one's."""
+"""Distance between the operation numbers of two rounds."""
 
 TURN = 4
-"""Operations of a side before the other sides' turn: after a pause links take a while to fill."""
+"""Operations of a side before the other sides' turn: after a pause, links take a while to fill."""
 
 Round = Mapping[str, Mapping[str, Sample]]
 """By side and task."""
@@ -31,7 +31,7 @@ Round = Mapping[str, Mapping[str, Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What is known of a case. `about`: the machine and the program's versions."""
+    """The results of a case. `about`: the machine and the versions of the programs."""
 
     case: str
     about: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Results:
 
 
 def kept(directory: Path, case: str) -> Results | None:
-    """What was kept of the case's last run; None if nothing was, or by another version of this."""
+    """Return the stored results of the case's last run, or None without a run of this version."""
     try:
         words = json.loads((directory / f"{case}.json").read_text("utf-8"))
         rounds = [
@@ -70,7 +70,7 @@ class Bench:
         self._python = python
         self._package = package
         self.facts: dict[str, Any] = {}
-        #: Lines that the distribution has written in the latest run, by side.
+        #: Messages of the distribution in the latest run, by side.
         self.said: dict[str, list[str]] = {}
 
     def network(self, case: Case) -> Network:
@@ -96,12 +96,12 @@ class Bench:
         return Processes(side, around, self._python, LIMIT)
 
     def run(self, case: Case, sides: Sequence[Side], rounds: int) -> Results:
-        """Raises CannotRun, SideFailed."""
+        """Run the case. Raises CannotRun, SideFailed."""
         finished: list[Round] = []
         began, load = time.time(), os.getloadavg()[0]
         with self.network(case) as network:
             for number in range(rounds):
-                # The other way round every other time: whatever drifts hits all.
+                # Reverse the order every other time, so that drift affects all sides.
                 order = sides if number % 2 == 0 else tuple(reversed(sides))
                 if case.about:
                     finished.append(self._in_turn(case, network, order, number))
@@ -115,8 +115,9 @@ class Bench:
         return Results(case.name, about, finished)
 
     def _in_turn(self, case: Case, network: Network, sides: Sequence[Side], number: int) -> Round:
-        """All sides are there, and do a few operations each in turn: what this machine's load does to one it
-        does to the next as well. Not for what is to be told of traffic."""
+        """Run a few operations of each side in turn, so that the machine's load affects all sides. Not for
+        measurements of traffic.
+        """
         (task,) = case.tasks
         with ExitStack() as stack:
             by_side: dict[str, Series] = {}
@@ -154,11 +155,13 @@ class Bench:
     def _check_that_they_worked(
         self, case: Case, side: Side, received: int, facts: Mapping[str, Any]
     ) -> None:
-        """A program that falls back to gloo gives right results, too."""
+        """Check that the reducers were used: a program that falls back to gloo also returns
+        correct results.
+        """
         due = max((task.nbytes for task in case.tasks if task.nbytes >= SMALLEST_BYTES), default=0)
         if received < due:
             raise SideFailed(
-                f"{side.name}: the reducers got {received} bytes, so the workers do without them: {facts}"
+                f"{side.name}: the reducers got {received} bytes, so the workers do not use them: {facts}"
             )
 
 

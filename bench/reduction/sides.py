@@ -1,4 +1,4 @@
-"""What is compared: the same program with nothing but other environment variables."""
+"""The compared sides: the same program with different environment variables."""
 
 import secrets
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from bench.reduction.network import Host
 from trainshed_reduction import variables
 
 PORT = 2222
-"""Of the first side's reducers, and of where its workers meet; every other side has a pair of its own."""
+"""First port of the first side's reducers and of its workers' rendezvous. Each side has its own pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ SIDES = (GLOO, REDUCERS)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the environment of one run's processes is made of. `rate`, `reducer_rate`: Mbit/s as the program
-    is told, 0 = unknown."""
+    """Input for the environment of a run's processes. `rate`, `reducer_rate`: Mbit/s for the program; 0 =
+    unknown.
+    """
 
     package: Path
     workers: Sequence[Host]
@@ -39,7 +40,7 @@ class Surroundings:
     token: str
 
     def of_worker(self, side: Side, rank: int) -> dict[str, str]:
-        """As the service sets it for a worker of a job with reducers, or of one without."""
+        """Return the variables that the service sets for a worker of a job with or without reducers."""
         own = {
             "RANK": str(rank),
             "LOCAL_RANK": "0",
@@ -62,7 +63,7 @@ class Surroundings:
         host = self.reducers[index]
         return self._shared(side) | {
             variables.LISTEN: f"{host.address}:{_port(side)}",
-            # A machine of its own for each would have more; here they share the processors of one.
+            # In production each has its own machine. Here they share the CPUs of one.
             variables.THREADS: "1",
             "OPENBLAS_NUM_THREADS": "1",
         }

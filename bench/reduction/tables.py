@@ -1,4 +1,4 @@
-"""The figures as Markdown: what is promised, what the C part is worth, the numerics, the faults."""
+"""The figures as Markdown: budgets, the gain of the C part, the numerics, and the faults."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,10 +30,10 @@ def promised(compared: Sequence[Comparison]) -> str:
 
 
 def against(compared: Sequence[Comparison], log_lines: Mapping[str, Sequence[str]]) -> str:
-    """What is against the reducers, and what becomes of it. `log_lines`: by case."""
+    """Return the table of handicaps and their effects. `log_lines`: by case."""
     lines = [
         "| workers + reducers, links | against the reducers | operation | gloo | auto | ratio | target | "
-        "what the log says at last |",
+        "last log message |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for comparison in compared:
@@ -67,7 +67,7 @@ def costs(compared: Sequence[Comparison]) -> str:
 
 
 def numerics(compared: Sequence[Comparison]) -> str:
-    """One row for each type, of the operations that gave it first, and one for training."""
+    """Return one row for each type, from the first operations with it, and one for training."""
     lines = [
         "| | RMS error, gloo | RMS error, reducers | sum in the order of ranks, bit by bit: gloo / "
         "reducers |",

@@ -1,17 +1,16 @@
-"""A worker of the benchmark: does what it is told over a socket pair, one line of JSON at a time, and answers
-each.
+"""A worker of the benchmark. It reads commands as JSON lines from a socket pair and answers each.
 
     {"do": "join", "by": "torch"}                                          join the others
-    {"do": "keep", "on": false}                                            what faults need, or not: see
+    {"do": "keep", "on": false}                                            keep data for faults, or not: see
     `retention`
-    {"do": "take", "kind": "all-reduce", "nbytes": N, "dtype": "float32"}  the work to do next; or "training",
+    {"do": "take", "kind": "all-reduce", "nbytes": N, "dtype": "float32"}  the next work; or "training",
     with "bucket"
     {"do": "prepare", "number": I}
-    {"do": "go", "at": SECONDS}                                            begin at that moment, answer when
-    done
+    {"do": "go", "at": SECONDS}                                            start at that time, answer at
+    the end
     {"do": "check"}
 
-Nothing of it goes over the network that is measured. The end of the socket is the end of the worker.
+The measured network carries none of this. The worker exits when the socket closes.
 """
 
 import gc
@@ -35,7 +34,7 @@ from bench.reduction.works import (
 )
 
 CHANNEL = "BENCH_CHANNEL"
-"""The number of the file descriptor to be told by."""
+"""Environment variable with the descriptor of the command socket."""
 
 
 class Worker:
@@ -56,14 +55,14 @@ class Worker:
 
     def take(self, kind: str, nbytes: int, dtype: str = "", bucket: float | None = None) -> Answer:
         ranks = self._joined
-        # The one before goes first: there is memory for one.
+        # Drop the previous work first: memory suffices for one.
         self._work = None
         if kind == "training":
             self._work = Training(ranks.rank, nbytes, bucket)
         else:
             self._work = AllReduce(ranks, nbytes, dtype)
-        # An interpreter does this once some time after its imports, for a tenth of a second: not in what is
-        # timed.
+        # An interpreter does this once after its imports, for a tenth of a second. It must not be in the
+        # timed part.
         gc.collect()
         return {}
 
@@ -79,18 +78,18 @@ class Worker:
         return {"seconds": time.monotonic() - at}
 
     def check(self) -> Answer:
-        # By now the others are done as well, and so is what goes on behind an operation that has returned.
+        # All other workers and the background part of the operation have finished.
         used = time.process_time() - self._used
         return self._taken.check() | {"processor": used}
 
     @property
     def _joined(self) -> Communication:
-        assert self._ranks is not None, "told to work before it has joined"
+        assert self._ranks is not None, "it received work before it has joined"
         return self._ranks
 
     @property
     def _taken(self) -> Work:
-        assert self._work is not None, "told to run before it has work"
+        assert self._work is not None, "it received a run command before work"
         return self._work
 
 
@@ -112,7 +111,7 @@ def main() -> int:
         except Exception:
             answer = {"error": traceback.format_exc()}
         channel.sendall(json.dumps(answer).encode() + b"\n")
-    # How a program of a user leaves is not what is measured here, nor may it wait for the others.
+    # The exit of a user's program is not measured here and must not wait for the others.
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,5 +1,4 @@
-"""What a worker is timed at: one operation at a time, each between `prepare` and `check`, which are not
-timed."""
+"""The timed work of a worker: one operation at a time, between untimed `prepare` and `check`."""
 
 import hashlib
 import importlib
@@ -12,27 +11,27 @@ from bench.reduction import data
 
 Answer = dict[str, Any]
 WIDTH = 1024
-"""Of the model's layers, which are square."""
+"""Width of the model's square layers."""
 _BATCH = 8
 _SEED = 20_000
 
 
 class Work(Protocol):
     def prepare(self, number: int) -> None:
-        """Make ready for operation `number`, other data than in any other."""
+        """Prepare operation `number`, whose data differs from all others."""
         ...
 
     def run(self) -> None:
-        """What is timed. Returns when this rank has its result."""
+        """Run the timed part. Returns when this rank has its result."""
         ...
 
     def check(self) -> Answer:
-        """What this rank found: `digest` of its result, and what only rank 0 looks at."""
+        """Return this rank's result: its `digest`, and the checks of rank 0."""
         ...
 
 
 class Communication(Protocol):
-    """How a worker reaches the others. `all_reduce` sums in place, `array` is what `data` fills."""
+    """A worker's connection to the others. `all_reduce` sums in place. `data` fills `array`."""
 
     rank: int
     world: int
@@ -42,12 +41,12 @@ class Communication(Protocol):
     def all_reduce(self, buffer: Any) -> None: ...
 
     def facts(self) -> Answer:
-        """For the report: which versions, which kind of group."""
+        """Return versions and the kind of group for the report."""
         ...
 
 
 class AllReduce:
-    """One sum over all ranks of `nbytes` each."""
+    """A sum over all ranks of `nbytes` each."""
 
     def __init__(self, ranks: Communication, nbytes: int, dtype: str) -> None:
         self._ranks = ranks
@@ -79,8 +78,9 @@ class AllReduce:
 
 
 class Training:
-    """A step of DistributedDataParallel with a model of `nbytes` of parameters. `bucket`: MB of gradients
-    that go together, None: the framework's own choice."""
+    """A step of DistributedDataParallel with a model of `nbytes` of parameters. `bucket`: MB of gradients per
+    bucket; None uses the framework's default.
+    """
 
     def __init__(self, rank: int, nbytes: int, bucket: float | None) -> None:
         torch: Any = importlib.import_module("torch")
@@ -88,7 +88,7 @@ class Training:
         torch.manual_seed(_SEED)
         layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers_of(nbytes))]
         for layer in layers:
-            # Deep as it is, the model is to learn something that losses can differ in.
+            # The model is deep, so it must learn enough to make differences in losses visible.
             layer.weight.data.mul_(3**0.5)
         options = {} if bucket is None else {"bucket_cap_mb": bucket}
         self._model = torch.nn.parallel.DistributedDataParallel(
@@ -119,7 +119,7 @@ class Training:
 
 
 class Torch:
-    """The program of a user: gloo by name, through env://, and nothing else."""
+    """Connect like a user's program: gloo by name, through env://, and nothing else."""
 
     def __init__(self) -> None:
         torch: Any = importlib.import_module("torch")
@@ -146,6 +146,6 @@ def layers_of(nbytes: int) -> int:
 
 
 def wait_until(moment: float) -> None:
-    """`moment`: of the monotonic clock, which all processes of a machine share."""
+    """Wait until `moment` of the monotonic clock, which all processes of a machine share."""
     while (left := moment - time.monotonic()) > 0:
         time.sleep(left)

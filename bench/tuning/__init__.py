@@ -1,2 +1,3 @@
 """Quality of the tuning algorithms: simple regret on functions with a known optimum and on two real tasks, by
-candidate."""
+candidate.
+"""

@@ -1,13 +1,12 @@
-"""`./dev bench-tuning`: how good the tuning algorithms are, against random search and the libraries of
-others.
+"""`./dev bench-tuning`: the quality of the tuning algorithms, compared with random search and other
+libraries.
 
-Two sets of problems: the usual ones, and pitfalls.
-Constants are chosen on seeds from 1000 on; what is published has seeds from 0 on.
+The problems are common test functions and pitfalls. Constants are tuned on seeds from 1000; published figures
+use seeds from 0.
 
-Results are kept in build/bench/tuning.jsonl, one line a run; what is there and still of the same code is not
-run again, so a run that was broken off goes on where it was. Prints the tables and writes them to
-build/bench/tuning.md. Exits 1 if something promised of our own algorithm does not hold; what others cannot
-run here is skipped with a note.
+Results are stored in build/bench/tuning.jsonl, one line per run. Stored results of the same code are reused,
+so an interrupted benchmark continues. Prints the tables and writes them to build/bench/tuning.md. Exits with
+1 if Trainshed's algorithm misses a budget. Candidates that cannot run here are skipped with a note.
 """
 
 import argparse
@@ -47,7 +46,7 @@ def main() -> int:
     options = arguments()
     if options.quick:
         options.problems, options.seeds, options.trials = list(QUICK), 2, 12
-        options.candidates = options.candidates or [RANDOM, tables.OURS]
+        options.candidates = options.candidates or [RANDOM, tables.DEFAULT_ENGINE]
     results = work(list(tasks(options)), options)
     at = sorted({min(50, options.trials), options.trials})
     of_set = {
@@ -94,7 +93,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def tasks(options: argparse.Namespace) -> Iterator[Task]:
-    """Seed by seed, so that whatever is there after a break covers all cases."""
+    """Ordered by seed, so that partial results cover all cases."""
     names: list[str] = options.candidates or list(CANDIDATES)
     problems: list[str] = options.problems or [
         problem.name for name in options.sets for problem in SETS[name]
@@ -108,7 +107,7 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
 
 
 def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
-    """The results of the tasks, those that could be had."""
+    """Return the results of the tasks that succeeded."""
     known = {
         result.task: result for result in kept(RESULTS) if result.version == version(result.task)
     }
@@ -123,7 +122,7 @@ def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
 
 
 def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
-    """In processes of their own, in the order in which they end."""
+    """Run tasks in separate processes. Yield results in order of completion."""
     pythons: dict[str, Path] = {}
     for name in sorted({task.candidate for task in missing}):
         try:
@@ -146,7 +145,7 @@ def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
 
 
 def _apart(python: Path, task: Task) -> Result | str:
-    """Do a run in a process of its own; return its result, or what went wrong."""
+    """Run a task in a separate process; return its result, or the error."""
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     paths = os.pathsep.join(map(str, (ROOT, *(ROOT / "packages").glob("*/src"))))
     process = subprocess.run(
@@ -160,14 +159,14 @@ def _apart(python: Path, task: Task) -> Result | str:
     )
     for line in process.stdout.splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            # But for what a library says itself.
+            # Except for output of a library.
             return from_json(line)
     last = "".join(process.stderr.strip().splitlines()[-1:])
     return f"{task}: {last or f'exit {process.returncode}'}"
 
 
 def kept(path: Path) -> Iterator[Result]:
-    """What earlier runs left; a line that was torn by a break is passed over."""
+    """Read the results of earlier runs. Ignore a line that an interruption has truncated."""
     if not path.exists():
         return
     for line in path.read_text("utf-8").splitlines():

@@ -1,5 +1,4 @@
-"""The libraries of others, each in an environment of its own under build/bench, installed where that is
-possible."""
+"""The libraries of other projects, each in its own environment under build/bench, installed if possible."""
 
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from tests.e2e.running import ROOT
 from bench.tuning.engines import Engine
 
 _OWN = ("msgspec>=0.19,<1",)
-"""What studies need of Trainshed's own dependencies, beside NumPy."""
+"""Trainshed's own dependencies of studies, in addition to NumPy."""
 
 _OPTUNA = ("optuna>=5,<6", "torch==2.13.0", "numpy>=2,<3", "scipy>=1.13,<2", "scikit-learn>=1.5,<2")
 _NEEDED = {
@@ -21,12 +20,13 @@ TIMEOUT = 1800
 
 
 class NotInstalled(Exception):
-    """The candidate's libraries cannot be had here. The message says why."""
+    """The candidate's libraries cannot be installed. The message contains the reason."""
 
 
 def python_for(candidate: str) -> Path:
-    """The interpreter that runs the candidate: this one for our own. Blocks while it installs, minutes the
-    first time. Raises NotInstalled."""
+    """Return the candidate's interpreter: this one for Trainshed's candidates. Installing blocks for minutes
+    the first time. Raises NotInstalled.
+    """
     if candidate not in _NEEDED:
         return Path(sys.executable)
     name, packages = _NEEDED[candidate]

@@ -1,5 +1,6 @@
 """From results to figures: medians, ranks, ratios to random search with their interval, wins and losses.
-Pure."""
+Pure.
+"""
 
 import math
 import random
@@ -10,21 +11,22 @@ from statistics import geometric_mean, median
 from bench.tuning.runs import RANDOM, Result
 
 FLOOR = 1e-4
-"""Smaller regrets count as this: beyond it, nobody cares."""
+"""Smaller regrets count as this value: further differences do not matter."""
 SIGNIFICANT = 0.05
 RESAMPLES = 1000
 
 Case = tuple[str, int]
-"""A problem, and how many trials are pending."""
+"""A problem and the number of pending trials."""
 Regrets = Mapping[Case, Mapping[str, Sequence[float]]]
 """By case and candidate: one regret for each seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`ratio`: geometric mean over the cases of the median regret over random search's; `low`, `high`: the
-    interval that holds 95 % of it if seeds are drawn anew. `wins`, `losses`: cases in which it differs from
-    random search by more than noise. `seconds`: per suggestion."""
+    """`ratio`: geometric mean over the cases of the median regret divided by random search's. `low`, `high`:
+    its 95 % interval over resampled seeds. `wins`, `losses`: cases that differ significantly from random
+    search. `seconds`: per suggestion.
+    """
 
     candidate: str
     rank: float
@@ -48,7 +50,7 @@ def regrets_after(results: Sequence[Result], trials: int) -> Regrets:
 
 
 def complete(regrets: Regrets, candidates: Sequence[str]) -> Regrets:
-    """The cases that all the candidates have done, in order."""
+    """Return the cases that all candidates have completed, in order."""
     return {
         case: {name: regrets[case][name] for name in candidates}
         for case in sorted(regrets)
@@ -57,7 +59,7 @@ def complete(regrets: Regrets, candidates: Sequence[str]) -> Regrets:
 
 
 def standings(results: Sequence[Result], candidates: Sequence[str], trials: int) -> list[Standing]:
-    """Best rank first; nothing if there is no case that all have done, or random search is none of them."""
+    """Return the standings, best rank first. Empty without common cases or without random search."""
     regrets = complete(regrets_after(results, trials), candidates)
     if not regrets or RANDOM not in candidates:
         return []
@@ -83,7 +85,7 @@ def standings(results: Sequence[Result], candidates: Sequence[str], trials: int)
 
 
 def _rank(case: Mapping[str, Sequence[float]], name: str) -> float:
-    """1 is best; equals share the mean of their ranks."""
+    """Rank from 1 (best). Equal values share the mean of their ranks."""
     own = median(case[name])
     others = [median(regrets) for regrets in case.values()]
     return sum(other < own for other in others) + (others.count(own) + 1) / 2
@@ -94,7 +96,7 @@ def _ratio(regrets: Regrets, name: str) -> float:
 
 
 def _interval(regrets: Regrets, name: str) -> tuple[float, float]:
-    """By bootstrap over the seeds of every case."""
+    """Bootstrap over the seeds of every case."""
     if name == RANDOM:
         return 1.0, 1.0
     draw = random.Random(name)
@@ -115,7 +117,7 @@ def _interval(regrets: Regrets, name: str) -> tuple[float, float]:
 
 
 def _differs(own: Sequence[float], other: Sequence[float]) -> int:
-    """-1: lower by more than noise (two-sided rank sum test), 1: higher, 0: neither."""
+    """Return -1: significantly lower (two-sided rank sum test), 1: higher, 0: neither."""
     from scipy.stats import mannwhitneyu
 
     test = mannwhitneyu(own, other, alternative="two-sided", method="auto")

@@ -1,9 +1,9 @@
-"""The two real tasks: hyperparameters of scikit-learn models by cross-validation, the same folds at every
-call.
+"""The two real tasks: hyperparameters of scikit-learn models by cross-validation, with the same folds in
+every call.
 
 `python -m bench.tuning.learning TASK EVALUATIONS SEED` searches for the best value of a task: half at random,
-half by changing one or two parameters of the best so far. The constants below are the best of all runs of
-that and of the benchmark; a candidate that finds a better one has regret 0, and the report says so.
+half by changing one or two parameters of the best so far. The constants below are the best of all such runs
+and of the benchmark. A candidate that finds a better value has regret 0, and the report shows it.
 """
 
 import random
@@ -19,11 +19,11 @@ from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 from trainshed.studies.random_search import RandomSearch
 
 BEST_KNOWN = {"boosting-diabetes": 0.5214710075042481, "svm-digits": 0.015}
-"""1 - R², and the share of wrong answers."""
+"""1 - R², and the fraction of wrong answers."""
 
 
 def learned() -> tuple[Problem, ...]:
-    """Where scikit-learn is not installed their objectives raise ImportError."""
+    """Without scikit-learn, their objectives raise ImportError."""
     return (
         _task(
             "boosting-diabetes",
@@ -49,7 +49,7 @@ def learned() -> tuple[Problem, ...]:
 
 def _task(name: str, value: Callable[[Point], float], *parameters: Parameter) -> Problem:
     def objective(seed: int) -> Objective:
-        """The task is one; seeds differ in what the candidates draw."""
+        """The task is fixed. Seeds only change the candidates' random draws."""
         return value
 
     return Problem(name, study(parameters), objective, BEST_KNOWN[name])
@@ -84,12 +84,12 @@ def _cross_validated(model: Any, data: Any, scoring: str) -> float:
     kind = selection.StratifiedKFold if scoring == "accuracy" else selection.KFold
     folds = kind(n_splits=3, shuffle=True, random_state=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an SVM that did not converge has its score all the same
+        warnings.simplefilter("ignore")  # an SVM that did not converge still has a score
         return float(selection.cross_val_score(model, *data, cv=folds, scoring=scoring).mean())
 
 
 def search(problem: Problem, evaluations: int, seed: int) -> tuple[float, dict[str, Value]]:
-    """The best value found, and where. Prints each that is better than those before it."""
+    """Search for the best value and its parameters. Prints each improvement."""
     draw, value = random.Random(seed), problem.objective(0)
     best, best_point = float("inf"), dict[str, Value]()
     for index in range(evaluations):
@@ -111,7 +111,7 @@ def search(problem: Problem, evaluations: int, seed: int) -> tuple[float, dict[s
 
 
 def _nearby(problem: Problem, name: str, old: Value, new: Value, draw: random.Random) -> Value:
-    """Between the old value and the new one, mostly nearer to the old one, on the parameter's scale."""
+    """Draw a value between the old and the new one, mostly close to the old one, on the parameter's scale."""
     parameter = next(parameter for parameter in problem.spec.parameters if parameter.id == name)
     if isinstance(old, str) or isinstance(new, str):
         return new

@@ -1,7 +1,7 @@
-"""Made problems at which a model of a study can be led astray, with known least values, pure: parameters that
-work only together, trials that fail, outliers, and noise that no one declared.
+"""Synthetic problems that mislead the model of a study, with known minima, pure.
 
-As in `problems`, every seed is an instance of its own. All are minimised, one trial after another.
+They are parameters that only work together, failing trials, outliers, and undeclared noise. As in `problems`,
+every seed is a separate instance. All are minimized, one trial after another.
 """
 
 import math
@@ -19,15 +19,15 @@ def pitfalls() -> tuple[Problem, ...]:
     return (
         _moved("failing-edge-4", 4, 5.0, _cut),
         _moved("failing-oblique-5", 5, 5.0, _halved, turned=True),
-        hartmann("hartmann-6-outliers", outliers=_SHARE, spoilt_by=30.0, pending=(1,)),
+        hartmann("hartmann-6-outliers", outliers=_OUTLIER_FRACTION, spoilt_by=30.0, pending=(1,)),
         hartmann("hartmann-6-unsaid", noise=0.1, is_told=False, pending=(1,)),
-        _moved("sphere-5-outliers", 5, 5.0, _sphere, outliers=_SHARE, spoilt_by=1000.0),
+        _moved("sphere-5-outliers", 5, 5.0, _sphere, outliers=_OUTLIER_FRACTION, spoilt_by=1000.0),
         _moved("sphere-5-unsaid", 5, 5.0, _sphere, noise=2.0),
     )
 
 
-_SHARE = 0.05
-"""Of the trials, those that measure something far worse than what is true."""
+_OUTLIER_FRACTION = 0.05
+"""Fraction of trials that measure a value far worse than the true one."""
 
 
 def _moved(
@@ -41,8 +41,9 @@ def _moved(
     outliers: float = 0.0,
     spoilt_by: float = 0.0,
 ) -> Problem:
-    """`function` is least, 0, at the origin; its argument is the way from the instance's optimum, `turned` by
-    a rotation of the instance's own. The study is not told of the noise."""
+    """`function` has its minimum 0 at the origin. Its argument is the vector from the instance's optimum.
+    `turned`: rotated by a random rotation of the instance. The study does not declare the noise.
+    """
 
     def objective(seed: int) -> Objective:
         draw = random.Random(f"{name}:{seed}")
@@ -62,7 +63,7 @@ def _moved(
 
 
 def rotation(count: int, draw: random.Random) -> list[list[float]]:
-    """Axes at right angles to each other, each of length 1, drawn evenly from all such."""
+    """Return orthonormal axes, drawn uniformly."""
     axes: list[list[float]] = []
     while len(axes) < count:
         axis = [draw.gauss(0, 1) for _ in range(count)]
@@ -83,10 +84,10 @@ def _sphere(z: Vector) -> float:
 
 
 def _halved(z: Vector) -> float | None:
-    """Half of the space fails; the optimum lies on the border."""
+    """Half of the space fails, and the optimum is on the border."""
     return None if z[0] < 0.0 else _sphere(z)
 
 
 def _cut(z: Vector) -> float | None:
-    """As `_halved`, and beyond the border it would become still better."""
+    """Like `_halved`, but the function decreases further beyond the border."""
     return None if z[0] < 0.0 else _sphere(z) + 4.0 * z[0]

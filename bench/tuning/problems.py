@@ -1,7 +1,7 @@
-"""The made problems: functions of a trial's parameters with a known least value, pure.
+"""The synthetic problems: functions of a trial's parameters with a known minimum, pure.
 
-Every seed is an instance of its own: where the optimum lies is drawn from it, away from the centre and from
-the edges, so that nobody has it for the asking. All are minimised.
+Every seed is a separate instance. It determines the location of the optimum, away from the centre and from
+the edges, so that no fixed guess finds it. All are minimized.
 """
 
 import math
@@ -29,24 +29,24 @@ Objective = Callable[[Point], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Regret is of the true value, whatever the candidate is told."""
+    """Regret uses the true value, without noise."""
 
     name: str
     spec: StudySpec
     #: By seed.
     objective: Callable[[int], Objective]
-    #: The known optimum, or the best value known.
+    #: The known optimum, or the best known value.
     least: float = 0.0
-    #: Standard deviation of what is added to what the candidate is told.
+    #: Standard deviation of the noise on reported values.
     noise: float = 0.0
-    #: Share of trials of which it is told something worse: by up to `spoilt_by`.
+    #: Fraction of trials with a worse reported value: by up to `spoilt_by`.
     outliers: float = 0.0
     spoilt_by: float = 0.0
-    #: How many trials are pending, one case each.
+    #: Numbers of pending trials, one case each.
     pending: tuple[int, ...] = (1, 8)
 
     def told(self, true: float, draw: random.Random) -> float:
-        """What the candidate is told of a trial."""
+        """Return the reported value of a trial."""
         observed = true + self.noise * draw.gauss(0, 1)
         if self.outliers and draw.random() < self.outliers:
             observed += self.spoilt_by * draw.random()
@@ -54,7 +54,7 @@ class Problem:
 
 
 def made() -> tuple[Problem, ...]:
-    """All but the two real tasks."""
+    """All except the two real tasks."""
     return (
         _shifted("sphere-8", 8, 5.0, lambda z: sum(coordinate**2 for coordinate in z)),
         _shifted("ellipsoid-5", 5, 5.0, ellipsoid),
@@ -70,7 +70,7 @@ def made() -> tuple[Problem, ...]:
 
 
 def study(parameters: Sequence[Parameter], noise: Noise = Noise.LOW) -> StudySpec:
-    """A study that minimises the one metric."""
+    """Return a study that minimizes the metric."""
     return StudySpec(tuple(parameters), (Metric(METRIC, Goal.MINIMIZE),), noise=noise)
 
 
@@ -89,7 +89,7 @@ def coordinates(point: Point, count: int) -> list[float]:
 def _shifted(
     name: str, count: int, bound: float, function: Callable[[Sequence[float]], float]
 ) -> Problem:
-    """`function` is 0 at the origin; its argument is the distance from the instance's optimum."""
+    """`function` is 0 at the origin. Its argument is the distance from the instance's optimum."""
 
     def objective(seed: int) -> Objective:
         draw = random.Random(f"{name}:{seed}")
@@ -103,7 +103,7 @@ def _shifted(
 
 
 def ellipsoid(z: Sequence[float], powers: float = 3.0) -> float:
-    """The condition is ten to the `powers`."""
+    """The condition number is ten to the `powers`."""
     return sum(10 ** (powers * i / (len(z) - 1)) * coordinate**2 for i, coordinate in enumerate(z))
 
 
@@ -153,7 +153,7 @@ def hartmann(
     spoilt_by: float = 0.0,
     pending: tuple[int, ...] = (1, 8),
 ) -> Problem:
-    """The six coordinates are mirrored by the seed. `is_told`: whether the study says that it is noisy."""
+    """The seed mirrors the six coordinates. `is_told`: whether the study declares the noise."""
 
     def objective(seed: int) -> Objective:
         draw = random.Random(f"hartmann-6:{seed}")
@@ -179,7 +179,7 @@ def hartmann(
 
 
 def _branin() -> Problem:
-    """Rotated by half a turn for odd seeds. Three optima."""
+    """Odd seeds rotate by half a turn. Three optima."""
 
     def objective(seed: int) -> Objective:
         def value(point: Point) -> float:
@@ -195,8 +195,9 @@ def _branin() -> Problem:
 
 
 def _conditional() -> Problem:
-    """Three kinds of model with parameters of their own. The net is best if all its parameters are right, and
-    worse than a plain tree otherwise."""
+    """Three kinds of model with separate parameters. The net is best if all its parameters are right, and
+    worse than a plain tree otherwise.
+    """
     parameters = (
         Parameter("kind", ParameterType.CATEGORICAL, categories=("linear", "tree", "net")),
         _child(double("alpha", 1e-6, 1e2, Scale.LOG), "linear"),

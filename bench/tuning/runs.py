@@ -1,9 +1,9 @@
-"""One run: a candidate, asked through the algorithm port, works on a problem for so many trials. In a process
-of its own.
+"""One run: a candidate works on a problem through the algorithm port for a number of trials, in a separate
+process.
 
-`python -m bench.tuning.runs` reads tasks as JSON lines and answers each with a result as a JSON line. It
-needs no more of Trainshed's dependencies than msgspec, numpy and, for the real tasks, scikit-learn, so that
-any environment can run it.
+`python -m bench.tuning.runs` reads tasks as JSON lines and writes each result as a JSON line. Of Trainshed's
+dependencies it only needs msgspec, numpy and, for the real tasks, scikit-learn, so that any environment can
+run it.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ PROBLEMS = {problem.name: problem for problems in SETS.values() for problem in p
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`pending`: trials that are evaluated at any time; 1 is one after another."""
+    """`pending`: trials in evaluation at any time. 1: one after another."""
 
     problem: str
     pending: int
@@ -45,8 +45,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`regrets`: after each trial, of the trial that then had measured best; below 0 if it beats the best
-    value known. `seconds`: per suggestion, the mean. `version`: of the candidate's code."""
+    """`regrets`: after each trial, of the best measured trial so far; below 0 if it beats the best known
+    value. `seconds`: mean per suggestion. `version`: of the candidate's code.
+    """
 
     task: Task
     version: str
@@ -55,7 +56,7 @@ class Result:
 
 
 def run(task: Task) -> Result:
-    """Raises ImportError if the library of the candidate is not installed."""
+    """Run the task. Raises ImportError if the candidate's library is not installed."""
     problem, algorithm = PROBLEMS[task.problem], candidate(task.candidate)
     objective = problem.objective(task.seed)
     draw = random.Random(f"{task.problem}:{task.seed}:noise")
@@ -90,8 +91,10 @@ def candidate(name: str) -> Algorithm:
 
 
 def version(task: Task) -> str:
-    """Of what decides a candidate's results: this service's own code, and the problems. A library's is that
-    of the adapter; who changes the library deletes the stored results."""
+    """Return a digest of the code that determines a candidate's results: this service's code, and the
+    problems. For a library it covers the adapter; delete the stored results after a change of the library's
+    version.
+    """
     problems = ["pitfalls.py", "problems.py"]
     if task.problem in BEST_KNOWN:
         problems.append("learning.py")
@@ -105,7 +108,7 @@ _DECIDE_NOTHING = ("port.py", "advisor_client.py", "advisor_process.py")
 
 
 def own_code(candidate: str) -> list[Path]:
-    """The files of this repository that decide what a candidate proposes."""
+    """Return the files of this repository that determine a candidate's proposals."""
     root = Path(next(iter(studies.__path__)))
     if candidate == RANDOM:
         files = list(root.glob("*.py"))
@@ -121,7 +124,7 @@ def to_json(result: Result) -> str:
 
 
 def from_json(line: str) -> Result:
-    """Raises ValueError, KeyError or TypeError if the line is no result, or torn."""
+    """Raises ValueError, KeyError or TypeError if the line is invalid or truncated."""
     fields: Any = json.loads(line)
     task = Task(**fields["task"])
     return Result(task, fields["version"], tuple(fields["regrets"]), fields["seconds"])

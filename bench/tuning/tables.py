@@ -1,4 +1,4 @@
-"""The figures as Markdown tables, and whether they hold what is promised."""
+"""The figures as Markdown tables, and the check of the budgets."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -8,14 +8,14 @@ from bench.tuning.figures import RANDOM, Standing, complete, regrets_after, stan
 from bench.tuning.pitfalls import FAILING, SPOILT
 from bench.tuning.runs import Result
 
-OURS = Engine.GP_BANDIT.value
+DEFAULT_ENGINE = Engine.GP_BANDIT.value
 TPE = Engine.OPTUNA_TPE.value
 RATIO = 0.02
-"""At most this over random search's regret, geometric mean, after the last trial."""
+"""Maximum ratio to random search's regret, geometric mean, after the last trial."""
 
 
 def text(results: Sequence[Result], at: Sequence[int]) -> str:
-    """Standings and medians by case."""
+    """Return standings and medians by case."""
     names = _names(results)
     parts = [_standings(standings(results, names, trials), trials) for trials in at]
     parts += [_cases(results, names, trials) for trials in at]
@@ -24,13 +24,14 @@ def text(results: Sequence[Result], at: Sequence[int]) -> str:
 
 
 def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
-    """What is promised of this service's own algorithm, and whether it held; nothing without all it compares
-    with."""
+    """Return the budgets of this service's algorithm and whether they are met. Empty if a compared candidate
+    is missing.
+    """
     names = {result.task.candidate for result in results}
     table = {standing.candidate: standing for standing in standings(results, sorted(names), trials)}
-    if OURS not in table or RANDOM not in table:
+    if DEFAULT_ENGINE not in table or RANDOM not in table:
         return []
-    own = table[OURS]
+    own = table[DEFAULT_ENGINE]
     first = own.rank <= min(standing.rank for standing in table.values())
     return [
         (f"first on median rank after {trials} trials: {own.rank:g}", first),
@@ -40,7 +41,7 @@ def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
 
 
 def pitfalls(results: Sequence[Result], trials: int) -> str:
-    """Median regret of each candidate."""
+    """Return the median regret of each candidate."""
     return _cases(results, _names(results), trials)
 
 
@@ -50,13 +51,13 @@ def _names(results: Sequence[Result]) -> list[str]:
 
 
 def promises(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
-    """What is promised of pitfalls, and whether it held; nothing of cases that were not run."""
+    """Return the budgets of the pitfalls and whether they are met. Skips cases that were not run."""
     outcomes: list[tuple[str, bool]] = []
     cases = regrets_after(results, trials)
     for problem in (*FAILING, *SPOILT):
         case = cases.get((problem, 1), {})
-        if OURS in case and TPE in case:
-            own, other = median(case[OURS]), median(case[TPE])
+        if DEFAULT_ENGINE in case and TPE in case:
+            own, other = median(case[DEFAULT_ENGINE]), median(case[TPE])
             what = f"{problem}: no worse than {TPE} after {trials} trials: {own:.3g}, {other:.3g}"
             outcomes.append((what, own <= other))
     return outcomes
@@ -95,7 +96,7 @@ def _cases(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
 
 
 def _beaten(results: Sequence[Result]) -> str:
-    """Where a best value known is none any more."""
+    """Return notes for best known values that a candidate has beaten."""
     worst: dict[str, float] = {}
     for result in results:
         worst[result.task.problem] = min(worst.get(result.task.problem, 0.0), result.regrets[-1])

@@ -35,7 +35,7 @@ def test_a_python_that_packages_are_not_built_for_is_refused(
     done = execute("sh", "dev", "setup", cwd=tmp_path, env={**os.environ, "PYTHON": str(python)})
     assert done.returncode == 1
     assert (
-        f"trainshed needs Python 3.11 to 3.14, with pip and all of its standard library; PYTHON={python}"
-        in done.stderr
+        "trainshed needs Python 3.11 to 3.14, with pip and its complete standard library. "
+        f"PYTHON={python} is not suitable." in done.stderr
     )
     assert not (tmp_path / ".venv").exists()

@@ -1,4 +1,4 @@
-"""The default algorithm and other projects' in its place, behind the algorithm port, for comparison."""
+"""The default algorithm, and algorithms of other projects behind the same port, for comparison."""
 
 import enum
 from importlib import import_module
@@ -9,7 +9,7 @@ from trainshed.studies.port import Algorithm
 
 
 class Engine(enum.StrEnum):
-    """What serves a study that asks for the default algorithm: the service's own, or a library."""
+    """The algorithm of a study with the default setting: the service's own, or a library's."""
 
     GP_BANDIT = "gp-bandit"
     OPTUNA_TPE = "optuna-tpe"

@@ -1,9 +1,9 @@
-"""Optuna's samplers as algorithms: the library's study is built anew from the stored trials
-at every call, so that nothing of it is stored.
+"""Optuna's samplers as algorithms. Each call rebuilds the library's study from the stored trials, so nothing
+of it is stored.
 
-Pending trials are Optuna's running ones: TPE counts them as bad (its constant liar), the GP averages over
-their values. Infeasible trials are not shown to it. TPE makes groups of
-conditional parameters; the GP leaves parameters that not all trials have to TPE.
+Pending trials are running trials in Optuna: TPE counts them as bad (its constant liar), the GP averages over
+their values. Infeasible trials are omitted. TPE groups conditional parameters. The GP leaves parameters that
+not all trials have to TPE.
 """
 
 import warnings
@@ -26,8 +26,7 @@ from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.studies.port import Algorithm, Proposals, Seen
 
 STARTUP = 10
-"""Completed trials before a sampler begins to model; until then it draws at random (the library's
-default)."""
+"""Completed trials before a sampler uses a model; before, it draws at random (the library's default)."""
 
 
 class _Sampler(Protocol):
@@ -36,7 +35,8 @@ class _Sampler(Protocol):
 
 def algorithm(engine: Engine) -> Algorithm:
     """Return OPTUNA_TPE, or OPTUNA_GP, which also needs torch. Raises ImportError if a library is not
-    installed."""
+    installed.
+    """
     optuna = import_module("optuna")
     if engine is Engine.OPTUNA_GP:
         import_module("torch")
@@ -78,7 +78,9 @@ class OptunaAlgorithm:
         return study
 
     def _told(self, spec: StudySpec, distributions: Mapping[str, Any], trial: Seen) -> Any:
-        """Return the library's trial; None for one that it cannot represent, and for an infeasible one."""
+        """Return the library's trial, or None for a trial that is infeasible or that the library cannot
+        represent.
+        """
         located = places(spec, trial.parameters)
         if located is None or (trial.final is None and trial.state.is_over):
             return None

@@ -1,7 +1,7 @@
-"""Translates a parameter tree for libraries: which nodes are active, and values as places on a plain scale.
+"""Translates a parameter tree for libraries: active nodes, and values as positions on a plain scale.
 
-Libraries know no reverse logarithmic scale: they search the mirrored value on their logarithmic one. They
-know no ascending list of values either, or treat it as categories: they search the position in the list.
+Libraries have no reverse logarithmic scale: they search the mirrored value on their logarithmic one. They
+have no ascending lists of values or treat them as categories: they search the position in the list.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,17 +13,18 @@ from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec
 from trainshed.studies.port import Seen
 
 Place = float | int | str
-"""What the library sees of a value: a number on its scale, the position in the list, or the category."""
+"""A value in the library's terms: a number on its scale, the position in the list, or the category."""
 
 
 def key(index: int, parameter: Parameter) -> str:
-    """Return the library's name of a node; several nodes may have the same id."""
+    """Return the library's name of a node; several nodes may have the same ID."""
     return f"{index}:{parameter.id}"
 
 
 def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> Parameters | None:
-    """Return the active nodes, parents before children, with the values that `choose` gives them; None as
-    soon as it gives none."""
+    """Return the active nodes, parents before children, with values from `choose`, or None as soon as it
+    returns None.
+    """
     chosen: dict[int, Value] = {}
     for index, parameter in enumerate(spec.parameters):
         if parameter.parent is not None:
@@ -38,8 +39,10 @@ def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> P
 
 
 def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
-    """Return the places of a stored trial's values by node, with numbers moved into the bounds; None if the
-    library cannot represent it: an active parameter is missing, or its value is not listed."""
+    """Return the positions of a stored trial's values by node, with numbers clipped to the bounds. Return
+    None if the library cannot represent the trial: an active parameter is missing, or its value is not
+    listed.
+    """
     values: Mapping[str, Value] = dict(parameters)
     located: dict[int, Place] = {}
 
@@ -55,7 +58,7 @@ def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
 
 
 def to_place(parameter: Parameter, value: Value) -> Place | None:
-    """Return a value's place; None if the value is not of the parameter's type or not listed."""
+    """Return a value's position, or None if the value has the wrong type or is not listed."""
     if parameter.type is ParameterType.CATEGORICAL:
         return value if value in parameter.categories else None
     if isinstance(value, str):
@@ -71,7 +74,7 @@ def to_place(parameter: Parameter, value: Value) -> Place | None:
 
 
 def to_value(parameter: Parameter, place: Place) -> Value:
-    """Return the value at a place, which is always legal."""
+    """Return the value at a position, which is always legal."""
     if parameter.type is ParameterType.CATEGORICAL:
         return str(place)
     number = float(place)
@@ -85,7 +88,7 @@ def to_value(parameter: Parameter, place: Place) -> Value:
 
 
 def is_log(parameter: Parameter) -> bool:
-    """Whether the library searches the places on its logarithmic scale."""
+    """Whether the library searches the positions on its logarithmic scale."""
     return parameter.scale is not Scale.LINEAR and parameter.type in (
         ParameterType.DOUBLE,
         ParameterType.INTEGER,
@@ -95,8 +98,9 @@ def is_log(parameter: Parameter) -> bool:
 def reproducible(
     trials: Sequence[Seen], count: int, propose: Callable[[Sequence[Seen], int], Seen]
 ) -> tuple[Parameters, ...]:
-    """Return `count` proposals, each with those before it pending, so that to ask for two is to ask for one
-    twice. `propose` gets the trials, and the number that its proposal will have if it is stored next."""
+    """Return `count` proposals, each made with the previous ones pending, so that one call for two equals two
+    calls for one. `propose` receives the trials, and the number of its proposal if it is stored next.
+    """
     known, proposed = list(trials), list[Parameters]()
     for _ in range(count):
         proposal = propose(known, (known[-1].number if known else 0) + 1)
@@ -106,12 +110,12 @@ def reproducible(
 
 
 def pending(number: int, parameters: Parameters | None) -> Seen:
-    """Return a proposal as the trial that it becomes."""
+    """Return a proposal as the trial that it creates."""
     return Seen(number, TrialState.REQUESTED, parameters or ())
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Return a seed of 31 bits for the proposal of this number."""
+    """Return a 31-bit seed for the proposal with this number."""
     return int(np.random.SeedSequence((abs(seed), number)).generate_state(1)[0]) >> 1
 
 
