@@ -37,7 +37,7 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Path) -> None:
         ]
     # Nor is there room for what it says in the background.
     refused = trainshed("up", "--detach", data=places[1], status=1)
-    assert f"full disk: `trainshed up --data {places[1]}` says why" in refused.stderr
+    assert f"full disk; to see the cause: trainshed up --data {places[1]}" in refused.stderr
     filler.unlink()
     for data in places:
         with running(data):

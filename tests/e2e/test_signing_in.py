@@ -84,7 +84,7 @@ def test_a_command_line_is_signed_in_by_a_browser(
     def ended(*words: str) -> str:
         return nursery.services().run(["-m", "trainshed", *words], variables).stdout.decode()
 
-    slow = "import trainshed.__main__ as m, trainshed.cli.login as l; l._Answering.timeout = 20; m.main()"
+    slow = "import trainshed.__main__ as m, trainshed.cli.login as l; l._CodeHandler.timeout = 20; m.main()"
     words, pipe = [sys.executable, "-c", slow, "login", service.rest, *options], subprocess.PIPE
     login = subprocess.Popen(words, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert login.stderr is not None

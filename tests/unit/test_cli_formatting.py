@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.jobs import SECOND
 from trainshed.cli.jobs.describe import timeline_lines
-from trainshed.cli.output import metered
+from trainshed.cli.output import show_progress
 from trainshed.cli.resources import KINDS
 from trainshed.cli.text.moments import duration, gibibytes, moment, size
 from trainshed.cli.text.tables import Field, pairs, table_of, width
@@ -88,7 +88,7 @@ def test_a_terminal_is_told_how_far_a_long_transfer_is(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     chunks = [bytes(size // 2), bytes(size - size // 2)]
-    assert list(metered("d/weights.bin", size, chunks)) == chunks
+    assert list(show_progress("d/weights.bin", size, chunks)) == chunks
     assert ("d/weights.bin, 9.4 MB" in terminal.getvalue()) is is_shown
     assert ("100%" in terminal.getvalue()) is is_shown
 
@@ -112,7 +112,7 @@ def test_durations(length: int, text: str) -> None:
 @pytest.mark.parametrize("text", ["999999999d", "1900-01-01"])
 def test_all_that_is_long_ago_is_one_moment(text: str) -> None:
     assert text_nanos(moment(text, SECOND, "--since")) == "1970-01-01T00:00:00.000000001Z"
-    with pytest.raises(click.UsageError, match="write how long ago"):
+    with pytest.raises(click.UsageError, match="Write how long ago"):
         moment("0001-01-01", SECOND, "--since")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.cli.run.job_files import JobFile, Unreadable, read, recognised, with_region
+from trainshed.cli.run.job_files import JobFile, JobFileError, read, recognize, with_region
 from trainshed.core.names import Api
 
 SPEC: dict[str, Any] = {"workerPoolSpecs": [{"replicaCount": 1}]}
@@ -24,10 +24,10 @@ workerPoolSpecs:
 
 @pytest.mark.parametrize(
     ("text", "output"),
-    [("", "It is empty."), ("# all of it\n", "It is empty."), ("[1]", "not an object")],
+    [("", "The file is empty."), ("# all of it\n", "The file is empty."), ("[1]", "not an object")],
 )
 def test_what_is_no_object(text: str, output: str) -> None:
-    with pytest.raises(Unreadable, match=output):
+    with pytest.raises(JobFileError, match=output):
         read(text)
 
 
@@ -66,19 +66,19 @@ def test_a_single_value_stands_for_a_list() -> None:
     ],
 )
 def test_forms(result: dict[str, Any], file: JobFile) -> None:
-    assert recognised(result, None, "n", "i") == file
-    assert recognised(result, file.api, "n", "i") == file
+    assert recognize(result, None, "n", "i") == file
+    assert recognize(result, file.api, "n", "i") == file
 
 
 def test_fields_of_either_api_need_the_api() -> None:
-    assert recognised(TRAINING, Api.ML, "n", "i") == ML
-    with pytest.raises(Unreadable, match="say whose job it is with --api"):
-        recognised(TRAINING, None, "n", "i")
+    assert recognize(TRAINING, Api.ML, "n", "i") == ML
+    with pytest.raises(JobFileError, match="Specify the API with --api"):
+        recognize(TRAINING, None, "n", "i")
 
 
 def test_a_pipeline_says_what_to_give_instead() -> None:
-    with pytest.raises(Unreadable, match="workerPoolSpecs of its trainingTaskInputs"):
-        recognised({"displayName": "n", "trainingTaskInputs": SPEC}, None, "n", "i")
+    with pytest.raises(JobFileError, match="workerPoolSpecs of its trainingTaskInputs"):
+        recognize({"displayName": "n", "trainingTaskInputs": SPEC}, None, "n", "i")
 
 
 def test_the_region_is_part_of_an_ml_job_alone() -> None:
@@ -95,5 +95,5 @@ def test_yaml() -> None:
     assert result["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--date", "2026-01-02"]
     wrong = {"a: [": "line 1, column 5: ", "2026-01-02: a": "keys must be ", "&a [*a]": "C"}
     for text, cause in wrong.items():
-        with pytest.raises(Unreadable, match=rf"neither JSON nor YAML: {cause}\S"):
+        with pytest.raises(JobFileError, match=rf"neither JSON nor YAML: {cause}\S"):
             read(text)

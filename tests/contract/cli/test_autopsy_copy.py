@@ -26,7 +26,7 @@ def test_links_that_lead_out_of_a_copy_are_left_out(tmp_path: Path) -> None:
     }.items():
         (root / name).symlink_to(target)
     os.mkfifo(root / "pipe")
-    removed = shell._without_ways_out(root)  # pyright: ignore[reportPrivateUsage]
+    removed = shell._remove_escapes(root)  # pyright: ignore[reportPrivateUsage]
     assert {"absolute", "above", "directory", "pipe"} <= set(removed)
     assert not [
         path

@@ -33,7 +33,7 @@ def test_a_directory_is_listed_with_what_is_below_it(service: FakeService) -> No
     assert result.stdout.splitlines()[1].split()[:3] == ["gs://b/d/a.txt", "2.0", "kB"]
     assert [request.query["prefix"] for request in service.sent] == ["d", "d/"]
     service.on("GET", OBJECTS, {})
-    assert "There is nothing at gs://b/x." in service.cli("buckets", "ls", "gs://b/x").stderr
+    assert "No object exists at gs://b/x." in service.cli("buckets", "ls", "gs://b/x").stderr
     service.on("GET", "/storage/v1/b", {})
     assert service.cli("buckets", "ls", "--project", "q").exit_code == 0
     assert service.sent[-1].query["project"] == "q"
@@ -84,9 +84,9 @@ def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
     file = tmp_path / "one.txt"
     file.write_text("1")
     refused = trainshed("buckets", "cp", str(file), "gs://b/d/a.txt", "gs://b/up")
-    assert "Several sources need a directory: write gs://b/up/" in refused.stderr
+    assert "If the target is a directory, write gs://b/up/" in refused.stderr
     assert (
-        "write gs://BUCKET/NAME"
+        "as gs://BUCKET/NAME"
         in trainshed("buckets", "cp", "gs://b/d/a.txt", str(file), str(tmp_path)).stderr
     )
     assert "Standard input has no name" in trainshed("buckets", "cp", "-", "gs://b/up/").stderr
@@ -136,7 +136,7 @@ def test_a_name_may_be_as_long_as_a_files_and_is_utf_8(
 
 
 def test_what_lies_below_is_deleted_only_if_asked(trainshed: Invoke, bucket: FakeService) -> None:
-    assert "give -r" in trainshed("buckets", "rm", "gs://b/d/").stderr
+    assert "use -r" in trainshed("buckets", "rm", "gs://b/d/").stderr
     assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0
     deleted = [request.path for request in bucket.sent if request.method == "DELETE"]
     assert deleted == [f"{OBJECTS}/d/a.txt", f"{OBJECTS}/d/e/b.txt"]

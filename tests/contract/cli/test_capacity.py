@@ -22,14 +22,14 @@ def node(name: str = "node-1", *replicas: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "_LOOK_AGAIN", 0)
+    monkeypatch.setattr(capacity, "_POLL_INTERVAL", 0)
 
 
 def test_drain_tells_the_reason_and_does_not_wait(service: FakeService) -> None:
     drained = node("node-1", "workerpool0-0", condition="DRAINED")
     service.on("POST", f"{NODES}/node-1:drain", drained)
     result = service.cli("nodes", "drain", "node-1", "--reason", "new disk")
-    assert result.stdout == "node-1  takes no more work; 1 replica there is asked to leave\n"
+    assert result.stdout == "node-1  accepts no new work; 1 replica on it is stopping\n"
     assert json.loads(service.sent[0].body) == {"reason": "new disk"}
 
 
@@ -44,7 +44,7 @@ def test_drain_waits_until_nothing_runs_there(service: FakeService) -> None:
     result = service.cli("nodes", "drain", "node-1", "--wait")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines() == [
-        "node-1  takes no more work; 2 replicas there are asked to leave",
+        "node-1  accepts no new work; 2 replicas on it are stopping",
         "node-1  is free",
     ]
 
@@ -53,8 +53,8 @@ def test_undrain(service: FakeService) -> None:
     gone = node(condition="GONE", cause="node-1 does not answer")
     service.on("POST", f"{NODES}/node-1:undrain", node(), gone, {"name": "node-1"})
     output = [service.cli("nodes", "drain", "node-1", "--undo").stdout for _ in range(3)]
-    assert output[0] == "node-1  takes work again\n"
-    assert output[1].endswith("takes no work yet: node-1 does not answer\n")
+    assert output[0] == "node-1  accepts work again\n"
+    assert output[1].endswith("accepts no work yet: node-1 does not answer\n")
     assert output[2].endswith("it is not there now\n")
 
 

@@ -27,7 +27,7 @@ def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path:
     assert result.exit_code == 1
     assert result.stderr == (
         f"Error: No Trainshed service is running with its data in {tmp_path}. Start one: trainshed up"
-        f" --data {tmp_path}\nTo use one elsewhere: trainshed login URL\n"
+        f" --data {tmp_path}\nTo use a service elsewhere: trainshed login URL\n"
     )
 
 
@@ -71,7 +71,7 @@ def test_every_violation_has_a_line(service: FakeService) -> None:
     result = service.cli("jobs", "list", "--state", "X")
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
-        "Error: The service refused the request:",
+        "Error: The service rejected the request:",
         "  state: 'X' is no state.",
         "  limit: is odd.",
     ]
@@ -186,7 +186,7 @@ def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
         return True
 
     service.on("GET", "/healthz", {})
-    monkeypatch.setattr(login, "_opens", opens)
+    monkeypatch.setattr(login, "_open_page", opens)
     result = service.cli("login", service.address)
     for call in calls:
         call.close()
@@ -196,7 +196,7 @@ def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
 
 def test_a_login_with_empty_input_asks_nobody_else(service: FakeService, login_json: Path) -> None:
     result = service.cli("login", service.address, "--token", "-", input="")
-    assert result.exit_code == 2 and "The input has no token." in result.stderr
+    assert result.exit_code == 2 and "Standard input contains no token." in result.stderr
 
 
 def test_a_login_trusts_nobody_for_the_sake_of_another_service(
@@ -209,7 +209,7 @@ def test_a_login_trusts_nobody_for_the_sake_of_another_service(
 
 
 @pytest.mark.parametrize(
-    ("issuer", "stays"), [("Corp", ""), ("", " The token stays valid until somebody deletes it.")]
+    ("issuer", "stays"), [("Corp", ""), ("", " The token remains valid until it is deleted.")]
 )
 def test_a_login_that_is_forgotten_ends_the_token_that_a_browser_gave(
     service: FakeService, login_json: Path, issuer: str, stays: str

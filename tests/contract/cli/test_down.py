@@ -81,7 +81,7 @@ def test_a_job_that_does_not_end_keeps_the_service(
     service.on("POST", f"{JOBS}/7:cancel", {})
     result = service.cli("down", "--timeout", "0.1")
     assert result.exit_code == 1
-    assert "1 of 1 jobs are not over yet" in result.stderr
+    assert "1 of 1 jobs have not finished" in result.stderr
     assert process.poll() is None
 
 
@@ -92,7 +92,7 @@ def test_a_temporary_directory_stays_while_a_service_is_in_it(
     with running(sys.executable, "-uc", deaf, stdin=-1, stdout=-1) as process:
         assert process.stdout is not None and process.stdout.readline()
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        monkeypatch.setattr(processes, "_STOP_SECONDS", 0.01)
+        monkeypatch.setattr(processes, "_STOP_TIMEOUT", 0.01)
         monkeypatch.setattr(processes, "start", Mock(return_value=process))
         with pytest.raises(click.ClickException, match=f"down --data {tmp_path}"):
             processes.own_service(None).__enter__()
@@ -116,12 +116,12 @@ def test_what_is_still_held_is_told_and_release_gives_back_what_it_can(
     file = hold(tmp_path, ["true"], ["sh", "-c", "exit 1"])
     plain = trainshed("down")
     assert plain.exit_code == 1
-    assert "2 allocations may still be held" in plain.stderr
+    assert "2 allocations may still exist" in plain.stderr
     assert "hold-0: Slurm is away\n    true\n" in plain.stderr
     assert "sh -c 'exit 1'" in plain.stderr and "trainshed down --release" in plain.stderr
     tried = trainshed("down", "--release")
-    assert tried.exit_code == 1 and tried.stdout == "hold-0 was given back.\n"
-    assert "1 allocation may still be held" in tried.stderr
+    assert tried.exit_code == 1 and tried.stdout == "hold-0 was released.\n"
+    assert "1 allocation may still exist" in tried.stderr
     assert "hold-1" in file.read_text() and "hold-0" not in file.read_text()
     hold(tmp_path, ["true"])
     done = trainshed("down", "--release")

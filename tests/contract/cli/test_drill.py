@@ -57,7 +57,7 @@ def running(service: FakeService) -> None:
 def test_a_drill_is_ordered_watched_and_reported(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drill, "_PAUSE", 0.0)
+    monkeypatch.setattr(drill, "_POLL_INTERVAL", 0.0)
     running(service)
     answers = [UNDER_WAY, UP, UP, reported()]
     service.on("GET", REPORT, *map(report, answers))

@@ -18,7 +18,7 @@ def test_others_go_on_after_one_that_fails(service: FakeService, verb: str, done
     service.on("DELETE", f"{JOBS}/7", {})
     result = service.cli("jobs", verb, "nope", "7")
     assert (result.exit_code, result.stdout) == (1, f"7  {done}\n")
-    assert result.stderr.startswith("Error: There is no job 'nope'.")
+    assert result.stderr.startswith("Error: Job 'nope' does not exist.")
     assert service.cli("jobs", verb, "7").exit_code == 0
 
 
@@ -74,7 +74,7 @@ def test_a_retry_is_the_job_as_it_was(service: FakeService) -> None:
     assert sent == {"displayName": "digits", "jobSpec": SPEC}
     service.on("GET", f"{JOBS}/7", job("7", "RUNNING", resource=resource))
     refused = service.cli("jobs", "retry", "7")
-    assert (refused.exit_code, "not over yet" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "has not finished" in refused.stderr) == (1, True)
 
 
 def test_a_retry_of_an_ml_job_has_an_id_of_its_own(service: FakeService) -> None:

@@ -80,7 +80,7 @@ def test_an_id_means_no_job_of_another_project_than_is_named(service: FakeServic
     assert json.loads(result.stdout)["uid"] == "7", result.stderr
     service.on("GET", JOBS, listed())
     result = service.cli("jobs", "cancel", "a", "--project", "vision")
-    assert result.exit_code == 1 and "There is no job 'a'." in result.stderr
+    assert result.exit_code == 1 and "Job 'a' does not exist." in result.stderr
     assert not service.bodies("POST", f"{JOBS}/7:cancel")
 
 
@@ -110,7 +110,7 @@ def test_the_beginning_of_an_id_is_enough(service: FakeService) -> None:
     assert service.cli("jobs", "describe", "56").exit_code == 0
     several = service.cli("jobs", "describe", "12")
     assert several.exit_code == 1
-    assert "2 jobs have an id that begins with '12':\n  1234" in several.stderr
+    assert "2 jobs have an ID that begins with '12':\n  1234" in several.stderr
     within = service.cli("jobs", "describe", "git")
     assert "Did you mean:\n  1234  digits" in within.stderr
     service.on("GET", JOBS, listed())
@@ -216,7 +216,7 @@ def test_describe_shows_the_facts_of_a_failure_and_restarts(service: FakeService
     ]
     header, first, second = lines[-3:]
     assert header.split() == [
-        *("REPLICA", "STATE", "ENDED", "RAN", "RESTARTS", "NODE", "LEAVES", "BECAUSE")
+        *("REPLICA", "STATE", "ENDED", "RAN", "RESTARTS", "NODE", "STOPS", "BECAUSE")
     ]
     assert "  2 replica_lost  node-0  –" in first
     assert second.endswith("  node-0  new disk")
@@ -256,7 +256,7 @@ def test_last_is_the_newest_job(service: FakeService) -> None:
     service.on("GET", JOBS, listed())
     none = service.cli("jobs", "describe", "@last")
     assert none.exit_code == 1
-    assert "No job was submitted yet. Submit one: trainshed run" in none.stderr
+    assert "No job exists yet. Submit one: trainshed run" in none.stderr
 
 
 def test_yaml_is_what_json_is(service: FakeService) -> None:
@@ -322,7 +322,7 @@ def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, output: Fa
     (request,) = [item for item in output.sent if item.path.endswith("/logs")]
     assert request.query["since"] == "2026-11-20T05:51:00.000000000Z"
     wrong = trainshed("jobs", "logs", "7", "--since", "yesterday")
-    assert "write how long ago (30s, 10m, 2h, 1d) or a moment" in wrong.stderr
+    assert "Write how long ago (30s, 10m, 2h, 1d) or a date" in wrong.stderr
 
 
 def test_describe_says_what_was_submitted(service: FakeService) -> None:
@@ -361,5 +361,5 @@ def test_all_jobs_of_a_person_or_a_project_are_cancelled(service: FakeService) -
     ]
     for words in ((), ("7", "--all"), ("--all", "--user", "ana@corp.example")):
         result = service.cli("jobs", "cancel", *words)
-        assert "Name the jobs, or give --user or --all." in result.stderr
+        assert "Specify one or more jobs, --user, or --all." in result.stderr
     assert len(service.bodies("POST", f"{JOBS}:cancel")) == 2

@@ -81,7 +81,7 @@ SECRET: dict[str, Any] = {
             "models",
             f"/v1/{PLACE}/models",
             MODEL,
-            "MODEL NAME VERSION CREATED MADE BY ARTIFACTS",
+            "MODEL NAME VERSION CREATED CREATED BY ARTIFACTS",
             f"churn  Churn  2  {SHOWN}  trainingPipelines/8  gs://b/8",
         ),
         (
@@ -159,7 +159,7 @@ def test_what_has_no_method_of_its_own_is_looked_up_in_the_list(
     if name == "node-1":
         assert yaml.safe_load(result.stdout) == NODE
     else:
-        shown = "among the nodes: trainshed nodes list shows those there are.\n"
+        shown = "among the nodes. List them: trainshed nodes list.\n"
         assert (result.exit_code, result.stderr.endswith(shown)) == (1, True)
 
 
@@ -227,8 +227,8 @@ def test_usage_is_listed_by_what_is_asked_for_and_as_csv(service: FakeService) -
     assert (query["by"], query["project"], query["since"][:10]) == ("machine", "p", moment[:10])
     assert "GPU-HOURS" not in service.cli("usage").stdout
     assert json.loads(service.cli("usage", "--format", "jsonl").stdout) == row
-    assert "goes with usage alone" in service.cli("list", "nodes", "--by", "user").stderr
-    assert "write how long ago" in service.cli("usage", "--since", "yesterday").stderr
+    assert "is an option of usage" in service.cli("list", "nodes", "--by", "user").stderr
+    assert "Write how long ago" in service.cli("usage", "--since", "yesterday").stderr
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_usage_is_listed_by_what_is_asked_for_and_as_csv(service: FakeService) -
 def test_one_is_deleted_or_a_version_of_it(
     service: FakeService, kind: str, name: str, path: str, query: dict[str, str]
 ) -> None:
-    roles = "has no tokens any more; roles stay (trainshed list grants)"
+    roles = "has no tokens any more; the roles remain (trainshed list grants)"
     done = roles if "@corp" in name else "is deleted"
     service.on("DELETE", path, {})
     assert service.cli(kind, "delete", name).stdout == f"{name}  {done}\n"
@@ -258,7 +258,7 @@ def test_one_is_deleted_or_a_version_of_it(
 def test_what_cannot_be_deleted_is_refused_here(service: FakeService) -> None:
     result = service.cli("nodes", "delete", "node-1")
     assert result.exit_code == 2
-    assert "none of datasets, models, secrets, studies" in result.stderr
+    assert "The kinds are datasets, models, secrets, studies" in result.stderr
     assert service.sent == []
 
 

@@ -14,7 +14,7 @@ from trainshed.cli.jobs import follow
 JOBS = "/trainshed/v1/jobs"
 LINES = [line("workerpool0-0", f"line {n}", n) for n in range(4)]
 OTHER = line("workerpool1-0", "another", 1)
-GONE = "does not answer any more"
+GONE = "does not answer; the job continues"
 
 
 def followed(service: FakeService, *first: Any) -> None:
@@ -62,14 +62,14 @@ def test_who_began_late_gets_nothing_older(service: FakeService, words: tuple[st
 
 
 def test_a_follower_gives_up_at_last(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "PATIENCE", 0.3)
+    monkeypatch.setattr(follow, "OUTAGE_TIMEOUT", 0.3)
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/watch", Stream([job()]))
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True))
     result = service.cli("jobs", "logs", "-f", "7")
     assert (result.exit_code, result.stdout) == (1, "workerpool0-0  line 0\n")
     assert result.stderr.count(GONE) == 1
-    assert "when the service is back: trainshed jobs logs -f 7" in result.stderr
+    assert "When the service is back: trainshed jobs logs -f 7" in result.stderr
 
 
 def test_a_service_that_comes_back_at_another_address_is_found(

@@ -21,7 +21,7 @@ def start_in(place: Path, monkeypatch: pytest.MonkeyPatch, *services: object) ->
     start = Mock(side_effect=services)
     monkeypatch.setattr(processes, "start", start)
     monkeypatch.setattr(processes, "local", Mock())
-    monkeypatch.setattr(processes, "answering", Mock())
+    monkeypatch.setattr(processes, "with_defaults", Mock())
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     return start
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import TOKEN, FakeService, job
-from trainshed.cli.client import Refused
+from trainshed.cli.client import RequestError
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.run import sending
 from trainshed.cli.run.program import pack
@@ -67,7 +67,7 @@ def test_a_bucket_that_another_run_makes_meanwhile_is_there(service: FakeService
     service.refuse("POST", "/storage/v1/b", 409, "You already own it.")
     sending.require_bucket(endpoint, place)
     service.refuse("POST", "/storage/v1/b", 403, "No.")
-    with pytest.raises(Refused, match="No"):
+    with pytest.raises(RequestError, match="No"):
         sending.require_bucket(endpoint, place)
 
 
@@ -120,7 +120,7 @@ def test_a_notebook_and_web_pages_stand_in_a_label(trainshed: Invoke, ready: Fak
     assert pool["pythonPackageSpec"]["pythonModule"] == "trainshed_program.notebook"
     assert "Installs  jupyterlab==" in result.stderr
     for words, text in (
-        (("--notebook", "task.py"), "leave out PATH"),
+        (("--notebook", "task.py"), "Omit PATH"),
         (("--image", "a/b", "--port", "Board=6006"), "write NAME=PORT"),
         (("--image", "a/b", "--port", "board=70000"), "from 1 to 65535"),
     ):
@@ -231,7 +231,7 @@ def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "data.bin").open("wb") as data:
         data.truncate(2**40)
     with pytest.raises(
-        PackagingError, match=r"at most 200 MiB .* The largest: data\.bin, task\.py"
+        PackagingError, match=r"limit of 200 MiB.* The largest files: data\.bin, task\.py"
     ):
         pack(tmp_path, "", ())
     (tmp_path / "data.bin").unlink()
@@ -240,7 +240,7 @@ def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
         pack(tmp_path, "", ())
     for name in ("caf\udce9", "a\nb"):
         (tmp_path / name).touch()
-        with pytest.raises(PackagingError, match="has characters that no package can have"):
+        with pytest.raises(PackagingError, match="contains characters that no package can have"):
             pack(tmp_path, "", ())
         (tmp_path / name).unlink()
     (tmp_path / "note.ipynb").touch()
@@ -269,7 +269,7 @@ def test_a_link_takes_along_nothing_that_is_not_packed_itself(tmp_path: Path) ->
         else:
             listed.unlink()
             listed.symlink_to(token)
-        with pytest.raises(PackagingError, match="leads out of "):
+        with pytest.raises(PackagingError, match="is outside of "):
             pack(tree, "task.py", ())
 
 
@@ -279,7 +279,9 @@ def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(
     waiting = {"reason": "stock_out", "message": "needs 4 CPUs on one node; the largest has 1"}
     ready.on("POST", EXPLAIN, {**PLAN, "admitted": False, "waiting": waiting})
     text = " ".join(trainshed("run", str(program / "other.py")).stderr.split())
-    assert "Has no place here p, us-central1 needs 4 CPUs on one node; the largest has 1" in text
+    assert (
+        "Does not fit any node p, us-central1 needs 4 CPUs on one node; the largest has 1" in text
+    )
     assert "trainshed up --node-cpus" in text
 
 
@@ -361,19 +363,19 @@ def test_a_job_file_of_either_api_is_submitted(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ((), "What is to run?"),
-        (("x.py", "--epochs", "3"), "put it behind --: trainshed run task.py"),
-        (("x.py",), "There is no file or directory x.py on this machine."),
+        ((), "The program is missing."),
+        (("x.py", "--epochs", "3"), "put it after --: trainshed run task.py"),
+        (("x.py",), "The file or directory x.py does not exist on this machine."),
         (("PROGRAM/other.py", "--image", "pytoch"), "Did you mean pytorch?"),
         (("PROGRAM/other.py", "--image", "pytorch:9"), "pytorch 9; the versions are 2.4, 2.3"),
         (("PROGRAM/other.py", "--cpus", "5"), "sets CPUs: --machine-type n1-standard-8."),
         (("PROGRAM/other.py", "--memory=64G"), "sets memory: --machine-type n1-highmem-16."),
         (("PROGRAM/other.py", "--gpus", "3"), "can have 1, 2, 4, 8, 16 GPUs"),
-        (("PROGRAM/other.py", "--env", "A"), "write NAME=VALUE, not 'A' alone."),
-        (("PROGRAM/other.py", "--requirements", "-e ."), "options are not read here"),
+        (("PROGRAM/other.py", "--env", "A"), "'A' has no value. Write NAME=VALUE."),
+        (("PROGRAM/other.py", "--requirements", "-e ."), "options are not supported"),
         (("PROGRAM",), "--module FILE.py"),
-        (("PROGRAM/other.py", "--trials", "9"), "--trials: say what is searched for"),
-        (("PROGRAM/other.py", "--tune", "lr=1..2"), "by --minimize loss or --maximize accuracy"),
+        (("PROGRAM/other.py", "--trials", "9"), "--trials need a parameter to tune"),
+        (("PROGRAM/other.py", "--tune", "lr=1..2"), "Add --minimize loss or --maximize accuracy"),
         (
             (
                 *("PROGRAM/other.py", "--minimize", "loss", "--tune", "a=9..1"),
@@ -382,8 +384,8 @@ def test_a_job_file_of_either_api_is_submitted(
             "--tune a=9..1: 9 is not below 1; b=0..1:log: a range on a log scale begins above 0; "
             "c: this is not a name, = and values.",
         ),
-        (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "leave out --gpus, arguments"),
-        (("x.py", "--local", "--detach", "--as=json"), "leave out --detach, --as, or --local"),
+        (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "omit --gpus, arguments"),
+        (("x.py", "--local", "--detach", "--as=json"), "--local excludes --detach, --as"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_sent(

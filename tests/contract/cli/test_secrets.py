@@ -60,9 +60,9 @@ def test_a_file_or_a_variable_may_hold_it(
 @pytest.mark.parametrize(
     ("arguments", "words", "code", "text"),
     [
-        (("db", VALUE), "", 2, "not given on the command line"),
+        (("db", VALUE), "", 2, "cannot be given on the command line"),
         (("db", "--from-file", "/nowhere/at/all"), "", 1, "cannot be read: No such file"),
-        (("db",), b"\xff\xfe", 1, "Store it as base64"),
+        (("db",), b"\xff\xfe", 1, "Encode the value as base64"),
     ],
 )
 def test_what_cannot_be_taken_is_refused_here(

@@ -33,7 +33,7 @@ def test_a_connection_ends_where_its_far_end_ends(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         client = Client(f"http://127.0.0.1:{server.socket.getsockname()[1]}", "", "")
         monkeypatch.setattr(client, "post", Mock(return_value={"token": "t", "path": "/"}))
-        shell._carry(client, "", {}, here)  # pyright: ignore[reportPrivateUsage] - forwards for ever
+        shell._forward_connection(client, "", {}, here)  # pyright: ignore[reportPrivateUsage] - forwards for ever
         theirs.settimeout(60)
         assert theirs.makefile("rb").read() == sent
     assert ("does not answer" in capsys.readouterr().err) == (not sent)

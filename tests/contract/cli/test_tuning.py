@@ -122,7 +122,7 @@ def test_logs_are_of_the_trial_alone(service: FakeService, words: tuple[str, ...
     result = service.cli("jobs", "logs", "7", "--trial", "3", *words)
     assert (result.exit_code, result.stdout) == (0, "workerpool0-0  one\n"), result.stderr
     refused = service.cli("jobs", "logs", "7", "--trial", "4").stderr
-    assert "has begun no trial 4; begun are: 3." in refused
+    assert "has not started trial 4. Started trials: 3." in refused
 
 
 @pytest.mark.parametrize(("trials", "text"), [((1, 3), "--trial 3"), ((), "started no trial yet")])

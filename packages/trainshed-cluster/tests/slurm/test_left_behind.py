@@ -60,7 +60,7 @@ def test_what_cannot_be_given_back_is_told_and_its_agents_do_it(
         slurm_lab.start_controller()
     for ending in (done, again):
         assert ending.returncode == 1
-        assert "1 allocation may still be held" in ending.stderr
+        assert "1 allocation may still exist" in ending.stderr
         assert f"-{job_id}-1-0: squeue: " in ending.stderr and "scancel" in ending.stderr
     assert held_by(slurm_lab, service.data)
     await_given_back(slurm_lab, service.data, STATED)

@@ -1,5 +1,5 @@
-"""`trainshed tokens` makes tokens of people and machines, `iam` gives and takes roles, and `secrets` sets the
-secrets that jobs name as `$(secret:NAME)`. `trainshed list` and `delete` do the rest."""
+"""`trainshed tokens`, `iam` and `secrets`: create tokens, grant and revoke roles, and store secrets. A job
+uses a secret by `$(secret:NAME)`. `trainshed list` and `delete` cover tokens, grants and secrets."""
 
 import os
 import sys
@@ -17,27 +17,28 @@ _takes_project = takes_project("Project of the role; - means all projects.")
 
 @click.group(cls=Group)
 def tokens() -> None:
-    """Make tokens for people and machines. Without a command: list them.
+    """Create tokens for people and service accounts. Without a command: list them.
 
-    Who has a token may do what the roles of its e-mail address say: trainshed iam. Revoke one with
-    trainshed tokens delete ID, all of a person with trainshed tokens delete EMAIL.
+    A token has the rights of its e-mail address (see trainshed iam). Revoke one token with trainshed tokens
+    delete ID, or all tokens of a user with trainshed tokens delete EMAIL.
     """
 
 
-@tokens.command(short_help="Make a token, and show it once.")
+@tokens.command(short_help="Create a token, and show it once.")
 @click.argument("email")
-@click.option("--role", metavar="ROLE", default="", help="Give EMAIL this role as well.")
+@click.option("--role", metavar="ROLE", default="", help="Also grant this role to EMAIL.")
 @_takes_project
 @click.option(
-    "--days", type=click.FloatRange(0), default=0, help="Days it is valid. Default: until deleted."
+    "--days", type=click.FloatRange(0), default=0, help="Validity in days. Default: until deleted."
 )
-@click.option("--note", metavar="TEXT", default="", help="What it is for.")
+@click.option("--note", metavar="TEXT", default="", help="Description of the token.")
 @takes_endpoint
 def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str) -> None:
-    """Make a token for EMAIL, a person or a service account, and print it. It is stored hashed: nobody can
-    read it again.
+    """Create a token for EMAIL, a user or a service account, and print it. The service stores only its hash,
+    so the token cannot be shown again.
 
-    To replace a token without a gap, create the new one, use it in place of the old one, then delete that.
+    To replace a token without interruption, create the new one, use it in place of the old one, then delete
+    the old one.
     """
     body = {
         "email": email,
@@ -48,8 +49,8 @@ def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str)
     }
     issued = read(endpoint.client().post("/trainshed/v1/tokens", body), IssuedToken)
     click.echo(
-        f"{issued.id}  is a token of {email}. It is shown this once; trainshed login URL --token - takes it, "
-        "or TRAINSHED_TOKEN.",
+        f"{issued.id}  is a token of {email}. It is not shown again. Use it with trainshed login URL "
+        "--token -, or as TRAINSHED_TOKEN.",
         err=True,
     )
     click.echo(issued.token)
@@ -59,13 +60,13 @@ def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str)
 @click.argument("member")
 @click.argument("role")
 @_takes_project
-@click.option("--remove", is_flag=True, help="Take the role away.")
+@click.option("--remove", is_flag=True, help="Revoke the role.")
 @takes_endpoint
 def iam(endpoint: Endpoint, *, member: str, role: str, remove: bool) -> None:
-    """Give MEMBER (user:EMAIL, serviceAccount:EMAIL or group:NAME) the role ROLE, such as
-    roles/aiplatform.user, in a project. Who has which: trainshed list grants.
+    """Grant the role ROLE, such as roles/aiplatform.user, to MEMBER in a project. MEMBER is user:EMAIL,
+    serviceAccount:EMAIL or group:NAME. List all grants with trainshed list grants.
 
-    The same as gcloud projects add-iam-policy-binding, and --remove as remove-iam-policy-binding.
+    Same as gcloud projects add-iam-policy-binding; with --remove, as remove-iam-policy-binding.
     """
     body = {"member": member, "role": role, "remove": remove, "project": project_of(endpoint)}
     grant = read(endpoint.client().post("/trainshed/v1/access:change", body), Grant)
@@ -76,10 +77,10 @@ def iam(endpoint: Endpoint, *, member: str, role: str, remove: bool) -> None:
 
 @click.group(cls=Group)
 def secrets() -> None:
-    """Store secrets that jobs name in their environment. Without a command: list them.
+    """Store secrets for the environment of jobs. Without a command: list them.
 
-    A variable with the value $(secret:NAME) holds the secret when the program starts; the job itself, its
-    description and its log never show it.
+    A variable with the value $(secret:NAME) contains the secret when the program starts. The job, its
+    description and its log never show the secret.
     """
 
 
@@ -97,35 +98,35 @@ def secrets() -> None:
     "--from-env",
     "variable",
     metavar="VAR",
-    help="Take the value from the environment variable VAR.",
+    help="Read the value from the environment variable VAR.",
 )
 @takes_project("Project of the secrets.")
 @takes_endpoint
 def set_(
     endpoint: Endpoint, *, name: str, rest: tuple[str, ...], file: Path | None, variable: str | None
 ) -> None:
-    """Store a new version of the secret NAME; programs that start from now on get it.
+    """Store a new version of the secret NAME. Programs that start from now on receive it.
 
-    The value is read from standard input; on a terminal the command asks for it. It is text of at most 64
-    KiB; the line end behind a single line is not part of it.
+    The command reads the value from standard input and prompts for it on a terminal. The value is text of at
+    most 64 KiB. The line end after a single line is removed.
     """
     if rest:
         raise click.UsageError(
-            "The value is not given on the command line, where everybody on this machine can read it and "
-            "the shell keeps it. Type it when asked, or use --from-file or --from-env. If this was a real "
-            "one, it is no secret any more."
+            "A secret cannot be given on the command line: other users of this machine can read it there, "
+            "and the shell's history keeps it. Type it at the prompt, or use --from-file or --from-env. "
+            "If this was a real secret, replace it."
         )
     if file is not None and variable is not None:
-        raise click.UsageError("Give --from-file or --from-env, not both.")
+        raise click.UsageError("--from-file and --from-env exclude each other. Use one of them.")
     value = _value(name, file, variable)
-    # `echo` and editors add a line end that is not meant. Several lines are a file's content and stay.
+    # `echo` and editors add a line end to a single line. Text of several lines stays unchanged.
     line = value.removesuffix("\n").removesuffix("\r")
     value = value if "\n" in line else line
     body = {"name": name, "value": value, "project": project_of(endpoint)}
     stored = read(endpoint.client().post("/trainshed/v1/secrets", body), StoredSecret)
     click.echo(
-        f"{name}  version {stored.version} is stored for {stored.project}. A job gets it by a "
-        f"variable with the value $(secret:{name})"
+        f"{name}  version {stored.version} is stored for {stored.project}. To use it in a job, set a "
+        f"variable to $(secret:{name})"
     )
 
 
@@ -134,19 +135,21 @@ def _value(name: str, file: Path | None, variable: str | None) -> str:
         try:
             return os.environ[variable]
         except KeyError:
-            raise click.ClickException(f"The variable {variable} is not set.") from None
+            raise click.ClickException(
+                f"The environment variable {variable} is not set. Set it, or use --from-file."
+            ) from None
     if file is None and sys.stdin.isatty():
         return click.prompt(f"Value of {name}", hide_input=True, confirmation_prompt=True)
     try:
         content = sys.stdin.buffer.read() if file is None else file.read_bytes()
     except OSError as failure:
         raise click.ClickException(
-            f"{file or 'stdin'} cannot be read: {failure.strerror}"
+            f"{file or 'Standard input'} cannot be read: {failure.strerror}."
         ) from None
     try:
         return content.decode()
     except UnicodeDecodeError:
         raise click.ClickException(
-            f"{file or 'What comes in'} is no text: a variable can hold text only. Store it as base64, and "
-            "have the program decode it."
+            f"{file or 'Standard input'} is not UTF-8 text, and a variable can contain only text. Encode "
+            "the value as base64, and decode it in the program."
         ) from None

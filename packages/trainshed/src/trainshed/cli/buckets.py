@@ -32,14 +32,18 @@ class Place:
 
     def __post_init__(self) -> None:
         if any("\ud800" <= character <= "\udfff" for character in f"{self}"):
-            raise click.ClickException(f"{str(self)!r} is no place in a bucket: it is not UTF-8.")
+            raise click.ClickException(
+                f"{str(self)!r} is not a valid object name: it is not UTF-8."
+            )
 
     @staticmethod
     def parse(text: str) -> "Place":
-        """Read `gs://BUCKET[/NAME]`. Raises click.UsageError."""
+        """Parse `gs://BUCKET[/NAME]`. Raises click.UsageError."""
         bucket, _, name = text.removeprefix(_SCHEME).partition("/")
         if not text.startswith(_SCHEME) or not bucket:
-            raise click.UsageError(f"{text!r} is no place in a bucket; write gs://BUCKET/NAME.")
+            raise click.UsageError(
+                f"{text!r} is not the URI of a bucket or an object. Write gs://BUCKET/NAME."
+            )
         return Place(bucket, name)
 
     def __str__(self) -> str:
@@ -47,7 +51,7 @@ class Place:
 
     @property
     def directory(self) -> str:
-        """The name as a prefix of the names below it: "" or ending with `/`."""
+        """The name as a prefix of the names below it: "" or a text that ends with `/`."""
         return self.name if not self.name or self.name.endswith("/") else f"{self.name}/"
 
 
@@ -61,12 +65,12 @@ command.default = "ls"
 
 @command.command()
 @click.argument("place", required=False, metavar="[gs://BUCKET[/DIR]]")
-@click.option("-r", "--recursive", is_flag=True, help="List all that lies below.")
+@click.option("-r", "--recursive", is_flag=True, help="List all objects below the directory.")
 @takes_project("Project of the buckets.")
 @takes_form
 @takes_endpoint
 def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> None:
-    """List buckets, or what lies in one."""
+    """List buckets, or the contents of a bucket or directory."""
     storage = endpoint.storage_client()
     if place is None:
         buckets = [
@@ -81,9 +85,11 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
             click.echo(f"{_SCHEME}{bucket['name']}")
         return
     at = Place.parse(place)
-    objects, below = _listed(storage, at, recursive=recursive)
+    objects, below = _list_directory(storage, at, recursive=recursive)
     if not objects and not below and at.name:
-        raise click.ClickException(f"There is nothing at {at}.")
+        raise click.ClickException(
+            f"No object exists at {at}. List the bucket: trainshed buckets ls -r {_SCHEME}{at.bucket}"
+        )
     if form == "json":
         print_data({"objects": objects, "directories": below})
         return
@@ -99,13 +105,13 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 @command.command()
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target")
-@click.option("-r", "--recursive", is_flag=True, help="Copy all below SOURCE, to below TARGET.")
+@click.option("-r", "--recursive", is_flag=True, help="Copy all objects below SOURCE into TARGET.")
 @takes_endpoint
 def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: bool) -> None:
-    """Copy between this machine and a bucket, or between buckets.
+    """Copy objects between this machine and a bucket, or between buckets.
 
-    A target that ends with / is a directory; - is standard input or output. Several sources are copied into
-    a directory, where with -r those that are directories keep their names.
+    A target that ends with / is a directory; - is standard input or output. If there are several sources, the
+    target must be a directory. With -r, source directories keep their names there.
     """
     storage = endpoint.storage_client()
     several = len(sources) > 1
@@ -121,46 +127,49 @@ def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: 
 
 @command.command()
 @click.argument("places", nargs=-1, required=True, metavar="gs://BUCKET/NAME...")
-@click.option("-r", "--recursive", is_flag=True, help="Delete all that lies below.")
+@click.option("-r", "--recursive", is_flag=True, help="Delete all objects below the name.")
 @takes_endpoint
 def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
-    """Delete objects, with -r all below a name. Buckets themselves stay."""
+    """Delete objects; with -r all objects below a name. Buckets are not deleted."""
     storage = endpoint.storage_client()
     deleted = 0
     for place in places:
         at = Place.parse(place)
         if not recursive and (not at.name or at.name.endswith("/")):
-            raise click.UsageError(f"{at} is a directory; give -r to delete all that lies in it.")
+            raise click.UsageError(f"{at} is a directory. To delete all objects in it, use -r.")
         names = [at.name]
         if recursive:
-            names = [str(record["name"]) for record in _found(storage, at)]
+            names = [str(record["name"]) for record in _find_objects(storage, at)]
             if not names:
-                raise click.ClickException(f"There is nothing at {at}.")
+                raise click.ClickException(
+                    f"No object exists at {at}. List the bucket: trainshed buckets ls -r "
+                    f"{_SCHEME}{at.bucket}"
+                )
         for name in names:
             storage.delete(f"/storage/v1/{_object_path(Place(at.bucket, name))}")
             deleted += 1
     click.echo(f"{counted(deleted, 'object')} deleted", err=True)
 
 
-def _listed(
+def _list_directory(
     storage: Client, at: Place, *, recursive: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the objects and the directories in a directory; for an object's own name, only the object.
-    `recursive`: all objects below, and no directories."""
+    """Return the objects and the directories in a directory. For the name of an object, return only the
+    object. If `recursive`, return all objects below, and no directories."""
     if recursive:
-        return list(_found(storage, at)), []
+        return list(_find_objects(storage, at)), []
     objects: list[dict[str, Any]] = []
     below: list[str] = []
     for page in storage.pages(_bucket_path(at), prefix=at.name or None, delimiter="/"):
         objects += page.get("items", ())
         below += page.get("prefixes", ())
     if at.name and not at.name.endswith("/") and at.directory in below:
-        return _listed(storage, Place(at.bucket, at.directory), recursive=False)
+        return _list_directory(storage, Place(at.bucket, at.directory), recursive=False)
     exact = [record for record in objects if record["name"] == at.name]
     return (exact, []) if exact else (objects, below)
 
 
-def _found(storage: Client, at: Place) -> Iterator[dict[str, Any]]:
+def _find_objects(storage: Client, at: Place) -> Iterator[dict[str, Any]]:
     """Yield every object at or below a name."""
     for page in storage.pages(_bucket_path(at), prefix=at.name or None):
         for record in page.get("items", ()):
@@ -169,35 +178,46 @@ def _found(storage: Client, at: Place) -> Iterator[dict[str, Any]]:
 
 
 def _check(sources: tuple[str, ...], target: str) -> None:
-    """Raise click.UsageError, before anything is copied, if the sources and the target do not fit
+    """Check the sources and the target before copying. Raises click.UsageError if they do not fit
     together."""
     to_bucket = target.startswith(_SCHEME)
     is_directory = target.endswith("/") or (
         not Place.parse(target).name if to_bucket else Path(target).is_dir()
     )
     if not to_bucket and not all(source.startswith(_SCHEME) for source in sources):
-        raise click.UsageError("One of the two must be in a bucket: write gs://BUCKET/NAME.")
+        raise click.UsageError(
+            "Neither the source nor the target is in a bucket. Write one of them as gs://BUCKET/NAME."
+        )
     if "-" in sources and is_directory:
-        raise click.UsageError(f"Standard input has no name: write which one it gets in {target}.")
+        raise click.UsageError(
+            f"Standard input has no file name. Add the name of the object or file to the target {target}."
+        )
     if len(sources) > 1 and target != "-" and not is_directory:
-        raise click.UsageError(f"Several sources need a directory: write {target}/, if it is one.")
+        raise click.UsageError(
+            "Several sources cannot be copied into one file. If the target is a directory, write "
+            f"{target}/."
+        )
 
 
 def _from_bucket(
     storage: Client, source: Place, target: str, recursive: bool, keeps_name: bool
 ) -> int:
-    """Copy from a bucket; return how many objects. `keeps_name`: a directory becomes one below the target."""
+    """Copy from a bucket and return the number of objects. If `keeps_name`, a source directory becomes a
+    directory below the target."""
     if recursive:
-        names = [str(record["name"]) for record in _found(storage, source)]
+        names = [str(record["name"]) for record in _find_objects(storage, source)]
         if not target.startswith(_SCHEME):
-            # Some tools write such objects to stand for empty directories.
+            # Some tools write such objects as markers of empty directories.
             names = [name for name in names if not name.endswith("/")]
     else:
         names = [source.name]
         if not source.name or source.name.endswith("/"):
-            raise click.UsageError(f"{source} is a directory; give -r to copy it.")
+            raise click.UsageError(f"{source} is a directory. To copy it, use -r.")
     if not names:
-        raise click.ClickException(f"There is nothing at {source}.")
+        raise click.ClickException(
+            f"No object exists at {source}. List the bucket: trainshed buckets ls -r "
+            f"{_SCHEME}{source.bucket}"
+        )
     kept = (source.name.rstrip("/") or source.bucket).rpartition("/")[2] + "/" if keeps_name else ""
     for name in names:
         inner = name.rpartition("/")[2]
@@ -208,9 +228,9 @@ def _from_bucket(
             whole = recursive or not to.name or to.name.endswith("/")
             goal = Place(to.bucket, to.directory + inner if whole else to.name)
             copy = f"{_object_path(Place(source.bucket, name))}/copyTo/{_object_path(goal)}"
-            storage.post(f"/storage/v1/{copy}", {}, patience=None)
+            storage.post(f"/storage/v1/{copy}", {}, timeout=None)
             continue
-        with storage.opened(source.bucket, name) as answer:
+        with storage.open_object(source.bucket, name) as answer:
             if target == "-":
                 for chunk in answer.chunks(name):
                     sys.stdout.buffer.write(chunk)
@@ -220,25 +240,26 @@ def _from_bucket(
 
 
 def _local(target: str, inner: str, *, recursive: bool) -> Path:
-    """Return the file for an object: with `recursive` always below the target. Raises click.ClickException if
-    the object's name would lead out of it."""
+    """Return the file for an object, always below the target if `recursive`. Raises click.ClickException if
+    the object's name would lead out of the target (path traversal)."""
     goal = Path(target)
     if recursive:
         if any(part in ("..", "", ".") for part in inner.split("/")):
             raise click.ClickException(
-                f"{inner!r} cannot be a file below {goal}; copy it by itself."
+                f"{inner!r} cannot be a file below {goal}. Copy the object separately, to a file name of "
+                "your choice."
             )
         return goal / inner
     return goal / inner if target.endswith("/") or goal.is_dir() else goal
 
 
 def _save(chunks: Iterator[bytes], goal: Path) -> None:
-    # The goal's own name may be as long as one can be.
+    # The name of the target may have the maximum length, so the draft's name does not contain it.
     draft = goal.with_name(f".{token_hex(8)}.part")
     try:
         if goal.exists() and not goal.is_file():
             raise click.ClickException(
-                f"{plain(str(goal))} is not an ordinary file; - is standard output."
+                f"{plain(str(goal))} is not an ordinary file. For standard output, use -."
             )
         goal.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("xb") as file:
@@ -257,16 +278,17 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
 def _to_bucket(
     storage: Client, source: str, target: Place, recursive: bool, keeps_name: bool
 ) -> int:
-    """Copy to a bucket; return how many files. `keeps_name`: a directory becomes one below the target."""
+    """Copy to a bucket and return the number of files. If `keeps_name`, a source directory becomes a
+    directory below the target."""
     if source == "-":
         content = sys.stdin.buffer.read()
         storage.upload(target.bucket, target.name, content, len(content))
         return 1
     path = Path(source)
     if path.is_dir() and not recursive:
-        raise click.UsageError(f"{path} is a directory; give -r to copy it.")
+        raise click.UsageError(f"{path} is a directory. To copy it, use -r.")
     if not path.exists():
-        raise click.ClickException(f"There is no file {path}.")
+        raise click.ClickException(f"The file {path} does not exist.")
     if not path.is_dir():
         whole = not target.name or target.name.endswith("/")
         copy = Place(target.bucket, target.directory + path.name if whole else target.name)
@@ -278,7 +300,7 @@ def _to_bucket(
         raise click.ClickException(f"{failure.filename} cannot be read: {failure.strerror}.")
 
     for parent, directories, files in os.walk(path, onerror=refuse):
-        # A link to a directory is not entered, and so refused.
+        # `os.walk` does not enter a link to a directory, so `_upload` rejects it.
         linked = [name for name in directories if (Path(parent) / name).is_symlink()]
         for file in sorted([*files, *linked]):
             below = Path(parent) / file
@@ -290,7 +312,7 @@ def _to_bucket(
 
 def _upload(storage: Client, path: Path, at: Place) -> None:
     if not path.is_file():
-        raise click.ClickException(f"{path} is not an ordinary file; - reads standard input.")
+        raise click.ClickException(f"{path} is not an ordinary file. For standard input, use -.")
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,5 +1,5 @@
-"""`trainshed nodes` drains nodes, and undoes that; `trainshed quotas` sets and clears what a project may use.
-`trainshed list` lists both."""
+"""`trainshed nodes` drains nodes and undrains them; `trainshed quotas` sets quotas. `trainshed list` lists
+both."""
 
 import time
 from typing import Any
@@ -18,8 +18,8 @@ from trainshed.wire.trainshed_v1.capacity import Node, NodeList, PlacedQuota
 from trainshed.wire.trainshed_v1.record import read
 
 _NODES = "/trainshed/v1/nodes"
-_LOOK_AGAIN = 0.5
-"""Seconds between two requests while `drain --wait` waits."""
+_POLL_INTERVAL = 0.5
+"""Seconds between two polls of `drain --wait`."""
 
 
 @click.group(cls=Group)
@@ -31,27 +31,24 @@ def nodes() -> None:
 @click.argument("node")
 @click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
 @click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
-@click.option("--undo", is_flag=True, help="Let the node take work again.")
+@click.option("--undo", is_flag=True, help="Allow new work on the node again.")
 @takes_endpoint
 def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool, undo: bool) -> None:
-    """Drain NODE for maintenance: it takes no more work, and what runs there is asked to leave.
-
-    Its replicas get SIGTERM and their grace time, and are started again on other nodes.
-    """
+    """Drain NODE for maintenance: it accepts no new work, and its replicas are stopped. The replicas receive
+    SIGTERM, have their grace period, and restart on other nodes."""
     client = endpoint.client()
     if undo:
         _undrain(client, node)
         return
     drained = read(client.post(_path(node, ":drain"), {"reason": reason}), Node)
-    click.echo(f"{node}  takes no more work; {_running(drained)}")
+    click.echo(f"{node}  accepts no new work; {_running(drained)}")
     if not wait:
         return
     try:
         _wait_until_free(client, node)
     except KeyboardInterrupt:
         click.echo(
-            f"{node} stays drained. It is given back with: trainshed nodes drain {node} --undo",
-            err=True,
+            f"{node} stays drained. To undo it: trainshed nodes drain {node} --undo", err=True
         )
         raise SystemExit(130) from None
     click.echo(f"{node}  is free")
@@ -60,15 +57,15 @@ def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool, undo: bool)
 def _undrain(client: Client, node: str) -> None:
     undrained = read(client.post(_path(node, ":undrain"), {}), Node)
     if undrained.condition == NodeCondition.READY:
-        click.echo(f"{node}  takes work again")
+        click.echo(f"{node}  accepts work again")
         return
-    why = undrained.cause or "it is not there now"
-    click.echo(f"{node}  is not drained any more, and takes no work yet: {why}")
+    why = undrained.cause or "the node is not available"
+    click.echo(f"{node}  is no longer drained, but accepts no work yet: {why}")
 
 
 def _wait_until_free(client: Client, name: str) -> None:
-    """Look again and again until no replica is on a drained node. Raises click.ClickException if somebody
-    undrains the node meanwhile; Refused, Unreachable."""
+    """Poll until no replica is on a drained node. Raises click.ClickException if a user undrains the node in
+    the meantime; RequestError, Unreachable."""
     while True:
         nodes = read(client.get(_NODES), NodeList).nodes
         node = next((other for other in nodes if other.name == name), None)
@@ -76,9 +73,10 @@ def _wait_until_free(client: Client, name: str) -> None:
             return
         if node.condition == NodeCondition.READY:
             raise click.ClickException(
-                f"{name} was let take work again meanwhile; what has not left stays there."
+                f"{name} was undrained while this command waited. The remaining replicas continue to run "
+                f"there. To drain it again: trainshed nodes drain {name} --wait"
             )
-        time.sleep(_LOOK_AGAIN)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _path(node: str, verb: str) -> str:
@@ -88,15 +86,15 @@ def _path(node: str, verb: str) -> str:
 def _running(node: Node) -> str:
     count = len(node.replicas or ())
     if not count:
-        return "nothing runs there"
-    return f"{counted(count, 'replica')} there {'is' if count == 1 else 'are'} asked to leave"
+        return "no replica is on it"
+    return f"{counted(count, 'replica')} on it {'is' if count == 1 else 'are'} stopping"
 
 
 _UNLIMITED = "unlimited"
 
 
 def _limit(context: click.Context, parameter: click.Parameter, value: str) -> float | str:
-    """Parse a limit: a number of at least 0, or `unlimited`."""
+    """Parse a limit: a number that is at least 0, or `unlimited`."""
     if value == _UNLIMITED:
         return value
     try:
@@ -104,37 +102,40 @@ def _limit(context: click.Context, parameter: click.Parameter, value: str) -> fl
     except ValueError:
         limit = -1.0
     if not 0 <= limit < float("inf"):
-        raise click.BadParameter(f"{value!r} is not a number of at least 0, nor {_UNLIMITED!r}.")
+        raise click.BadParameter(
+            f"{value!r} is not a limit. Write a number that is at least 0, or {_UNLIMITED!r}."
+        )
     return limit
 
 
 @click.group(cls=Group)
 def quotas() -> None:
-    """Set what a project, or a person in it, may use in a region. Without a command: list the quotas that
-    are set, used or waited for.
-
-    A job for which no quota is left waits. A job that runs goes on, whatever is set.
-    """
+    """Limit the use of a project, or of a user in it, in a region. Without a command: list the quotas that
+    are set, used or waited for. A job that exceeds a quota waits. Running jobs continue when a quota
+    changes."""
 
 
 @quotas.command(
     "set",
-    short_help="Set the most that jobs may use.",
+    short_help="Set a limit for the jobs of a project.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("metric")
 @click.argument("limit", callback=_limit)
 @takes_place("quota")
 @click.option(
-    "--user", metavar="EMAIL", default="", help="Limit one person, or `each`: whoever has no limit."
+    "--user",
+    metavar="EMAIL",
+    default="",
+    help="Limit one user, or `each`: every user without a limit of their own.",
 )
 @takes_endpoint
 def set_(endpoint: Endpoint, *, metric: str, limit: float | str, user: str) -> None:
-    """Let jobs use at most LIMIT of METRIC: a number, or `unlimited`.
+    """Limit the use of METRIC by jobs to LIMIT: a number, or `unlimited`.
 
-    Most metrics are of what jobs hold at a time. Those whose names end with _per_month are budgets: when one
-    is used up, nothing new starts until the next month. With _hard what runs stops, and waits, too.
-    Beyond queued_jobs and highest_priority jobs are refused.
+    Most metrics count the current use. Metrics that end with _per_month are budgets: when a budget is used
+    up, no job starts until the next month. A budget with _hard also stops running jobs, which then wait. Jobs
+    that exceed queued_jobs or highest_priority are rejected.
     """
     wanted: dict[str, Any] = {**place_of(endpoint), "metric": metric, "user": user, "limit": limit}
     quota = read(endpoint.client().post("/trainshed/v1/quotas:set", wanted), PlacedQuota)

@@ -1,7 +1,7 @@
 """The HTTP client of the commands: requests to a running service with JSON, streams of JSON lines, objects.
 
-Owns the texts by which a terminal tells refusals and failures. Knows no method of the APIs. Loads
-`http.client` and `ssl` with the first connection: help needs neither.
+Contains the texts of rejections and failures. Knows no method of the APIs. Imports `http.client` and `ssl`
+with the first connection, because help needs neither.
 """
 
 import http
@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from trainshed.cli.output import metered
+from trainshed.cli.output import show_progress
 from trainshed.cli.text.colours import cleaned, plain
 
 if TYPE_CHECKING:
@@ -23,41 +23,38 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 """Bytes of an object that are sent or read at a time."""
-PATIENCE = 60.0
-"""Seconds that an answer may take; streams wait without a limit."""
+REQUEST_TIMEOUT = 60.0
+"""Maximum seconds until an answer; streams wait without a limit."""
 
 
 class Unreachable(click.ClickException):
-    """No service answers. Exit status 1, as for every error that is not one of usage."""
+    """No service answers. Exit status 1, as for every error except usage errors."""
 
 
-class Refused(click.ClickException):
-    """The service answered with an error.
-
-    `status`: the HTTP status, 0 = none; `violations`: (field, description) of each field that is wrong; the
-    message lists them, one per line.
-    """
+class RequestError(click.ClickException):
+    """The service answered with an error. `status`: the HTTP status, 0 = none; `violations`: (field,
+    description) of each wrong field. The message lists the violations, one per line."""
 
     def __init__(
         self, status: int, message: str, violations: tuple[tuple[str, str], ...] = ()
     ) -> None:
         if violations:
             listed = "".join(f"\n  {field}: {text}" for field, text in violations)
-            message = f"The service refused the request:{listed}"
+            message = f"The service rejected the request:{listed}"
         super().__init__(message)
         self.status = status
         self.violations = violations
 
 
 class Client:
-    """Requests to one address with one token. Every call blocks, and opens a connection of its own."""
+    """Requests to one address with one token. Every call blocks and opens its own connection."""
 
     def __init__(
         self,
         address: str,
         token: str,
         advice: str,
-        look: Callable[[], str] | None = None,
+        find_address: Callable[[], str] | None = None,
         *,
         ca: str | None = None,
         raw: bool = False,
@@ -65,80 +62,76 @@ class Client:
         #: `http://host:port`, or with `https`.
         self.address = address.rstrip("/")
         self._token = token
-        #: What errors advise if nothing answers there.
+        #: Advice for errors if nothing answers at the address.
         self._advice = advice
-        #: Returns the address that the service has now; raises Unreachable. None = it cannot be known.
-        self._look = look
-        #: A PEM file of authorities to trust for https, besides the system's; None = none.
+        #: Returns the current address of the service; raises Unreachable. None = unknown.
+        self._find_address = find_address
+        #: A PEM file of authorities to trust for https, in addition to the system's; None = none.
         self._ca = ca
-        #: True if texts in answers stay as they are; else they are made printable on a terminal.
+        #: True if texts in answers stay unchanged; otherwise they are made printable on a terminal.
         self.raw = raw
 
-    def look_again(self) -> None:
-        """Use the address that the service has now, if it can be known. Raises Unreachable while no service
+    def update_address(self) -> None:
+        """Use the current address of the service, if it can be found. Raises Unreachable while no service
         runs."""
-        if self._look is not None:
-            self.address = self._look().rstrip("/")
+        if self._find_address is not None:
+            self.address = self._find_address().rstrip("/")
 
     def get(self, path: str, **query: str | int | Sequence[str] | None) -> Any:
-        """Return the JSON that GET answers. A query parameter that is None is left out; one with several
-        values is repeated.
-
-        Raises Refused, Unreachable.
-        """
+        """Send GET and return the JSON of the answer. Query parameters that are None are omitted; one with
+        several values is repeated. Raises RequestError, Unreachable."""
         with self._open("GET", path, query=query) as answer:
             return answer.json()
 
     def pages(self, path: str, **query: str | int | Sequence[str] | None) -> Iterator[Any]:
-        """Yield what GET answers, page by page. Raises Refused, Unreachable."""
+        """Yield the answers to GET, page by page. Raises RequestError, Unreachable."""
         token = ""
         while token is not None:
             answer = self.get(path, **query, pageToken=token or None)
             token = answer.get("nextPageToken") or None
             yield answer
 
-    def post(self, path: str, body: Mapping[str, Any], *, patience: float | None = PATIENCE) -> Any:
-        """Return the JSON that POST answers. `patience`: seconds that it may take; None = unlimited. Raises
-        Refused, Unreachable."""
+    def post(
+        self, path: str, body: Mapping[str, Any], *, timeout: float | None = REQUEST_TIMEOUT
+    ) -> Any:
+        """Send POST and return the JSON of the answer. `timeout`: maximum seconds until the answer; None =
+        unlimited. Raises RequestError, Unreachable."""
         content = json.dumps(body).encode()
-        with self._open("POST", path, content=content, patience=patience) as answer:
+        with self._open("POST", path, content=content, timeout=timeout) as answer:
             return answer.json()
 
     def post_form(self, path: str, fields: Mapping[str, str]) -> Any:
-        """Return the JSON that POST of a form answers. Raises Refused, Unreachable."""
+        """Send a form by POST and return the JSON of the answer. Raises RequestError, Unreachable."""
         content, kind = urlencode(fields).encode(), "application/x-www-form-urlencoded"
         with self._open("POST", path, content=content, content_type=kind) as answer:
             return answer.json()
 
     def delete(self, path: str, **query: str | int | None) -> None:
-        """Send DELETE. A query parameter that is None is left out. Raises Refused, Unreachable."""
+        """Send DELETE. Query parameters that are None are omitted. Raises RequestError, Unreachable."""
         with self._open("DELETE", path, query=query) as answer:
             answer.read()
 
     def upload(self, bucket: str, name: str, content: bytes | BinaryIO, size: int) -> None:
-        """Write an object of `size` bytes; a file is not loaded whole. Raises Refused, Unreachable."""
+        """Write an object of `size` bytes, in chunks. Raises RequestError, Unreachable."""
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         query = {"uploadType": "media", "name": name}
         kind = "application/octet-stream"
         file = io.BytesIO(content) if isinstance(content, bytes) else content
-        chunks = metered(name, size, iter(lambda: file.read(_CHUNK), b""))
+        chunks = show_progress(name, size, iter(lambda: file.read(_CHUNK), b""))
         with self._open(
             "POST", path, query=query, content=chunks, content_type=kind, length=size
         ) as answer:
             answer.read()
 
-    def opened(self, bucket: str, name: str) -> "Answer":
-        """Return the answer with an object's content, which can be read in chunks. Raises Refused,
-        Unreachable."""
+    def open_object(self, bucket: str, name: str) -> "Answer":
+        """Return an answer with an object's content, to read in chunks. Raises RequestError, Unreachable."""
         path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
         return self._open("GET", path, query={"alt": "media"})
 
     def stream(self, path: str, **query: str | int | None) -> "Answer":
-        """Return an answer of JSON lines to iterate over, which may take as long as a job does.
-
-        Raises Refused, Unreachable. Iterating raises Unreachable if the answer breaks off.
-        """
-        return self._open("GET", path, query=query, patience=None)
+        """Return an answer of JSON lines to iterate over; it may last as long as a job. Raises RequestError,
+        Unreachable. Iterating raises Unreachable if the answer breaks off."""
+        return self._open("GET", path, query=query, timeout=None)
 
     def _open(
         self,
@@ -149,7 +142,7 @@ class Client:
         content: bytes | Iterator[bytes] | None = None,
         content_type: str = "application/json",
         length: int | None = None,
-        patience: float | None = PATIENCE,
+        timeout: float | None = REQUEST_TIMEOUT,
     ) -> "Answer":
         parameters = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + ("?" + urlencode(parameters, doseq=True) if parameters else "")
@@ -160,14 +153,14 @@ class Client:
             headers["Content-Type"] = content_type
         if length is not None:
             headers["Content-Length"] = str(length)
-        connection = self._connection(patience)
+        connection = self._connection(timeout)
         try:
             try:
                 connection.request(method, target, body=content, headers=headers)
             except (BrokenPipeError, ConnectionResetError):
                 if content is None or connection.sock is None:
                     raise
-                # It may be refused already: then the answer says why.
+                # The service may have rejected the request already: then the answer contains the reason.
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
@@ -180,7 +173,7 @@ class Client:
                 )
         return answer
 
-    def _connection(self, patience: float | None) -> "http.client.HTTPConnection":
+    def _connection(self, timeout: float | None) -> "http.client.HTTPConnection":
         import http.client
 
         try:
@@ -190,14 +183,14 @@ class Client:
             parts, host, port = urlsplit(""), "", None
         if parts.scheme not in ("http", "https") or not host:
             raise Unreachable(
-                f"{self.address!r} is not the address of a service, such as http://127.0.0.1:8080."
+                f"{self.address!r} is not the address of a service. Use one such as http://127.0.0.1:8080."
             )
         if parts.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=patience)
-        return http.client.HTTPSConnection(host, port, timeout=patience, context=self.trust())
+            return http.client.HTTPConnection(host, port, timeout=timeout)
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=self.trust())
 
     def trust(self) -> "ssl.SSLContext":
-        """Return the authorities to trust for https. Raises Unreachable if the file cannot be read."""
+        """Return the TLS settings for https. Raises Unreachable if the file of authorities cannot be read."""
         import ssl
 
         trust = ssl.create_default_context()
@@ -206,7 +199,8 @@ class Client:
                 trust.load_verify_locations(self._ca)
             except (OSError, ssl.SSLError) as failure:
                 raise Unreachable(
-                    f"The file {self._ca} of whom to trust cannot be read: {failure}."
+                    f"The file of trusted authorities {self._ca} cannot be read: {failure}. Use another "
+                    "one with --ca."
                 ) from None
         return trust
 
@@ -217,25 +211,25 @@ class Client:
             return Unreachable(f"Nothing answers at {self.address}. {self._advice}")
         if isinstance(failure, ssl.SSLCertVerificationError):
             return Unreachable(
-                f"The certificate of {self.address} is not trusted: {failure.verify_message}. If it is of "
-                "the service's own authority, take the file tls/ca.pem of its data directory and give it "
-                "with --ca (or TRAINSHED_CA); if the name does not match, add it to the service's setting "
-                "allowed_hosts."
+                f"The certificate of {self.address} is not trusted: {failure.verify_message}. If the "
+                "service's own authority issued it, copy tls/ca.pem from the service's data directory and "
+                "specify the copy with --ca (or TRAINSHED_CA). If the name does not match, add it to the "
+                "service's setting allowed_hosts."
             )
         if isinstance(failure, http.client.BadStatusLine) and not isinstance(
             failure, http.client.RemoteDisconnected
         ):
-            # What it answered may be binary, so the message does not quote it.
+            # The message does not quote the answer, which may be binary.
             return Unreachable(
-                f"{self.address} speaks no HTTP/1. If it is the gRPC port, take that of the REST API, which"
-                " is 8080 unless another one was chosen: trainshed status says it."
+                f"{self.address} does not support HTTP/1. If this is the gRPC port, use the REST port, "
+                "which is 8080 by default. trainshed status shows it."
             )
         cause = str(failure) or type(failure).__name__
         return Unreachable(f"The service at {self.address} did not answer: {cause}. {self._advice}")
 
-    def broken(self, failure: Exception) -> Unreachable:
+    def connection_error(self, failure: Exception) -> Unreachable:
         """Return the error for an answer that broke off."""
-        # Only the system's errors give a cause that helps a user; the library's say how far it had read.
+        # Only the system's errors contain a helpful cause; those of the library contain a position.
         cause = (
             f" ({failure.strerror})" if isinstance(failure, OSError) and failure.strerror else ""
         )
@@ -245,7 +239,7 @@ class Client:
 
 
 class Answer:
-    """An answer that is being read, in a `with`. It can be read only once."""
+    """An answer to read in a `with`, once."""
 
     def __init__(
         self,
@@ -269,38 +263,39 @@ class Answer:
         try:
             return self._response.read()
         except (OSError, http.client.HTTPException) as failure:
-            raise self._client.broken(failure) from None
+            raise self._client.connection_error(failure) from None
 
     def json(self) -> Any:
-        """Return all of the answer as JSON. Raises Unreachable if it breaks off, Refused if it is not
+        """Return all of the answer as JSON. Raises Unreachable if it breaks off, RequestError if it is not
         JSON."""
         content = self.read()
         try:
             value = json.loads(content or b"{}")
             return value if self._client.raw else cleaned(value)
         except ValueError:
-            raise Refused(
+            raise RequestError(
                 self._response.status,
-                f"{self._client.address} answered with something else than JSON: it may not be a"
-                " Trainshed service. Check the address.",
+                f"The answer of {self._client.address} is not JSON. It may not be a Trainshed service. "
+                "Check the address.",
             ) from None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the JSON objects, one per line, as they come. Raises Unreachable if the answer breaks off."""
+        """Yield the JSON objects, one per line, as they arrive. Raises Unreachable if the answer breaks
+        off."""
         return chain.from_iterable(map(self.values, self.blocks()))
 
     def values(self, block: bytes) -> Iterator[dict[str, Any]]:
-        """Yield the JSON objects of a block. Raises Unreachable if it is none."""
+        """Yield the JSON objects of a block. Raises Unreachable if a line is not JSON."""
         for line in filter(bytes.strip, block.splitlines()):
             try:
                 value = json.loads(line)
             except ValueError as failure:
-                raise self._client.broken(failure) from None
+                raise self._client.connection_error(failure) from None
             yield value if self._client.raw else cleaned(value)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the answer in blocks of whole lines as they come, unchanged. Raises Unreachable if it breaks
-        off."""
+        """Yield the answer in blocks of whole lines as they arrive, unchanged. Raises Unreachable if it
+        breaks off."""
         rest = b""
         response = self._response
         try:
@@ -317,43 +312,43 @@ class Answer:
             if rest:
                 yield rest
         except (OSError, http.client.HTTPException) as failure:
-            raise self._client.broken(failure) from None
+            raise self._client.connection_error(failure) from None
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the answer, an object of this name, in chunks. Raises Unreachable if it breaks off."""
         chunks = iter(lambda: self._response.read(_CHUNK), b"")
         try:
-            yield from metered(name, self._response.length or 0, chunks)
+            yield from show_progress(name, self._response.length or 0, chunks)
             # `read` of a size does not raise if the connection ends within the answer.
             if self._response.length:
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as failure:
-            raise self._client.broken(failure) from None
+            raise self._client.connection_error(failure) from None
 
 
-def _refused(status: int, content: bytes, unknown_to: str | None) -> Refused | Unreachable:
+def _refused(status: int, content: bytes, unknown_to: str | None) -> RequestError | Unreachable:
     """Return the error for an answer of this status. `unknown_to`: the address, if no token was sent; None =
     a token was sent."""
     if status == http.HTTPStatus.UNAUTHORIZED and unknown_to:
-        return Refused(
+        return RequestError(
             status,
-            f"No token was given for {unknown_to}. Sign in (trainshed login {unknown_to}), give --token or"
-            " TRAINSHED_TOKEN, or leave out --url: the service of the data directory (~/.trainshed, --data)"
-            " is found with its token.",
+            f"The request to {unknown_to} had no token. Sign in with trainshed login {unknown_to}, or set "
+            "--token or TRAINSHED_TOKEN. For a service on this machine, omit --url: its data directory "
+            "(~/.trainshed, --data) contains its token.",
         )
     try:
         error = json.loads(content)["error"]
         message = plain(str(error["message"]))
     except (ValueError, KeyError, TypeError):
         text = f"The service answered with HTTP status {status} and no explanation."
-        # So says a proxy whose service is away.
-        return Unreachable(text) if status in (502, 503, 504) else Refused(status, text)
+        # A proxy answers so while its service is down.
+        return Unreachable(text) if status in (502, 503, 504) else RequestError(status, text)
     if status == http.HTTPStatus.UNAUTHORIZED:
         message += (
-            "\nThe token is not, or no longer, one of this service. Sign in again: trainshed login. If your"
-            ' shell has an older one: eval "$(trainshed env --unset)"'
+            "\nThe token is not valid at this service, or no longer. Sign in again: trainshed login. If "
+            'your shell has an older token: eval "$(trainshed env --unset)"'
         )
-    return Refused(status, message, tuple(_violations(error)))
+    return RequestError(status, message, tuple(_violations(error)))
 
 
 def _violations(error: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,10 @@
-"""The table of all commands except those that build services; a command's module is imported when it is used.
+"""The table of all commands except those that build services. Using a command imports its module.
 
-Owns their names and one-line descriptions, so that `trainshed --help` imports no command's module.
+Contains their names and one-line descriptions, so that `trainshed --help` imports no command's module.
 
-Groups accept shared options before the command's name: `trainshed --data D jobs list` means `trainshed jobs
-list --data D`; `trainshed models list` means `trainshed list models`, as does `trainshed models`. If a user
-leaves out the group of a command, the error names the group.
+Groups accept shared options before the command's name: `trainshed --data D jobs list` is `trainshed jobs list
+--data D`. `trainshed models list` and `trainshed models` are `trainshed list models`. If a user omits the
+group of a command, the error contains the group.
 """
 
 import importlib
@@ -21,45 +21,53 @@ _COMMANDS = (
     ("buckets", "trainshed.cli.buckets", "List, copy and delete objects in buckets."),
     ("console", "trainshed.cli.links:console", "Print a link that opens the web console."),
     ("delete", "trainshed.cli.listing:delete", "Delete a model, dataset, study, secret or token."),
-    ("describe", "trainshed.cli.listing:describe", "Show everything about one of what is listed."),
+    ("describe", "trainshed.cli.listing:describe", "Show all details of a model, node or study."),
     ("down", "trainshed.cli.service:down", "Cancel all jobs and stop the service."),
     ("drill", "trainshed.cli.jobs.drill", "Inject a fault into a job and report its recovery."),
-    ("emulate", "trainshed.cli.emulate", "Serve tests of programs, with jobs that end as planned."),
+    ("emulate", "trainshed.cli.emulate", "Run a service for tests, with jobs that end as planned."),
     ("env", "trainshed.cli.environment", "Print variables that point gcloud and SDKs here."),
-    ("iam", "trainshed.cli.access:iam", "Give somebody a role in a project."),
+    ("iam", "trainshed.cli.access:iam", "Grant a role in a project, or revoke it."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     ("list", "trainshed.cli.listing:list_", "List models, datasets, experiments, nodes and more."),
     ("login", "trainshed.cli.login", "Sign in to a service on another machine."),
     ("nodes", "trainshed.cli.capacity:nodes", "Drain nodes for maintenance."),
-    ("quotas", "trainshed.cli.capacity:quotas", "Set what a project may use."),
+    ("quotas", "trainshed.cli.capacity:quotas", "Limit the use of a project or a user."),
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
-    ("secrets", "trainshed.cli.access:secrets", "Store secrets that jobs name in their environment."),
-    ("status", "trainshed.cli.service:status", "Show whether a service runs and what it does."),
-    ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for what jobs wrote."),
-    ("tokens", "trainshed.cli.access:tokens", "Make tokens for people and machines."),
+    ("secrets", "trainshed.cli.access:secrets", "Store secrets for the environment of jobs."),
+    ("status", "trainshed.cli.service:status", "Show whether a service runs, and its jobs."),
+    ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for the event files of jobs."),
+    ("tokens", "trainshed.cli.access:tokens", "Create tokens for people and service accounts."),
 )  # fmt: skip
-"""(name, module, description); the module's `command` is the click command, unless another is named."""
+"""(name, module, description); the click command is the module's `command`, unless the row specifies another
+name."""
 SECTIONS = {
     "Every day": ("run", "jobs", "up", "status", "console", "down"),
-    "What jobs use and make": ("list", "describe", "delete", "buckets", "secrets", "tensorboard"),
+    "Inputs and results of jobs": (
+        "list",
+        "describe",
+        "delete",
+        "buckets",
+        "secrets",
+        "tensorboard",
+    ),
     "Capacity and recovery": ("quotas", "nodes", "drill"),
     "People and clients": ("env", "login", "iam", "tokens"),
     "The service": ("doctor", "runtimes", "backup", "restore", "emulate"),
 }
-"""All commands, by what they are for."""
+"""All commands by topic."""
 
 KINDS = (
     *("audit", "curves", "datasets", "experiments", "grants", "machine-types", "models", "nodes"),
     *("projects", "quotas", "secrets", "studies", "tokens", "usage"),
 )
-"""The kinds of `trainshed.cli.resources`, by which `trainshed KIND list` is known."""
+"""The kinds of `trainshed.cli.resources`, each with the commands `trainshed KIND list` and so on."""
 
 
 def register(
     group: click.Group, now: Callable[[], Nanos], others: Iterable[tuple[str, str, str]] = ()
 ) -> None:
-    """Add the commands to `group`, and `others`, which are given in the same form. `now`: the clock of all
-    commands, which is their context object."""
+    """Add the commands to `group`, and `others` in the same form. `now`: the clock of all commands; it
+    becomes their context object."""
     group.context_settings["obj"] = now
     add_lazily(group, (*_COMMANDS, *others))
 
@@ -72,9 +80,8 @@ def add_lazily(group: click.Group, rows: Iterable[tuple[str, str, str]]) -> None
 
 
 class LazyCommand(click.Command):
-    """Stands for a command until it is called; the group's help needs only its description.
-
-    `where`: `module:name`."""
+    """A placeholder of a command until its call; the group's help needs only its description. `where`:
+    `module:name`."""
 
     def __init__(self, name: str, where: str, description: str) -> None:
         super().__init__(name, help=description)
@@ -98,22 +105,24 @@ class LazyCommand(click.Command):
         return command
 
 
-_SHARED = frozenset({"--data", "--url", "--token", "--ca", "--format", "--project", "--region"})
-"""Options that most commands have; each takes a value."""
+_SHARED_OPTIONS = frozenset(
+    {"--data", "--url", "--token", "--ca", "--format", "--project", "--region"}
+)
+"""Options that most commands have; each has a value."""
 _HELP = frozenset({"-h", "--help", "--version"})
 VERBS = ("list", "describe", "delete")
-"""Commands that take a kind of thing."""
+"""Commands with a kind of thing as an argument."""
 
 
 class Group(click.Group):
-    """A group whose shared options may stand before the command's name."""
+    """A group that accepts shared options before the command's name."""
 
-    #: The command that is run if none is named; None = none.
+    #: The command to run if the user omits it; None = none.
     default: str | None = None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move shared options behind the command's name, where click expects them."""
-        # While a shell completes words, the command may not have been typed yet.
+        """Move shared options after the command's name, where click expects them."""
+        # During completion by a shell, the command may not have been typed yet.
         is_typed = not ctx.resilient_parsing
         if ctx.parent is None:
             args = in_order(args, {*self.commands, *KINDS}, None)
@@ -123,7 +132,7 @@ class Group(click.Group):
         )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands, those of `trainshed` itself by what they are for."""
+        """Write the table of commands; those of `trainshed` itself by topic."""
         if ctx.parent is not None:
             super().format_commands(ctx, formatter)
             return
@@ -135,8 +144,8 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command as click does. Raises click.UsageError if there is none of this name, with the
-        command or the group that may be meant."""
+        """Resolve a command as click does. Raises click.UsageError if it does not exist, with the group of a
+        command of this name."""
         try:
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
@@ -149,7 +158,7 @@ class Group(click.Group):
             raise click.UsageError(f"{error.message} {advice}", ctx) from None
 
     def _groups_with(self, name: str) -> list[str]:
-        """Return the names of the groups in this one that have a command of that name. Imports them."""
+        """Return the names of the groups in this group that contain a command of that name. Imports them."""
         groups: list[str] = []
         for group, command in self.commands.items():
             loaded = command.load() if isinstance(command, LazyCommand) else command
@@ -161,9 +170,11 @@ class Group(click.Group):
 def verb_first(
     args: Sequence[str], commands: Container[str], default: str | None = "list"
 ) -> list[str]:
-    """Return the words of `KIND VERB …` as `VERB KIND …`, others unchanged. `commands`: those of the group; a
-    kind among them has commands of its own. `default`: the verb if none is named; None = none. Raises
-    click.UsageError for a kind with another word."""
+    """Return the words of `KIND VERB …` as `VERB KIND …`, other words unchanged.
+
+    `commands`: those of the group; a kind among them has commands of its own. `default`: the verb if the
+    words contain none; None = none. Raises click.UsageError for a kind with another word.
+    """
     if not args or args[0] not in KINDS:
         return [*args]
     kind, *rest = args
@@ -174,18 +185,20 @@ def verb_first(
         return [*args]
     if rest[0] in _HELP:
         return ["list", rest[0]]
-    raise click.UsageError(f"There is no `{kind} {rest[0]}`: {kind} have {', '.join(VERBS)}.")
+    raise click.UsageError(
+        f"The command `{kind} {rest[0]}` does not exist. The commands of {kind} are {', '.join(VERBS)}."
+    )
 
 
 def in_order(args: Sequence[str], commands: Container[str], default: str | None) -> list[str]:
-    """Return the words with the command before shared options; unchanged if no command can be found.
-    `default`: the command if none is named; None = none."""
+    """Return the words with the command before shared options, or unchanged if they contain no command.
+    `default`: the command if the words contain none; None = none."""
     end = 0
     while end < len(args):
         word = args[end]
-        if word in _SHARED:
+        if word in _SHARED_OPTIONS:
             end += 2
-        elif word.partition("=")[0] in _SHARED:
+        elif word.partition("=")[0] in _SHARED_OPTIONS:
             end += 1
         else:
             break

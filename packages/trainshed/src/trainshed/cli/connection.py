@@ -1,8 +1,5 @@
-"""Finds the service that a command talks to: by the command line, then the environment, then where this user
-has logged in, then on this machine.
-
-A service writes `service.json` into its data directory, with its addresses, token and process id.
-"""
+"""Finds the service for a command: by the command line, the environment, the login of this user, or on this
+machine. A service writes `service.json` into its data directory, with its addresses, token and process id."""
 
 import functools
 import json
@@ -26,20 +23,19 @@ R = TypeVar("R")
 
 _START = "Start one: trainshed up"
 PROJECT, REGION = "trainshed.project", "trainshed.region"
-"""Where the context of a command has what `takes_project` and `takes_place` were given."""
+"""Keys of a command's context with the values of `takes_project` and `takes_place`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The addresses of a service, and what else clients need to know of it, as its `service.json` says; None
-    = not known."""
+    """The addresses of a service and other facts for clients, as in its `service.json`; None = unknown."""
 
     #: `http://host:port`, or with `https`; `storage` has the same form.
     rest: str
-    #: Secret: it stands in no error or dump.
+    #: Secret: errors and dumps do not contain it.
     token: str = field(repr=False)
     storage: str | None = None
-    #: `host:port`, as are the next two.
+    #: `host:port`, as in the next two fields.
     storage_tls: str | None = None
     #: Without TLS.
     grpc: str | None = None
@@ -48,76 +44,74 @@ class Endpoint:
     ca_bundle: str | None = None
     #: A PEM file of authorities to trust for https.
     ca: str | None = None
-    #: What is meant if nobody names others: the service's, unless the environment says; "" = not asked yet.
+    #: Defaults: those of the environment, else of the service; "" = not requested yet.
     project: str = ""
     region: str = ""
-    #: The default bucket of that project; "" likewise.
+    #: The default bucket of that project; "" = not requested yet.
     bucket: str = ""
-    #: The service's process id. Known of one on this machine alone, as are the next three; 0 = not known.
+    #: The service's process id. Only for a service on this machine, as the next three; 0 = unknown.
     pid: int = 0
-    #: When that process started (`protocol.process_start`): after a reboot another one may have its id.
+    #: Start of that process (`protocol.process_start`): after a reboot another one may have its id.
     since: int = 0
     #: Its data directory.
     data: Path | None = None
     #: The directory whose sub-directories are the buckets.
     buckets: Path | None = None
-    #: What errors advise if the service does not answer.
+    #: Advice for errors if the service does not answer.
     advice: str = _START
 
     def client(self, *, raw: bool = False) -> Client:
-        """Return a client of the APIs. `raw`: texts in answers stay as they are, for output as JSON."""
+        """Return a client of the APIs. `raw`: texts in answers stay unchanged, for output as JSON."""
         data = self.data
-        look = (lambda: local(data, self.token).rest) if data is not None else None
-        return Client(self.rest, self.token, self.advice, look, ca=self.ca, raw=raw)
+        find_address = (lambda: local(data, self.token).rest) if data is not None else None
+        return Client(self.rest, self.token, self.advice, find_address, ca=self.ca, raw=raw)
 
     def storage_client(self) -> Client:
-        """Return a client for the objects of buckets, whose names stay as they are."""
+        """Return a client for the objects of buckets. Their names stay unchanged."""
         return Client(self.storage or self.rest, self.token, self.advice, ca=self.ca, raw=True)
 
 
 def data_directory(directory: Path | None) -> Path:
-    """Return the data directory: the given one, else $TRAINSHED_DATA, else `~/.trainshed`."""
+    """Return the data directory: `directory`, else $TRAINSHED_DATA, else `~/.trainshed`."""
     place = directory or os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed"
     return Path(place).expanduser().absolute()
 
 
 def find(url: str | None, token: str | None, data: Path | None, ca: str | None = None) -> Endpoint:
-    """Return the service that these options, the environment, the login or the data directory name.
-
-    Raises Unreachable if none is named and none runs with the data directory. Does not call the service.
-    """
+    """Return the service that these options, the environment, the login or the data directory specify. Raises
+    Unreachable if none does and no service runs with the data directory. Does not call the service."""
     if url is None and data is None and (address := os.environ.get("TRAINSHED_ENDPOINT")):
         return remote(
             address,
             token,
-            f"The address is from TRAINSHED_ENDPOINT, which this shell was given. {_START}; then, for"
-            ' the address of today: eval "$(trainshed env)"',
+            f"The address is from this shell's variable TRAINSHED_ENDPOINT. {_START}; then update the "
+            'variable: eval "$(trainshed env)"',
             ca,
         )
     return find_here(url, token, data, ca)
 
 
 def find_here(url: str | None, token: str | None, data: Path | None, ca: str | None) -> Endpoint:
-    """As `find`, whatever service the environment names."""
+    """Do the same as `find`, but ignore TRAINSHED_ENDPOINT."""
     if url is not None:
-        return remote(url, token, "Check the address that --url gives.", ca)
+        return remote(url, token, "Check the address of --url.", ca)
     login = known_login() if data is None and "TRAINSHED_DATA" not in os.environ else {}
     if login:
-        # A token of the environment may be that of another service.
+        # A token of the environment may belong to another service.
         token, ca = token or login["token"], ca or login["ca"]
-        return remote(login["url"], token, "To talk to another one: trainshed login", ca)
+        return remote(login["url"], token, "To use another service: trainshed login URL", ca)
     return local(data_directory(data), token)
 
 
 def login_file() -> Path:
-    """Return the file in which `trainshed login` keeps the service and the token. A relative directory is
-    ignored, as its specification asks: in each place it would be another."""
+    """Return the file with the service and the token of `trainshed login`. A relative XDG_CONFIG_HOME is
+    ignored, as its specification requires."""
     place = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     return (place if place.is_absolute() else Path.home() / ".config") / "trainshed/login.json"
 
 
 def known_login() -> dict[str, str]:
-    """Return `url`, `token` and `ca` of where this user has logged in; {} = nowhere."""
+    """Return `url`, `token` and `ca` of this user's login; {} = none."""
     try:
         login: dict[str, str] = json.loads(login_file().read_bytes())
         return {key: str(login[key]) for key in ("url", "token", "ca")}
@@ -127,37 +121,39 @@ def known_login() -> dict[str, str]:
 
 def local(data: Path, token: str | None = None) -> Endpoint:
     """Return the service of a data directory. Raises Unreachable if none runs there, click.ClickException if
-    that cannot be told."""
+    its file cannot be read."""
     file = data / "service.json"
     try:
         service = msgspec.json.decode(
             file.read_bytes(), type=Endpoint, strict=False, dec_hook=lambda kind, text: kind(text)
         )
         if service.data and service.data.exists() and not service.data.samefile(data):
-            # The directory is a copy of another one, whose service is not this directory's.
+            # The directory is a copy of another one. The service belongs to the original.
             raise FileNotFoundError
     except FileNotFoundError:
         raise Unreachable(
-            f"No Trainshed service is running with its data in {data}. {_start_at(data)}\n"
-            "To use one elsewhere: trainshed login URL"
+            f"No Trainshed service is running with its data in {data}. {_start_at(data)}\nTo use a service "
+            "elsewhere: trainshed login URL"
         ) from None
     except (OSError, ValueError) as failure:
         raise click.ClickException(
-            f"{file} cannot be read ({type(failure).__name__}: {failure}). Stop the service and start it"
-            " again, which writes the file anew."
+            f"{file} cannot be read ({type(failure).__name__}: {failure}). Restart the service, which "
+            "writes the file again."
         ) from None
     if not protocol.is_process(service.pid, service.since):
         raise Unreachable(
-            f"No Trainshed service is running with its data in {data} (the last one, process"
-            f" {service.pid}, has ended). {_start_at(data)}"
+            f"No Trainshed service is running with its data in {data} (the last one, process "
+            f"{service.pid}, has ended). {_start_at(data)}"
         )
-    advice = f"The service of {data} does not answer (yet, or any more). {_start_at(data)}"
+    advice = (
+        f"The service with its data in {data} does not answer. It may be starting, or it has ended. "
+        f"{_start_at(data)}"
+    )
     return replace(service, token=token or service.token, data=data, advice=advice)
 
 
 def data_option(data: Path) -> str:
-    """Return what has to follow the command in any shell so that it uses that data directory; "" for
-    `~/.trainshed`."""
+    """Return the shell words that make a command use that data directory; "" for `~/.trainshed`."""
     return "" if data == Path.home() / ".trainshed" else f" --data {shlex.quote(str(data))}"
 
 
@@ -166,7 +162,7 @@ def _start_at(data: Path) -> str:
 
 
 def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
-    """Add --url, --token, --ca and --data to a command, and pass it the service that they name as its first
+    """Add --url, --token, --ca and --data to a command, and pass the specified service as its first
     argument."""
 
     @takes_service
@@ -178,8 +174,7 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def takes_service(command: Callable[..., R]) -> Callable[..., R]:
-    """Add the same to a command that may do without a service, and pass it what finds the one that they
-    name."""
+    """Add the same options to a command that may run without a service, and pass a function that finds it."""
 
     @takes_address
     @functools.wraps(command)
@@ -204,7 +199,7 @@ def takes_service(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def takes_address(command: Callable[..., R]) -> Callable[..., R]:
-    """Add --url, --token, --ca and --data to a command, and pass it their values."""
+    """Add --url, --token, --ca and --data to a command, and pass their values."""
     takes_url = click.option(
         "--url", metavar="URL", help="Address of the service, such as http://host:8080."
     )
@@ -222,33 +217,34 @@ def takes_address(command: Callable[..., R]) -> Callable[..., R]:
     return takes_url(known(trusted(directory(command))))
 
 
-def on_this_machine(endpoint: Endpoint, url: str, command: str) -> None:
-    """Raise click.UsageError unless --url names the service of the data directory: `command` needs the
-    service's files or process."""
+def require_local_service(endpoint: Endpoint, url: str, command: str) -> None:
+    """Raise click.UsageError unless --url is the address of the service of the data directory. `command`
+    needs the service's files or process."""
     if _address(url) != _address(endpoint.rest):
         raise click.UsageError(
-            f"The service with its data in {endpoint.data} is at {endpoint.rest}, not at {url}. This needs"
-            f" the service's own machine: there, trainshed {command} --data DIRECTORY."
+            f"This command needs the machine of the service. The service with its data in {endpoint.data} "
+            f"is at {endpoint.rest}, not at {url}. On the machine of {url}, run: trainshed {command} "
+            "--data DIRECTORY"
         )
 
 
 def _address(url: str) -> tuple[str, int | None]:
-    """Return (host, port) of a URL; all names of this machine become 127.0.0.1."""
+    """Return (host, port) of a URL; each name of this machine becomes 127.0.0.1."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return ("127.0.0.1" if host in ("localhost", "::1") else host, parts.port)
 
 
 def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> Endpoint:
-    """Return the service at an address. Its token, authorities, project and region are taken from the
-    environment if they are not given, the first two then from the login there."""
+    """Return the service at an address. Missing values come from the environment; missing tokens and
+    authorities also from the login at this address."""
     environ, login = os.environ, known_login()
     known = login if login.get("url") == url.rstrip("/") else {}
     trusted = ca or environ.get("TRAINSHED_CA") or known.get("ca")
     return Endpoint(
         rest=url.rstrip("/"),
         token=token or environ.get("TRAINSHED_TOKEN") or known.get("token", ""),
-        # Absolute: a shell that gets it as a variable may be elsewhere then.
+        # Absolute: the shell that receives the variable may be in another directory.
         ca=str(Path(trusted).absolute()) if trusted else None,
         project=environ.get("GOOGLE_CLOUD_PROJECT") or environ.get("GCLOUD_PROJECT", ""),
         region=environ.get("GOOGLE_CLOUD_REGION", ""),
@@ -256,11 +252,11 @@ def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> E
     )
 
 
-def answering(endpoint: Endpoint, project: str | None = None) -> Endpoint:
-    """Ask the service for its status, and return the endpoint with the service's defaults where it has none.
-    `project`: whose default bucket is wanted; None = that of the endpoint's project, else of the service's.
+def with_defaults(endpoint: Endpoint, project: str | None = None) -> Endpoint:
+    """Request the status of the service, and return the endpoint with the service's defaults.
 
-    Raises Refused, Unreachable.
+    `project`: the project of the default bucket; None = that of the endpoint, else the default of the
+    service. Raises RequestError, Unreachable.
     """
     whose = project or endpoint.project or None
     status = read(endpoint.client().get("/trainshed/v1/status", project=whose), Status)
@@ -273,25 +269,25 @@ def answering(endpoint: Endpoint, project: str | None = None) -> Endpoint:
 
 
 def project_of(endpoint: Endpoint) -> str:
-    """Return the project of a command that names none: the environment's, else the service's default. Raises
-    Refused, Unreachable."""
-    return endpoint.project or answering(endpoint).project
+    """Return the project of a command without --project: the environment's, else the service's default.
+    Raises RequestError, Unreachable."""
+    return endpoint.project or with_defaults(endpoint).project
 
 
 def takes_project(text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Add `--project` to a command that `takes_endpoint`, for its endpoint. `text`: the help begins so."""
-    return _noted("project", text)
+    """Add `--project` to a command with `takes_endpoint`. `text`: the beginning of the help."""
+    return _context_option("project", text)
 
 
 def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Add `--project` and `--region` to such a command. `what`: the kind of thing that they locate, for the
-    help texts."""
+    help."""
     project = takes_project(f"Project of the {what}.")
-    region = _noted("region", f"Region of the {what}.")
+    region = _context_option("region", f"Region of the {what}.")
     return lambda command: project(region(command))
 
 
-def _noted(name: str, text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def _context_option(name: str, text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
     def note(context: click.Context, _: click.Parameter, value: str | None) -> None:
         context.meta[f"trainshed.{name}"] = value
 
@@ -302,8 +298,8 @@ def _noted(name: str, text: str) -> Callable[[Callable[..., R]], Callable[..., R
 
 
 def place_of(endpoint: Endpoint) -> dict[str, str]:
-    """Return the project and region, as parameters of a request: those of the command, else of the
-    environment, else the service's defaults. Raises Refused, Unreachable."""
+    """Return the project and region as parameters of a request. They are those of the command, else of the
+    environment, else the service's defaults. Raises RequestError, Unreachable."""
     if not endpoint.project or not endpoint.region:
-        endpoint = answering(endpoint)
+        endpoint = with_defaults(endpoint)
     return {"project": endpoint.project, "region": endpoint.region}

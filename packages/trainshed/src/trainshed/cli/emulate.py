@@ -1,4 +1,4 @@
-"""`trainshed emulate`: a service for the tests of other programs, which leaves nothing behind."""
+"""`trainshed emulate`: a temporary service for the tests of other programs."""
 
 import contextlib
 import os
@@ -14,8 +14,8 @@ from trainshed.cli.processes import own_service
 
 @contextlib.contextmanager
 def emulator(port: int, plan: Path | None, capture: Path | None) -> Generator[dict[str, str]]:
-    """Run an emulator, and yield the variables by which clients find it, and `TRAINSHED_PID`. `port`: 0 = any
-    free one; `plan`, `capture`: as `serve.emulation` has them. Raises click.ClickException."""
+    """Run an emulator, and yield the variables for its clients, and `TRAINSHED_PID`. `port`: 0 = any free
+    port; `plan`, `capture`: as in `serve.emulation`. Raises click.ClickException."""
     files = {"--plan": plan, "--capture": capture}
     words = [word for name, path in files.items() if path for word in (name, str(path.absolute()))]
     with own_service(None, "--emulate", "--port", str(port), *words) as endpoint:
@@ -24,25 +24,25 @@ def emulator(port: int, plan: Path | None, capture: Path | None) -> Generator[di
 
 
 @click.command()
-@click.option("--port", type=int, default=8080, show_default=True, help="Port; 0 = any free one.")
+@click.option("--port", type=int, default=8080, show_default=True, help="Port; 0 = any free port.")
 @click.option(
     "--plan",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="JSON file with rules of how jobs end.",
+    help="JSON file with rules for the results of jobs.",
 )
 @click.option(
     "--capture",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write each request into, as a line of JSON.",
+    help="File for the requests, one line of JSON each.",
 )
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(
     *, port: int, plan: Path | None, capture: Path | None, program: tuple[str, ...]
 ) -> None:
-    """Serve tests on this machine, without a password, until Ctrl-C or the end of PROGRAM.
+    """Serve tests on this machine, without authentication, until Ctrl-C or the end of PROGRAM.
 
-    Prints the variables that clients need, or gives them to PROGRAM, whose exit status is then its own. All
-    data lies in a temporary directory, which is removed in the end.
+    Prints the variables for clients, or sets them for PROGRAM and returns its exit status. All data are in a
+    temporary directory, which is deleted at the end.
 
     \b
     In a test's command line:   trainshed emulate -- pytest tests
@@ -52,10 +52,12 @@ def command(
             try:
                 ended = subprocess.run(program, env={**os.environ, **values}, check=False)
             except OSError as failure:
-                raise click.ClickException(f"{program[0]}: {failure.strerror}.") from None
+                raise click.ClickException(
+                    f"{program[0]} cannot be started: {failure.strerror}."
+                ) from None
             raise SystemExit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
         click.echo("\n".join(setting(values)))
-        # So that `$(trainshed emulate &)` is complete.
+        # Ends the output, so that `$(trainshed emulate &)` is complete.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         with contextlib.suppress(KeyboardInterrupt):
             os.waitid(os.P_PID, int(values["TRAINSHED_PID"]), os.WEXITED | os.WNOWAIT)

@@ -1,4 +1,4 @@
-"""`trainshed list`, `describe` and `delete`: the same for every kind of thing in `cli.resources`."""
+"""`trainshed list`, `describe` and `delete`: for every kind of thing in `cli.resources`."""
 
 import csv
 import sys
@@ -18,7 +18,7 @@ from trainshed.cli.text.tables import table_of
 
 
 class _KindName(click.ParamType[Kind]):
-    """The name of a kind, also in the singular. `fits`: which kinds there are here."""
+    """The name of a kind, also in the singular. `fits`: whether the command accepts a kind."""
 
     name = "kind"
 
@@ -26,7 +26,7 @@ class _KindName(click.ParamType[Kind]):
         self._kinds = {name: kind for name, kind in KINDS.items() if fits(kind)}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Kind:
-        """Return the kind of that name. Fails with those there are."""
+        """Return the kind of that name. Fails with the list of kinds."""
         if isinstance(value, Kind):
             return value
         for name, kind in self._kinds.items():
@@ -34,7 +34,9 @@ class _KindName(click.ParamType[Kind]):
                 return kind
         jobs = f"trainshed jobs {ctx.info_name if ctx else ''}".rstrip()
         raise click.BadParameter(
-            f"{value!r} is none of {', '.join(self._kinds)}. Of jobs: {jobs}.", ctx, param
+            f"{value!r} is not a kind of thing. The kinds are {', '.join(self._kinds)}. For jobs: {jobs}.",
+            ctx,
+            param,
         )
 
 
@@ -47,13 +49,13 @@ _takes_place = takes_place("things")
 @click.argument("kind", type=_KindName(lambda kind: kind.listed or kind.local))
 @click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
 @click.option(
-    "--by", metavar="WHAT", help="Sum usage up by user, project, node, machine or labels.KEY."
+    "--by", metavar="WHAT", help="Group usage by user, project, node, machine or labels.KEY."
 )
 @click.option(
     "--since",
     metavar="WHEN",
     callback=since,
-    help="Count usage from then on: 2026-11-01T00:00:00Z, or 30d. Default: this month.",
+    help="Count usage from this time: 2026-11-01T00:00:00Z, or 30d. Default: this month.",
 )
 @_takes_place
 @output_format(
@@ -69,15 +71,17 @@ def list_(
     since: str | None,
     form: str,
 ) -> None:
-    """List all things of a KIND: audit (who changed what), datasets, experiments, grants (who has which
-    role), machine-types, models, nodes, projects, quotas, secrets, studies, tokens or usage (of
-    people and projects). `trainshed KIND list` is the same.
+    """List all things of a KIND: audit (changes by users), datasets, experiments, grants (roles of members),
+    machine-types, models, nodes, projects, quotas, secrets, studies, tokens or usage (of people and
+    projects). `trainshed KIND list` is the same.
 
-    --format json has all that is known of each. Jobs: trainshed jobs list.
+    --format json prints all fields. Jobs: trainshed jobs list.
     """
     wanted = {name: value for name, value in (("by", by), ("since", since)) if value}
     if wanted and kind.name != "usage":
-        raise click.UsageError(f"--{min(wanted)} goes with usage alone, and not with {kind.name}.")
+        raise click.UsageError(
+            f"--{min(wanted)} is an option of usage, not of {kind.name}. Use it with: trainshed usage list"
+        )
     place = None if kind.local else _place(kind, service(), raw=form in ("json", "jsonl"))
     records = place.records(kind, every=every, wanted=wanted) if place else machine_type_records()
     if form == "json":
@@ -101,24 +105,24 @@ def list_(
         click.echo(line)
 
 
-@click.command(short_help="Show everything about one of what is listed.")
+@click.command(short_help="Show all details of a model, node or study.")
 @click.argument("kind", type=_KindName(lambda kind: True))
 @click.argument("name")
 @_takes_place
 @output_format("text", "Output as text, which is YAML, or as JSON or YAML for programs.")
 @takes_service
 def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: str) -> None:
-    """Show all that is known of the thing NAME of a KIND: its id, its full name or its display name.
-    `trainshed KIND describe NAME` is the same.
+    """Show all details of NAME, a thing of a KIND. NAME is an ID, a full name or a display name. `trainshed
+    KIND describe NAME` is the same.
 
-    The kinds are those of trainshed list, and two of a job, which is then the NAME: curves (what its programs
-    logged as summaries) and usage (what its replicas use and have used).
+    The kinds are those of trainshed list, and two whose NAME is a job: curves (values that its programs
+    logged as summaries) and usage (resources that its replicas use and have used).
     """
     if kind.local:
         record = next((made for made in machine_type_records() if made["name"] == name), None)
         if record is None:
             raise click.ClickException(
-                f"There is no {name!r} among the {kind.name}; all of them: trainshed list {kind.name}"
+                f"{name!r} does not exist among the {kind.name}. List them: trainshed list {kind.name}"
             )
     elif kind.of_job:
         endpoint = service()
@@ -150,7 +154,7 @@ def delete(endpoint: Endpoint, *, kind: Kind, name: tuple[str, ...]) -> None:
     for target in name:
         place.delete(kind, target)
         is_person = kind.name == "tokens" and "@" in target
-        gone = "has no tokens any more; roles stay (trainshed list grants)"
+        gone = "has no tokens any more; the roles remain (trainshed list grants)"
         click.echo(f"{target}  {gone if is_person else 'is deleted'}")
 
 

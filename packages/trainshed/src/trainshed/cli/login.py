@@ -1,8 +1,8 @@
-"""`trainshed login`: signs the command line of this machine in to a service, as the person in a browser.
+"""`trainshed login`: signs the command line of this machine in to a service, as the user of a browser.
 
-A page of the console asks, and gives a code (`/login/command-line`): to a port of this machine on which the
-command waits (RFC 8252), or, where no browser is, to the person, who pastes it. Only who began can change the
-code for a token (RFC 7636).
+A page of the console (`/login/command-line`) asks for consent and returns a code. The page sends it to a port
+on which the command waits (RFC 8252). Without a browser, the user pastes the code. Only the command that
+created the request can exchange the code for a token (RFC 7636).
 """
 
 import base64
@@ -19,48 +19,57 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import click
 
-from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.client import Client, RequestError, Unreachable
 from trainshed.cli.connection import known_login, login_file, remote
 from trainshed.replica.system import durable
 from trainshed.wire.trainshed_v1.access import Identity, IssuedToken
 from trainshed.wire.trainshed_v1.record import read
 
-_PATIENCE = 600.0
-"""Seconds that a person may take in the browser."""
-_SILENCE = 1.0
-"""Seconds that a connection may be silent: browsers open some of which they make no use."""
+_SIGN_IN_TIMEOUT = 600.0
+"""Maximum seconds for the user to sign in with the browser."""
+_SOCKET_TIMEOUT = 1.0
+"""Maximum seconds without data on a connection: browsers open connections that they do not use."""
 _ADVICE = "Check the address."
 
 
 @click.command(short_help="Sign in to a service on another machine.")
 @click.argument("url", required=False)
-@click.option("--token", metavar="TOKEN", help="A token that you have; - reads it from the input.")
+@click.option("--token", metavar="TOKEN", help="An existing token; - reads it from standard input.")
 @click.option("--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA.")
-@click.option("--no-browser", is_flag=True, help="Print the address, and ask for the code.")
-@click.option("--forget", is_flag=True, help="Forget the service; a token from a browser ends.")
+@click.option("--no-browser", is_flag=True, help="Print the address and prompt for the code.")
+@click.option(
+    "--forget", is_flag=True, help="Delete the login, and the token that a browser created."
+)
 def command(
     url: str | None, *, token: str | None, ca: str | None, no_browser: bool, forget: bool
 ) -> None:
-    """Sign in to the service at URL with a browser. From then on your commands on this machine go there,
-    unless TRAINSHED_ENDPOINT, TRAINSHED_DATA, --url or --data name another. Without URL: to the same again.
+    """Sign in to the service at URL with a browser. Your commands on this machine then use this service,
+    unless TRAINSHED_ENDPOINT, TRAINSHED_DATA, --url or --data specify another one. Default of URL: the
+    current service.
 
-    A token that the browser gives is good for twelve hours at most. It is kept in login.json, below
-    $XDG_CONFIG_HOME or ~/.config, for this user alone.
+    A token that the browser creates is valid for at most twelve hours. It is stored in login.json below
+    $XDG_CONFIG_HOME or ~/.config, readable by this user only.
     """
     known, file = known_login(), login_file()
     if forget:
         file.unlink(missing_ok=True)
-        stays = _ended(known) if known else ""
-        click.echo(f"{known['url']} is forgotten.{stays}" if known else "No service is known.")
+        remark = _revoke_token(known) if known else ""
+        click.echo(
+            f"{known['url']} is forgotten.{remark}" if known else "There is no login to delete."
+        )
         return
     address = (url or known.get("url", "")).rstrip("/")
     if not address:
-        raise click.UsageError("Name the service: trainshed login https://HOST")
+        raise click.UsageError(
+            "The URL of the service is missing. Run: trainshed login https://HOST"
+        )
     trusted = str(Path(ca).absolute()) if ca else remote(address, "", "").ca
     if token == "-" and not (token := sys.stdin.readline().strip()):
-        raise click.UsageError("The input has no token.")
+        raise click.UsageError("Standard input contains no token.")
     if not token:
-        token = _by_browser(Client(address, "", _ADVICE, ca=trusted), has_browser=not no_browser)
+        token = _sign_in_with_browser(
+            Client(address, "", _ADVICE, ca=trusted), has_browser=not no_browser
+        )
     me = read(Client(address, token, _ADVICE, ca=trusted).get("/trainshed/v1/whoami"), Identity)
     content = json.dumps({"url": address, "token": token, "ca": trusted or ""})
     try:
@@ -69,28 +78,29 @@ def command(
     except OSError as failure:
         raise click.FileError(str(file), failure.strerror) from None
     click.echo(
-        f"{me.email}  is signed in at {address}. Commands go there; trainshed login --forget"
+        f"{me.email}  is signed in at {address}. Your commands use this service. To sign out: trainshed "
+        "login --forget"
     )
 
 
-def _ended(known: Mapping[str, str]) -> str:
-    """End the token that a browser gave for the service. Return what is to be said of one that stays."""
+def _revoke_token(known: Mapping[str, str]) -> str:
+    """Revoke the token that a browser created for the service. Return a remark if the token remains valid."""
     token = known["token"]
     client = Client(known["url"], token, _ADVICE, ca=known["ca"])
     try:
         if not read(client.get("/trainshed/v1/whoami"), Identity).issuer:
-            return " The token stays valid until somebody deletes it."
+            return " The token remains valid until it is deleted."
         client.delete(f"/trainshed/v1/tokens/{hashlib.sha256(token.encode()).hexdigest()[:12]}")
-    except Refused:
-        return ""  # It is not known any more.
+    except RequestError:
+        return ""  # The service does not know the token any more.
     except Unreachable:
-        return " It does not answer: its token stays valid until it ends."
+        return " The service does not answer, so the token remains valid until it expires."
     return ""
 
 
-def _by_browser(client: Client, *, has_browser: bool) -> str:
-    """Return the token that a person gives in a browser. Raises Refused, Unreachable."""
-    # Nobody is sent to a page that is not there.
+def _sign_in_with_browser(client: Client, *, has_browser: bool) -> str:
+    """Return the token that the user creates in a browser. Raises RequestError, Unreachable."""
+    # Raises an error before the user is sent to a page that does not exist.
     client.get("/healthz")
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
@@ -98,8 +108,8 @@ def _by_browser(client: Client, *, has_browser: bool) -> str:
     page = f"{client.address}/login/command-line?"
     with _Listener() as listener:
         query = {"challenge": challenge, "port": str(listener.server_port)}
-        if has_browser and _opens(page + urlencode(query)):
-            click.echo(f"Go on in the browser, at {page}{urlencode(query)}", err=True)
+        if has_browser and _open_page(page + urlencode(query)):
+            click.echo(f"Continue in the browser, at {page}{urlencode(query)}", err=True)
             code = listener.code()
         else:
             click.echo(f"Open this in a browser: {page}challenge={challenge}", err=True)
@@ -108,7 +118,7 @@ def _by_browser(client: Client, *, has_browser: bool) -> str:
     return read(answer, IssuedToken).token
 
 
-def _opens(page: str) -> bool:
+def _open_page(page: str) -> bool:
     # Without a screen, Python would open a browser in this terminal.
     has_screen = sys.platform != "linux" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
     return bool(has_screen) and webbrowser.open(page)
@@ -117,27 +127,29 @@ def _opens(page: str) -> bool:
 class _Listener(HTTPServer):
     """Waits on a port of this machine for the code."""
 
-    timeout = _PATIENCE
+    timeout = _SIGN_IN_TIMEOUT
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answering)
+        super().__init__(("127.0.0.1", 0), _CodeHandler)
         self.received = ""
 
     def code(self) -> str:
-        """Return the code once a browser has brought it. Raises Refused."""
+        """Return the code when a browser sends it. Raises RequestError."""
         while not self.received:
             self.handle_request()
         return self.received
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: what came was no browser, or one that has gone."""
+        """Print nothing: the client was not a browser, or it has gone."""
 
     def handle_timeout(self) -> None:
-        raise Refused(0, "Nobody signed in within ten minutes: run trainshed login again.")
+        raise RequestError(
+            0, "The sign-in was not completed within ten minutes. Run trainshed login again."
+        )
 
 
-class _Answering(BaseHTTPRequestHandler):
-    timeout = _SILENCE
+class _CodeHandler(BaseHTTPRequestHandler):
+    timeout = _SOCKET_TIMEOUT
 
     def do_GET(self) -> None:
         code = parse_qs(urlsplit(self.path).query).get("code", [""])[0]
@@ -150,4 +162,4 @@ class _Answering(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-        """Say nothing of it on the terminal."""
+        """Print no log of requests on the terminal."""

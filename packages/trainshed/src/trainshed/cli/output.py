@@ -17,7 +17,7 @@ _YAML = "trainshed.yaml"
 def output_format(
     first: str, help_text: str, *, more: tuple[str, ...] = ()
 ) -> Callable[[Any], Any]:
-    """Return a decorator that adds --format to a command and passes it `form`: `first` or "json". For YAML
+    """Return a decorator that adds --format to a command and passes `form`: `first` or "json". For YAML,
     `form` is "json" as well, and `print_data` prints YAML. `more`: further forms."""
 
     def chosen(context: click.Context, _: click.Parameter, value: str) -> str:
@@ -36,16 +36,16 @@ def output_format(
 
 
 takes_form = output_format("table", "Output as a table, or as JSON or YAML for programs.")
-"""Decorator of a command that takes `form`: "table" or "json"."""
+"""Decorator of a command with a parameter `form`: "table" or "json"."""
 
 
-_MANY = 8 << 20
-"""Bytes from which on a terminal is told how far it is."""
+_MIN_SHOWN_SIZE = 8 << 20
+"""Minimum bytes of a transfer for which a terminal shows the progress."""
 
 
-def metered(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield chunks of `size` bytes in all, and show on a terminal how far it is if these are many."""
-    hidden = size < _MANY or not sys.stderr.isatty()
+def show_progress(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield chunks of `size` bytes in all. On a terminal, show the progress of large transfers."""
+    hidden = size < _MIN_SHOWN_SIZE or not sys.stderr.isatty()
     label = f"{plain(name)[-40:]}, {amount(size)}"
     with click.progressbar(length=size, label=label, file=sys.stderr, hidden=hidden) as bar:
         for chunk in chunks:
@@ -54,7 +54,7 @@ def metered(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def print_data(value: Any, *, stream: bool = False) -> None:
-    """Print a value as JSON or YAML, as the --format of this command says. `stream`: the value is one of
+    """Print a value as JSON or YAML, depending on the --format of this command. `stream`: the value is one of
     many, each a line of JSON or a document of YAML."""
     if click.get_current_context().meta.get(_YAML):
         click.echo(f"---\n{yaml_text(value)}" if stream else yaml_text(value))
@@ -63,13 +63,13 @@ def print_data(value: Any, *, stream: bool = False) -> None:
 
 
 def terminal_width() -> int | None:
-    """Return the characters of a line of the terminal; None if standard output is no terminal."""
+    """Return the number of characters in a line of the terminal; None if standard output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
 
 
 def yaml_text(value: Any) -> str:
-    """Return a value as a YAML document, without a line end at its end."""
-    import yaml  # Only here: JSON and tables do without.
+    """Return a value as a YAML document, without a final line end."""
+    import yaml  # Slow to import, and JSON and tables do not need it.
 
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=sys.maxsize)
     return text.rstrip("\n")

@@ -1,7 +1,5 @@
-"""Starts a service process on this machine and waits until it is ready; ends one and waits for its end.
-
-All waiting is for events of the kernel; nothing polls.
-"""
+"""Starts a service process on this machine and waits until it is ready; stops one and waits for its end.
+Waits only for events of the kernel; nothing polls."""
 
 import contextlib
 import json
@@ -17,22 +15,23 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.connection import Endpoint, answering, local
+from trainshed.cli.connection import Endpoint, local, with_defaults
 
-_READY_SECONDS = 120
-"""Seconds that a service may take to become ready."""
+_START_TIMEOUT = 120
+"""Maximum seconds until a new service is ready."""
 
-_STOP_SECONDS = 60
+_STOP_TIMEOUT = 60
 
 _TAIL_LINES = 15
-"""Last lines of a service's output that an error shows."""
+"""Number of last lines of a service's output in an error."""
 
 
 def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
-    """Start a service by the words of a command line of `trainshed`, with its data in `data`, and wait until
-    it is ready. It outlives this command.
+    """Start a service by the words of a `trainshed` command line, with its data in `data`, and wait until it
+    is ready.
 
-    Raises click.ClickException with the end of the service's output if it does not become ready.
+    The service continues after this command ends. Raises click.ClickException with the end of the service's
+    output if it does not become ready.
     """
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     output = data / "up.log"
@@ -47,7 +46,7 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(writing,),
-                # Ctrl-C is for this command only, which then decides what happens to the service.
+                # Ctrl-C reaches only this command, which then decides about the service.
                 start_new_session=True,
             )
     finally:
@@ -62,17 +61,17 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
                 f"The service did not start. The end of {output}:\n{_tail(output, before)}"
             ) from None
     except BaseException:
-        # Also on Ctrl-C: the user does not know yet that a service runs.
+        # Also on Ctrl-C: the user has not been notified of the service.
         process.terminate()
         raise
     return process
 
 
 def _first_line(descriptor: int) -> bytes:
-    """Return the line that the service writes when it is ready; b"" if it ended or took too long."""
+    """Return the line of a service that is ready; b"" if it ended or took too long."""
     message = b""
     while not message.endswith(b"\n"):
-        readable, _, _ = select.select([descriptor], [], [], _READY_SECONDS)
+        readable, _, _ = select.select([descriptor], [], [], _START_TIMEOUT)
         part = os.read(descriptor, 65536) if readable else b""
         if not part:
             return b""
@@ -81,7 +80,7 @@ def _first_line(descriptor: int) -> bytes:
 
 
 def _runs(data: Path) -> bool:
-    """Whether a service runs already, which then writes to the same file."""
+    """Return whether a service runs already and writes to the same file."""
     try:
         return bool(local(data).pid)
     except click.ClickException:
@@ -89,16 +88,16 @@ def _runs(data: Path) -> bool:
 
 
 def _tail(file: Path, before: int) -> str:
-    """Return the last lines of what a service wrote to its file from a byte on."""
+    """Return the last lines of a service's output after the first `before` bytes."""
     with file.open("rb") as output:
         output.seek(before)
         lines = output.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
     return "\n".join(f"  {line}" for line in lines) or (
-        f"  (nothing, as on a full disk: `trainshed up --data {file.parent}` says why)"
+        f"  (nothing, as on a full disk; to see the cause: trainshed up --data {file.parent})"
     )
 
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COMMAND = (
     *("up", "--host", "127.0.0.1", "--port", "0", "--grpc-port", "0", "--grpc-tls-port", "0"),
     *("--engine", "local", "--stop-jobs-on-exit", "--stop-with-parent"),
@@ -107,16 +106,18 @@ _COMMAND = (
 
 @contextlib.contextmanager
 def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
-    """Start a service on a free port of this machine; in the end it cancels its jobs, and stops. `data`: its
-    data directory, which stays; None = a temporary one, which is removed once the service has ended.
-    `arguments`: more arguments of `trainshed up`.
+    """Run a service on a free port of this machine; at the end it cancels its jobs and stops.
 
-    Meanwhile SIGTERM and SIGHUP are KeyboardInterrupt as Ctrl-C is, so that they end it as well; so does
-    SIGKILL of this process, which leaves the directory. Raises click.ClickException if it does not start or
-    does not end.
+    In the meantime SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that the service stops. It
+    also stops after SIGKILL of this process; then the directory remains. Raises click.ClickException if the
+    service does not start or does not stop.
+
+    Args:
+        data: its data directory, which is kept; None = a temporary one, which is deleted
+        arguments: more arguments of `trainshed up`
     """
-    before = {number: signal.getsignal(number) for number in _ENDS}
-    for number in _ENDS:
+    before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+    for number in _STOP_SIGNALS:
         signal.signal(number, signal.default_int_handler)
     is_temporary = data is None
     directory = data.absolute() if data else Path(tempfile.mkdtemp(prefix="trainshed-run-"))
@@ -124,22 +125,22 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
     try:
         service = start((*words, *arguments), directory)
         try:
-            yield answering(local(directory))
+            yield with_defaults(local(directory))
         finally:
-            # Until the service has ended, its programs run and its directory is in use.
-            for number in _ENDS:
+            # Until the service ends, its programs run and its directory is in use.
+            for number in _STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             try:
                 status = _stop(service, directory)
             except click.ClickException:
-                is_temporary = False  # It is in use.
+                is_temporary = False  # The service still uses it.
                 raise
             if status < 0:
-                # Its jobs run on, until another service takes them over and cancels them.
+                # Its jobs continue until another service adopts and cancels them.
                 _stop(start(words, directory), directory)
                 raise click.ClickException(
-                    f"The service was killed by signal {-status}, and its jobs were cancelled. "
-                    "Perhaps memory was short: see the kernel's log."
+                    f"The service was killed by signal {-status}, and its jobs were cancelled. The machine "
+                    "may have run out of memory: see the kernel's log."
                 )
     finally:
         if is_temporary:
@@ -149,13 +150,13 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
 
 
 def _stop(service: "subprocess.Popen[bytes]", data: Path) -> int:
-    """End a service and wait until it has ended; its status, negative after a signal. Raises
+    """Stop a service, wait for its end, and return its status, negative after a signal. Raises
     click.ClickException if it does not end within 60 s."""
     service.send_signal(signal.SIGTERM)
     try:
-        return service.wait(_STOP_SECONDS)
+        return service.wait(_STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         raise click.ClickException(
-            f"The service (process {service.pid}) was asked to end and has not yet; try again:"
-            f" trainshed down --data {data}"
+            f"The service (process {service.pid}) did not stop within {_STOP_TIMEOUT} s. Try again: "
+            f"trainshed down --data {data}"
         ) from None

@@ -1,5 +1,5 @@
-"""The plug-in of pytest that the package installs: the fixture `trainshed_vertex`. Every pytest of an
-environment loads it, so it imports nothing else."""
+"""The pytest plug-in of the package: the fixture `trainshed_vertex`. Every pytest of an environment loads it,
+so it imports nothing else."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,28 +10,28 @@ import pytest
 
 
 class Emulator:
-    """An emulator that serves the tests of a session; clients find it by the variables that are set."""
+    """An emulator for the tests of a session; its environment variables are set."""
 
     def __init__(self, variables: Mapping[str, str], plan: Path, capture: Path) -> None:
-        #: What `trainshed env` prints for it, TRAINSHED_ENDPOINT for one.
+        #: The variables of `trainshed env`, such as TRAINSHED_ENDPOINT.
         self.variables = variables
         self._plan = plan
         self._capture = capture
 
     def plan(self, *rules: Mapping[str, Any]) -> None:
-        """Let jobs that are created from now on end by these rules (docs/emulator.md); without any they
-        really run."""
+        """Set the results of jobs that are created from now on by these rules (docs/emulator.md). Without
+        rules, jobs run their programs."""
         self._plan.write_text(json.dumps(rules))
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return what clients have sent, oldest first, each with `method`, `path`, `query` and `body`."""
+        """Return the requests of clients, oldest first, each with `method`, `path`, `query` and `body`."""
         return [json.loads(line) for line in self._capture.read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")
 def trainshed_vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An emulator of Vertex AI and AI Platform Training, in which every job succeeds until a test plans
-    otherwise."""
+    """An emulator of Vertex AI and AI Platform Training. Every job succeeds unless a test plans another
+    result."""
     from trainshed.cli.emulate import emulator
 
     directory = tmp_path_factory.mktemp("trainshed")

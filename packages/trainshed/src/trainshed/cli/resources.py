@@ -1,7 +1,7 @@
-"""What `trainshed list`, `describe` and `delete` know: a table (resources.toml) for each kind of thing.
+"""The kinds of things for `trainshed list`, `describe` and `delete`: a table (resources.toml) for each kind.
 
-A kind says where its records are, and which of their fields are columns. The records are those of the public
-APIs where these have them, else of the service's own one. Nothing here prints.
+A kind specifies where its records are, and its columns. The records are those of the public APIs if these
+have them, else of the service's own API. Nothing here prints.
 """
 
 import tomllib
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import click
 
-from trainshed.cli.client import Client, Refused
+from trainshed.cli.client import Client, RequestError
 from trainshed.cli.text.moments import gibibytes, local_moment, parse_moment
 from trainshed.cli.text.tables import Field
 
@@ -30,68 +30,71 @@ class Kind:
 
     name: str
     fields: tuple[Field, ...]
-    #: Path of the list, with `{project}` and `{region}`; "" = there is no list.
+    #: Path of the list, with `{project}` and `{region}`; "" = no list exists.
     listed: str = ""
     #: The list's field in the answer; None = `name`.
     key: str | None = None
-    #: Query of requests to the service's own API; `{project}` and `{region}` are filled in. `listing`: more
+    #: Query of requests to the service's own API; `{project}` and `{region}` are replaced. `listing`: more
     #: for the list.
     query: Mapping[str, str] | None = None
     listing: Mapping[str, str] | None = None
-    #: The field by which a record is named; of a resource's name the last part counts.
+    #: The field with a record's name; the last part of a resource's name is its id.
     id: str = "name"
-    #: Path of one record, with `{id}` as well; "" = it is looked up in the list.
+    #: Path of one record, with `{id}`; "" = it is searched in the list.
     path: str = ""
-    #: Further parts of a described record: field to (HTTP method, path below the record's own, field there).
+    #: Further parts of a described record: field to (HTTP method, path below the record's own, field of the
+    #: answer).
     parts: Mapping[str, tuple[str, str, str]] | None = None
-    #: The field of a described record with what lies below it, and the filter of `listed` that finds that;
-    #: `{name}` is the record's full name.
+    #: The field of a described record for its children, and the filter of `listed` for them; `{name}` is the
+    #: record's full name.
     children: tuple[str, str] | None = None
-    #: Path by which one is deleted, and one version of it, which is a query parameter if it stands nowhere
-    #: in the path; None = it cannot be.
+    #: Path to delete a record, and one of its versions; None = impossible. A version outside the path is a
+    #: query parameter.
     deleted: str | None = None
     version_deleted: str | None = None
-    #: Values that a record has which is listed with --all alone; None = all are listed without.
+    #: Values of a record that is listed only with --all; None = all records are listed without it.
     unusual: Mapping[str, Any] | None = None
-    #: Whether the records are made without a service: those of `machine_type_records`.
+    #: Whether the records need no service: those of `machine_type_records`.
     local: bool = False
-    #: What else is said if there are none.
+    #: Advice if no record exists.
     none: str | None = None
-    #: Of what belongs to a job: the field of the job's view by which the service is asked for it; None = it
-    #: belongs to none.
+    #: For parts of a job: the field of the job's view that identifies them in requests; None = no part of a
+    #: job.
     of_job: str | None = None
 
     @property
     def is_placed(self) -> bool:
-        """Whether it is of a project."""
+        """Return whether it belongs to a project."""
         return bool(self.query) or self.listed.startswith(_PUBLIC)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A service, with the project and region whose things are meant."""
+    """A service, with the project and region of the things."""
 
     client: Client
     project: str
     region: str
 
     def filled(self, template: str, name: str = "", version: str = "") -> str:
-        """Return a path or a value with what its braces stand for, encoded."""
+        """Return a path or a value with its placeholders replaced by encoded values."""
         values = {"project": self.project, "region": self.region, "id": name, "version": version}
         return template.format_map({key: quote(value, safe="") for key, value in values.items()})
 
     def records(
         self, kind: Kind, *, every: bool, wanted: Mapping[str, str] | None = None
     ) -> list[Json]:
-        """Return all records of a kind, in the service's order. `every`: also those that are not usual.
-        `wanted`: more for the query. Raises Refused, Unreachable."""
+        """Return all records of a kind, in the service's order. Raises RequestError, Unreachable.
+
+        `every`: include unused records; `wanted`: more for the query.
+        """
         path, key = self.filled(kind.listed), kind.key or kind.name
         query = {"all": "true"} if every and kind.unusual else {}
         try:
             query = {**query, **self._query(kind, path), **(kind.listing or {}), **(wanted or {})}
             records = list(self._pages(path, key, query))
-        except Refused as refused:
-            # Clients make the store of experiments with the first one.
+        except RequestError as refused:
+            # Clients create the metadata store with the first experiment.
             if refused.status != 404 or "/metadataStores/" not in str(refused):
                 raise
             return []
@@ -101,8 +104,8 @@ class Place:
         return [r for r in records if any((r.get(name) or 0) != value for name, value in unusual)]
 
     def describe(self, kind: Kind, name: str) -> Json:
-        """Return the record that `name` means: an id, a full name, or a display name. Raises
-        click.ClickException if there is none; Refused, Unreachable."""
+        """Return the record with this id, full name or display name. Raises click.ClickException if it does
+        not exist; RequestError, Unreachable."""
         place, ident, version = self.of_name(kind, name)
         at_version = f"@{version}" if version else ""
         ident += at_version
@@ -110,8 +113,8 @@ class Place:
         if kind.path:
             try:
                 record = place.one(kind, ident)
-            except Refused as refused:
-                # A display name may not have the form of an id.
+            except RequestError as refused:
+                # A display name may not be a valid id.
                 if refused.status not in (400, 404) or not kind.path.startswith(_PUBLIC):
                     raise
         if record is None:
@@ -122,10 +125,13 @@ class Place:
         if record is None:
             where, look = "", ""
             if kind.is_placed:
-                where, look = f" of {place}", ", and --project and --region say where to look"
+                where, look = (
+                    f" of {place}",
+                    ". Select another project or region with --project and --region",
+                )
             raise click.ClickException(
-                f"There is no {name!r} among the {kind.name}{where}: trainshed {kind.name} list shows those "
-                f"there are{look}."
+                f"{name!r} does not exist among the {kind.name}{where}. List them: trainshed {kind.name} "
+                f"list{look}."
             )
         for field, (method, path, key) in (kind.parts or {}).items():
             at = f"/v1/{record['name']}{at_version}{path}"
@@ -138,12 +144,12 @@ class Place:
             query = {"filter": wanted.format(name=record["name"])}
             path, key = place.filled(kind.listed), kind.key or kind.name
             record[field] = list(place._pages(path, key, query))
-        # The fields first that are columns.
+        # The fields of columns first.
         first = [(field.path or "").partition(".")[0] for field in kind.fields]
         return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
 
     def one(self, kind: Kind, name: str) -> Json:
-        """Return the record with this id, with the lists in it whole. Raises Refused, Unreachable."""
+        """Return the record with this id, with all pages of its lists. Raises RequestError, Unreachable."""
         record: Json = {}
         path = self.filled(kind.path, name)
         for answer in self.client.pages(path, **self._query(kind, path)):
@@ -156,18 +162,18 @@ class Place:
         return record
 
     def delete(self, kind: Kind, name: str) -> None:
-        """Delete what `name` means: an id or a full name, with `@` and the version if only that is meant.
-        Raises Refused, Unreachable."""
+        """Delete the thing with this id or full name, or with `@` one of its versions. Raises RequestError,
+        Unreachable."""
         place, ident, version = self.of_name(kind, name)
         template = kind.version_deleted if version else kind.deleted
-        assert template is not None, "only what can be deleted is chosen"
+        assert template is not None, "commands accept only kinds that can be deleted"
         query = place._query(kind, template)
         if version and "{version}" not in template:
             query["version"] = version
         place.client.delete(place.filled(template, ident, version), **query)
 
     def of_name(self, kind: Kind, name: str) -> tuple["Place", str, str]:
-        """Split a name into its place, its id and its version; "" = none."""
+        """Split a name into its place, its id and its version; "" = no version."""
         whole, _, version = name.partition("@") if kind.version_deleted else (name, "", "")
         match whole.split("/"):
             case ["projects", project, "locations", region, *collection, ident] if (
@@ -202,7 +208,8 @@ def _moment(text: str) -> str:
 
 
 def _verb(method: str) -> str:
-    """Return `CreateCustomJob` of a public method's full name, and `Quotas.Set` of an own one."""
+    """Return `CreateCustomJob` of a public method's full name, and `Quotas.Set` of a method of the own
+    API."""
     return ".".join(method.split(".")[-2 if method.startswith("trainshed.v1.") else -1 :])
 
 
@@ -223,7 +230,7 @@ def _used(used: str, whole: str, text: Callable[[Any], str]) -> Callable[[Json],
 
 
 def _others(node: Json) -> str:
-    """Return what others than the service use of a node: `2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
+    """Return the use of a node by others than the service: `2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
     vcpus, size = node.get("othersVcpus") or 0, node.get("othersMemoryBytes") or 0
     parts = [f"{vcpus:g} CPU{'s' * (vcpus != 1)}"] if vcpus else []
     parts += [gibibytes(size)] if size else []
@@ -304,7 +311,7 @@ _SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
     "newest": _newest,
     "metrics": _metrics,
 }
-"""What makes the text of a cell, by the names that resources.toml has for it."""
+"""Functions that format a cell, by their names in resources.toml."""
 
 
 def _kind(name: str, columns: Sequence[Mapping[str, Any]] = (), **fields: Any) -> Kind:

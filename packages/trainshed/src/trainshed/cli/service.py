@@ -1,6 +1,5 @@
-"""`trainshed down`: cancels all jobs, waits until they are over, stops the service and waits for its end; and
-tells, or gives back, what a service that has ended may still hold in its cluster. `trainshed status` shows
-whether a service runs, and the most important facts about it."""
+"""`trainshed down`: cancels all jobs and stops the service. `trainshed status` shows a service. `down` also
+shows, or releases, the allocations that a stopped service may have left in its cluster."""
 
 import contextlib
 import os
@@ -18,12 +17,12 @@ from typing import Any
 
 import click
 
-from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.client import Client, RequestError, Unreachable
 from trainshed.cli.connection import (
     Endpoint,
     data_directory,
     local,
-    on_this_machine,
+    require_local_service,
     takes_address,
     takes_endpoint,
 )
@@ -38,14 +37,14 @@ from trainshed.replica.system import durable
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
-_AT_ONCE = 32
-"""Requests to the service at a time."""
-_NAMED = 20
-"""Maximum jobs, or allocations, that are named one by one."""
-_PAUSE = 0.2
-"""Seconds between two looks at what is not over yet."""
-_RELEASE = 60.0
-"""Seconds that a cluster's command may take to give an allocation back."""
+_MAX_REQUESTS = 32
+"""Maximum concurrent requests to the service."""
+_MAX_LISTED = 20
+"""Maximum jobs, or allocations, that are listed individually."""
+_POLL_INTERVAL = 0.2
+"""Seconds between two polls of unfinished jobs."""
+_RELEASE_TIMEOUT = 60.0
+"""Maximum seconds for a cluster's command that releases an allocation."""
 
 
 @click.command()
@@ -58,9 +57,7 @@ _RELEASE = 60.0
     help="Time limit for cancelling jobs and stopping the service.",
 )
 @click.option(
-    "--release",
-    is_flag=True,
-    help="Try again to give back what a service that has ended may still hold in its cluster.",
+    "--release", is_flag=True, help="Release cluster allocations left behind by a stopped service."
 )
 @takes_address
 def down(
@@ -72,11 +69,9 @@ def down(
     ca: str | None,
     timeout: float,
 ) -> None:
-    """Cancel all jobs and stop the service of this machine.
-
-    Nothing is stopped by force: if a job is not over in time, the service goes on. Allocations of a cluster
-    that could not be given back are told.
-    """
+    """Cancel all jobs and stop the service of this machine. Nothing is stopped by force: if a job does not
+    finish in time, the service continues. The command lists cluster allocations that could not be
+    released."""
     directory = data_directory(data)
     try:
         endpoint = local(directory, token)
@@ -84,37 +79,37 @@ def down(
         if url:
             raise
         click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
-        _settle(directory, release=release)
+        _report_leftovers(directory, release=release)
         return
     if url:
-        on_this_machine(endpoint, url, "down")
-    _refuse_another(endpoint, chosen=bool(url or data) or "TRAINSHED_DATA" in os.environ)
+        require_local_service(endpoint, url, "down")
+    _require_chosen_service(endpoint, chosen=bool(url or data) or "TRAINSHED_DATA" in os.environ)
     deadline = time.monotonic() + timeout
 
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
-    # Opened before the first request, so that the process that answers is the one that is stopped, and none
-    # that gets its id later.
+    # Opened before the first request, so that the signal reaches the process that answers, not a later one
+    # with its id.
     process = os.pidfd_open(endpoint.pid)
     client = endpoint.client()
     jobs = live_jobs(client)
     _cancel(client, jobs)
-    _wait_until_over(client, jobs, left)
+    _wait_until_finished(client, jobs, left)
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, signal.SIGTERM)
     if not select.select([process], [], [], left())[0]:
         raise click.ClickException(
-            f"The service (process {endpoint.pid}) was asked to end and has not yet. Its log in"
-            f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
+            f"The service (process {endpoint.pid}) did not stop in time. Its log in {endpoint.data} may "
+            f"contain the reason. To end it by force: kill {endpoint.pid}"
         )
     click.echo("The service has ended.")
-    _settle(directory, release=release)
+    _report_leftovers(directory, release=release)
 
 
-def _settle(data: Path, *, release: bool) -> None:
-    """Raise click.ClickException with the allocations that a service which has ended may still hold.
-    `release`: what of them the cluster takes is given back before."""
+def _report_leftovers(data: Path, *, release: bool) -> None:
+    """Raise click.ClickException with the allocations that a stopped service may have left. `release`: first
+    release those that the cluster accepts."""
     if release:
         _release(data)
     left = [leftover for file in held.files(data) for leftover in _read(file)]
@@ -122,41 +117,41 @@ def _settle(data: Path, *, release: bool) -> None:
         return
     lines = [
         f"  {leftover.name}: {leftover.why}\n    {shlex.join(leftover.command)}"
-        for leftover in left[:_NAMED]
+        for leftover in left[:_MAX_LISTED]
     ]
-    if len(left) > _NAMED:
-        lines.append(f"  and {len(left) - _NAMED} more")
+    if len(left) > _MAX_LISTED:
+        lines.append(f"  and {len(left) - _MAX_LISTED} more")
     many = counted(len(left), "allocation")
     raise click.ClickException(
-        f"{many} may still be held in the cluster, with what gives each back by hand:\n"
+        f"{many} may still exist in the cluster. Commands that release them:\n"
         + "\n".join(lines)
-        + "\nTry again with: trainshed down --release. The next trainshed up does so too, and so do agents "
-        "that still run there."
+        + "\nTry again with: trainshed down --release. The next trainshed up also releases them, as do "
+        "agents that still run there."
     )
 
 
 def _release(data: Path) -> None:
-    """Give back what is written down as held, as far as the cluster takes it."""
+    """Release the recorded allocations, as far as the cluster accepts it."""
     for file in held.files(data):
-        left = [leftover for leftover in _read(file) if not _is_given_back(leftover)]
+        left = [leftover for leftover in _read(file) if not _is_released(leftover)]
         if left:
             durable.write(str(file), held.text(left))
         else:
             file.unlink(missing_ok=True)
 
 
-def _is_given_back(leftover: held.Leftover) -> bool:
+def _is_released(leftover: held.Leftover) -> bool:
     try:
         subprocess.run(
             leftover.command,
             check=True,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_RELEASE,
+            timeout=_RELEASE_TIMEOUT,
         )
     except (OSError, subprocess.SubprocessError):
         return False
-    click.echo(f"{leftover.name} was given back.")
+    click.echo(f"{leftover.name} was released.")
     return True
 
 
@@ -164,59 +159,62 @@ def _read(file: Path) -> tuple[held.Leftover, ...]:
     try:
         return held.read(file)
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"{error}. What it says is held; squeue tells it too.") from None
+        raise click.ClickException(
+            f"{error}. List the allocations of the cluster with squeue."
+        ) from None
 
 
-def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
-    """Raise click.ClickException if the shell's TRAINSHED_ENDPOINT names another service than the one that
-    would be stopped, and no option or variable chose that one."""
+def _require_chosen_service(endpoint: Endpoint, *, chosen: bool) -> None:
+    """Raise click.ClickException if TRAINSHED_ENDPOINT is the address of another service. An option or
+    variable that selects the service prevents this error."""
     address = os.environ.get("TRAINSHED_ENDPOINT", "").rstrip("/")
     if address and address != endpoint.rest and not chosen:
         raise click.ClickException(
-            f"This shell was pointed at {address} (TRAINSHED_ENDPOINT), and the service with its data in "
-            f"{endpoint.data} is at {endpoint.rest}. Say which one is meant: trainshed down --data "
+            f"It is not clear which service to stop. TRAINSHED_ENDPOINT is {address}, but the service with "
+            f"its data in {endpoint.data} is at {endpoint.rest}. Select one: trainshed down --data "
             "DIRECTORY"
         )
 
 
 def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
-    """Ask the service to cancel all jobs, several at once, since it can store several requests in one
-    commit."""
-    for job in jobs[:_NAMED]:
+    """Cancel all jobs, with concurrent requests, because the service can store several in one commit."""
+    for job in jobs[:_MAX_LISTED]:
         click.echo(f"Cancelling {job.job_id} {job.display_name}".rstrip())
-    if len(jobs) > _NAMED:
-        click.echo(f"Cancelling {len(jobs) - _NAMED} more")
+    if len(jobs) > _MAX_LISTED:
+        click.echo(f"Cancelling {len(jobs) - _MAX_LISTED} more")
 
     def cancel(job: JobView) -> None:
         try:
             client.post(job_path(job.uid, ":cancel"), {})
-        except Refused as refused:
-            # The job was over before it could be cancelled, so nothing is left to do.
+        except RequestError as refused:
+            # The job had finished, so nothing is left to do.
             if refused.status not in (400, 404):
                 raise
 
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
+    with ThreadPoolExecutor(_MAX_REQUESTS) as threads:
         deque(threads.map(cancel, jobs), maxlen=0)
 
 
-def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[], float]) -> None:
-    """Look again and again until all jobs are over. Raises click.ClickException with the jobs that are not
-    over in time."""
+def _wait_until_finished(
+    client: Client, jobs: Sequence[JobView], left: Callable[[], float]
+) -> None:
+    """Poll until all jobs have finished. Raises click.ClickException with the unfinished jobs after the
+    timeout."""
     while jobs:
         live = {job.uid for job in live_jobs(client)}
         if not (late := [job for job in jobs if job.uid in live]):
             return
         if left():
-            time.sleep(min(_PAUSE, left()))
+            time.sleep(min(_POLL_INTERVAL, left()))
             continue
         listed = "".join(
-            f"\n  {job.job_id}  {job.display_name or job.name}" for job in late[:_NAMED]
+            f"\n  {job.job_id}  {job.display_name or job.name}" for job in late[:_MAX_LISTED]
         )
-        if len(late) > _NAMED:
-            listed += f"\n  and {len(late) - _NAMED} more"
+        if len(late) > _MAX_LISTED:
+            listed += f"\n  and {len(late) - _MAX_LISTED} more"
         raise click.ClickException(
-            f"{len(late)} of {len(jobs)} jobs are not over yet, so the service was left running:{listed}"
-            "\nTheir programs may need longer to end; try again with a longer --timeout."
+            f"{len(late)} of {len(jobs)} jobs have not finished, so the service continues:{listed}\nTheir "
+            "programs may need more time. Try again with a longer --timeout."
         )
 
 
@@ -225,12 +223,12 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
 @takes_endpoint
 @click.pass_obj
 def status(now: Callable[[], Nanos], endpoint: Endpoint, form: str) -> None:
-    """Show whether a service runs, where, since when, and what it does. Exits with 1 if none answers."""
+    """Show the address, start and jobs of the service. Exits with 1 if no service answers."""
     client = endpoint.client()
     answer: dict[str, Any] = client.get("/trainshed/v1/status")
     states = Counter[str]()
-    # Not everybody may list the jobs of all projects.
-    with contextlib.suppress(Refused):
+    # Some users may not list the jobs of all projects.
+    with contextlib.suppress(RequestError):
         states.update(job.state.value for job in live_jobs(client))
     disk = shutil.disk_usage(endpoint.data) if endpoint.data else None
     if form == "json":
@@ -257,7 +255,7 @@ def status(now: Callable[[], Nanos], endpoint: Endpoint, form: str) -> None:
         ("Up", up if started else ""),
         ("Data", str(endpoint.data or "")),
         ("Defaults", f"project {about.project}, region {about.region}, gs://{about.bucket}"),
-        ("Jobs", jobs or "none that is not over"),
+        ("Jobs", jobs or "no unfinished job"),
         ("Disk", free),
         ("You", about.principal),
     ]

@@ -1,5 +1,5 @@
-"""`trainshed jobs`: the group, with list, describe, timeline, cancel, wait and delete. Others have modules of
-their own."""
+"""`trainshed jobs`: the group, with list, describe, timeline, cancel, wait and delete. The other commands
+have their own modules."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Group, add_lazily
 from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
 from trainshed.cli.jobs.describe import description, timeline_lines
-from trainshed.cli.jobs.follow import Patience
+from trainshed.cli.jobs.follow import OutageWaiter
 from trainshed.cli.jobs.references import (
     EVERY_PROJECT,
     find_job,
@@ -36,8 +36,8 @@ from trainshed.wire.trainshed_v1.timeline import Timeline
 def command() -> None:
     """List, describe, follow and cancel jobs, tuning jobs and training pipelines of both APIs.
 
-    JOB is a job's id or full name, its display name (of several the newest), the beginning of its id, or
-    @last, which is the newest job.
+    JOB is a job's ID, full name, display name (the newest job of this name), the beginning of its ID, or
+    @last for the newest job.
     """
 
 
@@ -45,11 +45,11 @@ add_lazily(
     command,
     (
         ("logs", "trainshed.cli.jobs.watch:logs", "Print the log lines of a job in order of time."),
-        ("retry", "trainshed.cli.jobs.retry", "Submit a job that is over once more."),
+        ("retry", "trainshed.cli.jobs.retry", "Submit a finished job again."),
         ("shell", "trainshed.cli.jobs.shell", "Open a shell in a running replica."),
-        ("forward", "trainshed.cli.jobs.shell:forward", "Reach a port of a running replica from here."),
+        ("forward", "trainshed.cli.jobs.shell:forward", "Forward a local port to a running replica."),
         ("autopsy", "trainshed.cli.jobs.shell:autopsy", "Inspect the files that a failed replica left."),
-        ("watch", "trainshed.cli.jobs.watch", "Tell what happens to a job until it ends."),
+        ("watch", "trainshed.cli.jobs.watch", "Print the events of a job until it finishes."),
     ),
 )  # fmt: skip
 
@@ -65,28 +65,31 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
 @command.command("list")
 @click.option("--state", metavar="STATE", help="Show only jobs in this state, such as RUNNING.")
 @click.option("--mine", "user", flag_value="me", help="Show only your own jobs.")
-@click.option("--user", metavar="EMAIL", help="Show only the jobs of this person.")
+@click.option("--user", metavar="EMAIL", help="Show only the jobs of this user.")
 @click.option(
     "--name",
     "--search",
     "search",
     metavar="TEXT",
-    help="Show only jobs with TEXT in name, id or a label.",
+    help="Show only jobs with TEXT in their name, ID or a label.",
 )
 @click.option("--label", metavar="KEY=VALUE", multiple=True, help="Show only jobs with this label.")
 @click.option(
-    "--since", metavar="TIME", callback=since, help="Show only jobs since a moment, or 2h ago."
+    "--since",
+    metavar="TIME",
+    callback=since,
+    help="Show only jobs created since this time, or since 2h (ago).",
 )
 @click.option(
     "--metric",
     metavar="BOUND",
     multiple=True,
-    help="Show only jobs whose last value is within this: 'val_accuracy>0.9'.",
+    help="Show only jobs whose last value is within this bound: 'val_accuracy>0.9'.",
 )
 @click.option("--project", metavar="PROJECT", help="Project of the jobs. Default: the service's.")
 @click.option("--all", "project", flag_value=EVERY_PROJECT, help="Show the jobs of all projects.")
 @click.option(
-    "--parent", metavar="JOB", help="Show the jobs that this tuning job or pipeline made."
+    "--parent", metavar="JOB", help="Show the jobs that this tuning job or pipeline created."
 )
 @click.option(
     "--limit",
@@ -95,7 +98,9 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     show_default=True,
     help="Number of jobs to show.",
 )
-@click.option("--sort", type=click.Choice(list(_ORDERS)), help="Sort the shown jobs by this.")
+@click.option(
+    "--sort", type=click.Choice(list(_ORDERS)), help="Sort the shown jobs by this column."
+)
 @takes_form
 @takes_endpoint
 @click.pass_obj
@@ -110,14 +115,12 @@ def list_(
     form: str,
     **filters: Any,
 ) -> None:
-    """List the newest jobs, newest first.
-
-    Jobs that tuning jobs and pipelines made are listed with --parent."""
+    """List the newest jobs, newest first. Use --parent for the jobs that a tuning job or pipeline created."""
     chosen = project or project_of(endpoint)
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
 
-    # For a table one more is requested, to know whether there are more.
+    # A table needs one more job, to detect that others exist.
     wanted = limit if form == "json" else limit + 1
     where = None if above else chosen
     jobs = list_jobs(client, where, limit=wanted, parent=above, glance="true", **filters)
@@ -129,24 +132,24 @@ def list_(
         return
     if not jobs:
         which = "No such jobs" if any(filters.values()) else "No jobs"
-        there = f" --project {project}" if project and project != EVERY_PROJECT else ""
-        advice = f"in project {chosen}. Submit one: trainshed run task.py{there}"
+        option = f" --project {project}" if project and project != EVERY_PROJECT else ""
+        advice = f"in project {chosen}. Submit one: trainshed run task.py{option}"
         click.echo(f"{which} {f'below {above}.' if above else advice}", err=True)
         return
     views = [JobView.parse(job) for job in jobs]
     for line in table_of(job_fields(views, now()), views, terminal_width()):
         click.echo(line)
     if more:
-        click.echo(f"These are the newest {limit}; more of them: --limit NUMBER", err=True)
+        click.echo(f"These are the newest {limit}. To show more: --limit NUMBER", err=True)
 
 
-@command.command(short_help="Show everything about a job: state, waiting, failure, replicas.")
+@command.command(short_help="Show all details of a job: state, waiting, failure, replicas.")
 @takes_job
 @takes_form
 @takes_endpoint
 @click.pass_obj
 def describe(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -> None:
-    """Show everything about a job: state, why it waits or failed, replicas and restarts, trials."""
+    """Show all details of a job: state, reason of its wait or failure, replicas, restarts, trials."""
     client = endpoint.client(raw=form == "json")
     answer = find_job(client, job, endpoint.project)
     if form == "json":
@@ -162,7 +165,7 @@ def describe(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) 
 @takes_form
 @takes_endpoint
 def timeline(endpoint: Endpoint, job: str, form: str) -> None:
-    """Show what happened to a job, when and why."""
+    """Show the events of a job, with their times and causes."""
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
     answer = client.get(job_path(uid, "/timeline"))
@@ -175,22 +178,24 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 
 @command.command()
 @click.argument("job", nargs=-1)
-@click.option("--user", metavar="EMAIL", help="Cancel all jobs of this person.")
+@click.option("--user", metavar="EMAIL", help="Cancel all jobs of this user.")
 @click.option("--all", "every", is_flag=True, help="Cancel all jobs of the project.")
 @takes_project("Project of the jobs; - with --user means all projects.")
 @takes_endpoint
 def cancel(endpoint: Endpoint, *, job: tuple[str, ...], user: str | None, every: bool) -> None:
-    """Cancel one or more jobs, or all that a person or a deleted project left. The others are cancelled even
-    if one cannot be."""
+    """Cancel one or more jobs, or all jobs of a user or a project. If one job cannot be cancelled, the others
+    are."""
     if bool(job) + bool(user) + every != 1:
-        raise click.UsageError("Name the jobs, or give --user or --all.")
+        raise click.UsageError(
+            "It is not clear which jobs to cancel. Specify one or more jobs, --user, or --all."
+        )
     if user or every:
         wanted = {"project": project_of(endpoint), "user": user or ""}
         answer = read(endpoint.client().post("/trainshed/v1/jobs:cancel", wanted), CancelledJobs)
         for name in answer.jobs:
             click.echo(f"{name}  is being cancelled")
         if not answer.jobs:
-            click.echo("There are no such jobs that have not ended.", err=True)
+            click.echo("There are no unfinished jobs of this kind.", err=True)
         return
     _for_all(
         endpoint,
@@ -222,12 +227,12 @@ def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
     )
 
 
-_TIMED_OUT = 124
+_TIMEOUT_STATUS = 124
 """Exit status after --timeout; the same as that of the command `timeout`."""
-_LOOKING = 0.5
-"""Seconds between two looks at the jobs."""
-_RESULTS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
-"""Exit status by how a job ended."""
+_POLL_INTERVAL = 0.5
+"""Seconds between two polls of the jobs."""
+_EXIT_STATUS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
+"""Exit status by final state."""
 
 
 @command.command()
@@ -236,20 +241,20 @@ _RESULTS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
     "--timeout",
     type=TimeLimit(),
     metavar="TIME",
-    help="Give up after this time, such as 45s or 2h.",
+    help="Stop waiting after this time, such as 45s or 2h.",
 )
-@output_format("text", "Output as text, or the jobs that are over as JSON or YAML for programs.")
+@output_format("text", "Output as text, or the finished jobs as JSON or YAML for programs.")
 @takes_endpoint
 def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: str) -> None:
-    """Wait until jobs are over, and print how each ended.
+    """Wait until jobs finish, and print the final state of each.
 
-    The exit status is 0 if all succeeded, 1 if one failed, 2 if one was cancelled and none failed, 124 after
-    --timeout, 130 after Ctrl-C. The jobs go on in either case.
+    The exit status is 0 if all jobs succeeded, 1 if one failed, 2 if one was cancelled and none failed, 124
+    after --timeout, 130 after Ctrl-C. The jobs continue in any case.
     """
     client = endpoint.client(raw=form == "json")
     jobs = [JobView.parse(find_job(client, reference, endpoint.project)) for reference in job]
     try:
-        ended = _ended(client, jobs, timeout)
+        ended = _wait_for_end(client, jobs, timeout)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     overs = [JobView.parse(ended[view.uid]) for view in jobs if view.uid in ended]
@@ -260,23 +265,23 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
             state = click.style(over.state.value, fg=state_colour(over.state))
             click.echo(f"{over.job_id}  {state}  {over.display_name}".rstrip())
     if late := [view.job_id for view in jobs if view.uid not in ended]:
-        click.echo(f"Not over after {timeout:g} s: {', '.join(late)}", err=True)
-        raise SystemExit(_TIMED_OUT)
-    results = {_RESULTS[over.state] for over in overs}
-    # A failed job counts more than a cancelled one.
+        click.echo(f"Not finished after {timeout:g} s: {', '.join(late)}", err=True)
+        raise SystemExit(_TIMEOUT_STATUS)
+    results = {_EXIT_STATUS[over.state] for over in overs}
+    # A failed job has priority over a cancelled one.
     raise SystemExit(1 if 1 in results else max(results))
 
 
-def _ended(
+def _wait_for_end(
     client: Client, jobs: Sequence[JobView], timeout: float | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the descriptions of those jobs that are over by then, once all are. Raises Refused,
-    Unreachable."""
-    patience = Patience(client, f"trainshed jobs wait {jobs[0].job_id}")
+    """Return the descriptions of the finished jobs, once all have finished or after the timeout. Raises
+    RequestError, Unreachable."""
+    waiter = OutageWaiter(client, f"trainshed jobs wait {jobs[0].job_id}")
     began, ended = time.monotonic(), dict[str, dict[str, Any]]()
     while left := [job for job in jobs if job.uid not in ended]:
         looked = time.monotonic()
-        with patience.outlasted():
+        with waiter.tolerate():
             for job in left:
                 answer = client.get(job_path(job.uid))
                 if JobView.parse(answer).state.is_final:
@@ -284,7 +289,7 @@ def _ended(
         if timeout is not None and time.monotonic() - began > timeout:
             break
         if len(ended) < len(jobs):
-            time.sleep(max(_LOOKING, time.monotonic() - looked))
+            time.sleep(max(_POLL_INTERVAL, time.monotonic() - looked))
     return ended
 
 
@@ -292,10 +297,8 @@ def _ended(
 @takes_jobs
 @takes_endpoint
 def delete(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
-    """Delete jobs that are over, with their logs, curves and autopsies. What they wrote to buckets stays.
-
-    The others are deleted even if one cannot be.
-    """
+    """Delete finished jobs, with their logs, curves and autopsies. Their files in buckets are not deleted. If
+    one job cannot be deleted, the others are."""
     _for_all(endpoint, job, lambda client, uid: client.delete(job_path(uid)), "is deleted")
 
 
@@ -305,8 +308,8 @@ def _for_all(
     act: Callable[[Client, str], object],
     outcome: str,
 ) -> None:
-    """Call `act` with the uid of each job, and print its `outcome` or the error. After an error it
-    goes on with the next job, and raises SystemExit in the end."""
+    """Call `act` with the uid of each job, and print its `outcome` or the error. After an error it continues
+    with the next job, and raises SystemExit at the end."""
     client, well = endpoint.client(), True
     for reference in references:
         try:
@@ -315,7 +318,7 @@ def _for_all(
             click.echo(f"{view.job_id}  {outcome}")
         except click.ClickException as failure:
             text = failure.format_message()
-            # Many messages name the job already.
+            # Many messages contain the job already.
             click.echo(f"Error: {text if reference in text else f'{reference}: {text}'}", err=True)
             well = False
     if not well:

@@ -1,11 +1,11 @@
-"""Describes a job as lines of text: facts, why it waits or failed, replicas, the timeline. Pure."""
+"""Describes a job as lines of text: facts, causes of a wait or failure, replicas, the timeline. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from trainshed.cli.jobs.views import JobView, how
+from trainshed.cli.jobs.views import JobView, exit_text
 from trainshed.cli.text.colours import faint, one_line, state_colour
 from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
 from trainshed.cli.text.tables import Field, pairs, table_of
@@ -16,15 +16,15 @@ from trainshed.wire.trainshed_v1.capacity import Waiting
 from trainshed.wire.trainshed_v1.jobs import Failure, Replica, Trial, Tuning
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
-_MOST_AUTOPSIES = 3
-"""Maximum failed replicas for which the command that opens their autopsy is shown."""
+_MAX_AUTOPSIES = 3
+"""Maximum failed replicas for which the autopsy command is shown."""
 
 
 def description(
     job: JobView, now: Nanos, width: int | None, resource: Mapping[str, Any]
 ) -> list[str]:
     """Return the lines that describe a job. `width`: maximum characters per line of a table of trials, None =
-    unlimited. `resource`: its public record, for what it asked for."""
+    unlimited. `resource`: the public record, for the job's request."""
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
     facts = [
@@ -40,13 +40,13 @@ def description(
         ("Ended", local_moment(job.ended) if job.ended else ""),
         ("Lasted", job.lasted(now)),
         ("Attempt", str(job.attempt) if job.attempt and job.attempt > 1 else ""),
-        ("Retries", counted((job.retries or {}).items())),
+        ("Retries", format_counters((job.retries or {}).items())),
         ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),
         ("Error", job.error_text),
         ("Code", str(job.error.code) if job.error else ""),
         ("Cause", "\n".join(_failure_lines(job.failure, job.error_text)) if job.failure else ""),
         ("Warned", "\n".join(job.program.warnings or job.warnings)),
-        ("Began", "\n".join(_beginnings(job.program.replicas or ()))),
+        ("Began", "\n".join(_start_lines(job.program.replicas or ()))),
         ("Left", "\n".join(_autopsy_lines(job.program))),
         ("Shell", "\n".join(_shell_lines(job.program))),
         *((name.capitalize(), link) for name, link in (job.program.pages or {}).items()),
@@ -67,7 +67,7 @@ def description(
 
 
 def _requested_facts(resource: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a job asked for: machines, images and programs of each pool, and its output directory."""
+    """Yield the request of a job: machines, images and programs of each pool, and its output directory."""
     wanted = requested(resource)
     pools: list[str] = []
     for pool in wanted.pools:
@@ -86,7 +86,9 @@ def _tuning_facts(job: JobView, tuning: Tuning) -> list[tuple[str, str]]:
         ("Trials", counts(tuning)),
     ]
     if best := best_trial(job):
-        parameters = pairs([(name, shown(value, 6)) for name, value in best.parameters.items()])
+        parameters = pairs(
+            [(name, format_value(value, 6)) for name, value in best.parameters.items()]
+        )
         head = click.style(best_text(tuning, best), fg="green", bold=True)
         facts += [("Best", "\n".join([head, *parameters])), ("Its job", best.job)]
     return facts
@@ -112,7 +114,7 @@ def best_trial(job: JobView) -> Trial | None:
 
 def best_text(tuning: Tuning, best: Trial) -> str:
     """Return the best trial's result as text, such as `trial 5: accuracy 0.9667 at step 12`."""
-    return f"trial {best.number}: {tuning.metric} {shown(best.value, 6)} at step {best.step}"
+    return f"trial {best.number}: {tuning.metric} {format_value(best.value, 6)} at step {best.step}"
 
 
 def best_lines(job: JobView) -> Iterator[str]:
@@ -127,7 +129,7 @@ def trial_table(tuning: Tuning, trials: Sequence[Trial], width: int | None) -> l
     fields = (
         Field("TRIAL", "number"),
         Field("STATE", "state"),
-        Field(tuning.metric, "value", shown, right=True),
+        Field(tuning.metric, "value", format_value, right=True),
         Field("PARAMETERS", None, assignment, flexible=True),
         Field("NOTE", None, _trial_note, flexible=True, optional=True),
     )
@@ -136,14 +138,14 @@ def trial_table(tuning: Tuning, trials: Sequence[Trial], width: int | None) -> l
 
 def _trial_note(trial: Trial) -> str:
     """Return why a trial has no result, or that it was stopped early. For a failed program it is the
-    program's last line, which stands in the public message between the first line and the last one."""
+    program's last line, which is between the first and the last line of the public message."""
     lines = [line.strip() for line in trial.reason.splitlines() if line.strip()]
     return (lines[-2:] if len(lines) > 2 else [*lines, "stopped early" * trial.stopped_early])[0]
 
 
-def shown(value: Any, digits: int = 4) -> str:
-    """Return a value as text: a number with `digits` significant digits, a whole one without a fraction;
-    "" for None."""
+def format_value(value: Any, digits: int = 4) -> str:
+    """Return a value as text; "" for None. A number has `digits` significant digits, and a whole one no
+    fraction."""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e9 else f"{value:.{digits}g}"
     return "" if value is None else str(value)
@@ -151,12 +153,13 @@ def shown(value: Any, digits: int = 4) -> str:
 
 def assignment(trial: Trial, digits: int = 4) -> str:
     """Return a trial's parameters as text, such as `lr=0.01, depth=3`."""
-    return ", ".join(f"{name}={shown(value, digits)}" for name, value in trial.parameters.items())
+    return ", ".join(
+        f"{name}={format_value(value, digits)}" for name, value in trial.parameters.items()
+    )
 
 
 def waiting_lines(waiting: Waiting) -> Iterator[str]:
-    """Yield why a job has no capacity, what would help, which jobs hold it, and how many jobs are before
-    it."""
+    """Yield why a job has no capacity, advice, the jobs that hold it, and the number of jobs before it."""
     yield f"{waiting.message} ({waiting.reason})"
     if waiting.hint:
         yield waiting.hint
@@ -178,16 +181,21 @@ def replica_table(replicas: Sequence[Replica], now: Nanos) -> list[str]:
     fields = (
         Field("REPLICA", "task"),
         Field("STATE", "state", colour=lambda replica: state_colour(ReplicaState(replica.state))),
-        Field("ENDED", "exit", how),
+        Field("ENDED", "exit", exit_text),
         Field("RAN", None, ran, right=True),
-        Field("RESTARTS", None, lambda replica: counted(replica.restarts.items()), optional=True),
+        Field(
+            "RESTARTS",
+            None,
+            lambda replica: format_counters(replica.restarts.items()),
+            optional=True,
+        ),
         Field("NODE", "node"),
-        Field("LEAVES BECAUSE", "leaving", optional=True),
+        Field("STOPS BECAUSE", "leaving", optional=True),
     )
     return table_of(fields, replicas)
 
 
-def counted(counters: Iterable[tuple[str, int]]) -> str:
+def format_counters(counters: Iterable[tuple[str, int]]) -> str:
     """Return counts by rule as text: `2 (replica_lost 1, preempted 1)`, `2 replica_lost`; "" for none."""
     nonzero = [(rule, count) for rule, count in counters if count]
     if len(nonzero) == 1:
@@ -196,7 +204,7 @@ def counted(counters: Iterable[tuple[str, int]]) -> str:
     return f"{sum(count for _, count in nonzero)} ({by_rule})" if nonzero else ""
 
 
-def _beginnings(replicas: Sequence[Replica]) -> Iterator[str]:
+def _start_lines(replicas: Sequence[Replica]) -> Iterator[str]:
     """Yield how programs were started, warm or cold: each text once, with its replicas if they differ."""
     texts = {replica.began: list[str]() for replica in replicas}
     for replica in replicas:
@@ -208,7 +216,7 @@ def _beginnings(replicas: Sequence[Replica]) -> Iterator[str]:
 
 
 def _failure_lines(failure: Failure, message: str) -> Iterator[str]:
-    """Yield the cause of a failure, with what the public message leaves out."""
+    """Yield the cause of a failure, with details that the public message omits."""
     status = "" if failure.status is None else f"status {failure.status}"
     facts = ", ".join(filter(None, (failure.task, status)))
     yield f"{failure.cause}: {facts}" if facts else failure.cause
@@ -217,15 +225,15 @@ def _failure_lines(failure: Failure, message: str) -> Iterator[str]:
 
 
 def _autopsy_lines(job: JobView) -> Iterator[str]:
-    """Yield which replicas' autopsies are kept, and the commands that open them."""
+    """Yield the replicas with an autopsy, and the commands that open them."""
     autopsies = job.autopsies or ()
     latest = max((autopsy.attempt for autopsy in autopsies), default=0)
     kept = [autopsy for autopsy in autopsies if autopsy.attempt == latest]
-    for autopsy in kept[:_MOST_AUTOPSIES]:
+    for autopsy in kept[:_MAX_AUTOPSIES]:
         until = local_moment(parse_moment(autopsy.expire_time))
         yield f"{autopsy.task}, until {until}: trainshed jobs autopsy {job.job_id} {autopsy.task}"
-    if len(kept) > _MOST_AUTOPSIES or len(kept) < len(autopsies):
-        yield f"and of others or earlier attempts: trainshed jobs autopsy {job.job_id} REPLICA --attempt N"
+    if len(kept) > _MAX_AUTOPSIES or len(kept) < len(autopsies):
+        yield f"for other replicas or attempts: trainshed jobs autopsy {job.job_id} REPLICA --attempt N"
 
 
 def _shell_lines(job: JobView) -> Iterator[str]:
@@ -240,7 +248,7 @@ def timeline_lines(entries: Sequence[TimelineEntry], width: int | None = None) -
     maximum characters of a line; None = unlimited."""
     if not entries:
         return []
-    # They are stored in the order in which the service learnt of them, which is not that of their times.
+    # The service stores entries in the order in which it learns of them, not in that of their times.
     entries = sorted(entries, key=lambda entry: parse_moment(entry.at))
     began = parse_moment(entries[0].at)
     fields = (
@@ -254,7 +262,7 @@ def timeline_lines(entries: Sequence[TimelineEntry], width: int | None = None) -
 
 def _first_line(entry: TimelineEntry) -> str:
     """Return the first line of an entry's message; `describe` shows the others, such as the end of a log. A
-    verdict's effect stands behind its evidence, so it is added to the first line."""
+    verdict's effect follows its evidence, so it is added to the first line."""
     first, *more = entry.message.splitlines() or [""]
     if not more or entry.kind != "verdict":
         return first.strip()

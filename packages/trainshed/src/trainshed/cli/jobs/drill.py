@@ -1,4 +1,4 @@
-"""`trainshed drill`: orders a fault for a job and shows what happens, or reports what drills did."""
+"""`trainshed drill`: injects a fault into a job and shows its recovery, or reports the results of drills."""
 
 import time
 
@@ -17,8 +17,8 @@ from trainshed.core.lifecycle.records import DrillKind
 from trainshed.wire.trainshed_v1.record import plain, read
 from trainshed.wire.trainshed_v1.timeline import Drill, ResumeFinding, ResumeReport
 
-_PAUSE = 0.5
-"""Seconds between two looks at the job."""
+_POLL_INTERVAL = 0.5
+"""Seconds between two polls of the job."""
 
 
 @click.command()
@@ -26,19 +26,21 @@ _PAUSE = 0.5
 @click.option(
     "--kind",
     type=click.Choice([kind.value for kind in DrillKind]),
-    help="Fault to inject. Without it: report what each drill did to the job.",
+    help="Fault to inject. Without it: report the result of each drill.",
 )
 @click.option(
     "--replica",
     metavar="REPLICA",
-    help="Replica to hit, such as workerpool1-0. Default: the primary.",
+    help="Replica of the fault, such as workerpool1-0. Default: the primary.",
 )
-@click.option("--at-line", metavar="REGEX", help="Inject it when a line of the replica matches.")
+@click.option(
+    "--at-line", metavar="REGEX", help="Inject the fault when a line of the replica matches."
+)
 @click.option(
     "--wait/--no-wait",
     default=True,
     show_default=True,
-    help="Wait until the job recovered or failed.",
+    help="Wait until the job recovers or fails.",
 )
 @output_format("text", "Report as text, or JSON for programs.")
 @takes_endpoint
@@ -52,15 +54,15 @@ def command(
     wait: bool,
     form: str,
 ) -> None:
-    """Inject a fault into a running job and report whether it resumed where it was; without --kind report
-    what each drill did to it.
+    """Inject a fault into a running job and report whether it resumed. Without --kind, report the result of
+    each drill of the job.
 
-    The fault comes at once, or --at-line. The exit status is 1 if the job started over, 130 after
-    Ctrl-C (the drill stays ordered).
+    The fault is injected at once, or --at-line. The exit status is 1 if the job started over, and 130 after
+    Ctrl-C (the drill remains ordered).
     """
     if kind is None:
         if replica or at_line:
-            raise click.UsageError("Say by --kind which fault it is to be.")
+            raise click.UsageError("The kind of fault is missing. Add --kind, such as --kind kill.")
         _report(endpoint, job, form)
         return
     client = endpoint.client()
@@ -71,15 +73,16 @@ def command(
     is_data = form == "json"
     click.echo(f"Drill: {kind} of {drill.task}", err=is_data)
     if not wait:
-        click.echo(f"What comes of it: trainshed drill {target.job_id}", err=is_data)
+        click.echo(f"To see the result: trainshed drill {target.job_id}", err=is_data)
         if is_data:
             print_data(plain(ResumeFinding(drill=drill)))
         return
     try:
-        finding = _watched(client, target, drill, is_data=is_data)
+        finding = _watch(client, target, drill, is_data=is_data)
     except KeyboardInterrupt:
         click.echo(
-            f"The drill stays ordered. What comes of it: trainshed drill {target.job_id}", err=True
+            f"The drill remains ordered. To see its result: trainshed drill {target.job_id}",
+            err=True,
         )
         raise SystemExit(130) from None
     if is_data:
@@ -90,11 +93,11 @@ def command(
         raise SystemExit(1)
 
 
-def _watched(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> ResumeFinding:
-    """Tell what happens to the job until the result of the drill is known or the job is over, and return what
-    the resume report then says of it."""
+def _watch(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> ResumeFinding:
+    """Print the events of the job until the drill has a result or the job has finished. Return the finding of
+    the resume report about the drill."""
     ordered, entries = parse_moment(drill.order_time), Entries(client, job.uid)
-    nothing = ResumeFinding(drill=drill, why="it is not taken up yet")
+    nothing = ResumeFinding(drill=drill, why="the service has not started it yet")
     while True:
         is_over = JobView.parse(client.get(job_path(job.uid))).state.is_final
         for entry in entries.fresh():
@@ -104,14 +107,15 @@ def _watched(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> Re
         ours = (part for part in report.drills if part.drill.order_time == drill.order_time)
         finding = next(ours, nothing)
         has_steps = finding.step_before is None or finding.step_after is not None
-        # Each line of the program may tell the step that is missing.
+        # Each line of the program may contain the missing step.
         if is_over or (finding.restart_time and has_steps):
             return finding
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _report(endpoint: Endpoint, job: str, form: str) -> None:
-    """Print what each drill did to a job. Raises SystemExit if the job started over after one of them."""
+    """Print the result of each drill of a job. Raises SystemExit if the job started over after one of
+    them."""
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
     answer = client.get(job_path(uid, "/resumeReport"))
@@ -123,7 +127,7 @@ def _report(endpoint: Endpoint, job: str, form: str) -> None:
             click.echo("\n".join([*_lines(finding), ""]))
         click.echo(f"Report  {report.result}")
     else:
-        click.echo(f"This job has had no drill. Order one: trainshed drill {job} --kind kill")
+        click.echo(f"This job has no drill. Order one: trainshed drill {job} --kind kill")
     if report.result == "FAIL":
         raise SystemExit(1)
 

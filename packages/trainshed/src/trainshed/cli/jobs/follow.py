@@ -1,5 +1,5 @@
-"""Follows a job: reads its timeline and its log on whenever the service says that something has happened,
-until it is over, also across restarts of the service, and yields nothing twice."""
+"""Follows a job until it has finished: reads its timeline and its log after each notification of the service.
+It continues across restarts of the service, and yields nothing twice."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.client import Client, RequestError, Unreachable
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.wire.trainshed_v1 import record
@@ -19,34 +19,33 @@ from trainshed.wire.trainshed_v1.timeline import Timeline, TimelineEntry
 
 Update = JobView | TimelineEntry | Sequence[Line]
 
-_SAID_IN_THE_LOG = frozenset({"notice", "warning"})
-"""Kinds of timeline entries that the log has as well; they are left out if the log is read."""
-PATIENCE = 60.0
-"""Seconds that a follower waits for the service to be back."""
-_PAUSE = 0.1
-"""Seconds before a service that was away is asked again."""
-_MOST_PLACES = 500
-"""Replicas whose last seen line the service is told of. Lines of others come again, and are dropped."""
+_KINDS_IN_LOG = frozenset({"notice", "warning"})
+"""Kinds of timeline entries that are also in the log; they are omitted if the log is read."""
+OUTAGE_TIMEOUT = 60.0
+"""Maximum seconds to wait for an unavailable service."""
+_RETRY_INTERVAL = 0.1
+"""Seconds before the next request to an unavailable service."""
+_MAX_POSITIONS = 500
+"""Maximum replicas whose last line is sent to the service. Lines of other replicas arrive again and are
+dropped."""
 
 _decode_lines = msgspec.json.Decoder(Line).decode_lines
 
 
-class Patience:
-    """Waits for a service that is away: says so once, and gives up after `PATIENCE` seconds.
-
-    `again`: the command that the user can run to go on after that.
-    """
+class OutageWaiter:
+    """Waits for an unavailable service: prints a notice once, and gives up after `OUTAGE_TIMEOUT` seconds.
+    `again`: the command with which the user can continue later."""
 
     def __init__(self, client: Client, again: str) -> None:
         self._client = client
         self._again = again
-        #: When the service was found to be away; None = it is there, which whoever reads a stream notes.
+        #: Start of the outage; None = the service is available. Readers of streams reset it themselves.
         self.since: float | None = None
 
     @contextmanager
-    def outlasted(self) -> Generator[None]:
-        """Within it a service that does not answer is waited for a moment; what was asked there is to be
-        asked again. Raises Unreachable in the end."""
+    def tolerate(self) -> Generator[None]:
+        """Wait a moment if the service does not answer within this context; the caller then repeats its
+        request. Raises Unreachable after the timeout."""
         try:
             yield
             self.since = None
@@ -56,21 +55,21 @@ class Patience:
     def _wait(self, cause: str) -> None:
         if self.since is None:
             self.since = time.monotonic()
-            away = "The service does not answer any more; the job goes on."
-            click.echo(f"{away} Waiting {PATIENCE:g} s for the service ...", err=True)
+            away = "The service does not answer; the job continues."
+            click.echo(f"{away} Waiting {OUTAGE_TIMEOUT:g} s for the service ...", err=True)
         try:
-            self._client.look_again()
+            self._client.update_address()
         except Unreachable as failure:
             cause = failure.message
-        if time.monotonic() > self.since + PATIENCE:
+        if time.monotonic() > self.since + OUTAGE_TIMEOUT:
             raise Unreachable(
-                f"{cause}\nIt was waited for, for {PATIENCE:g} s. The job goes on; when the service is "
-                f"back: {self._again}"
+                f"{cause}\nThe service did not return within {OUTAGE_TIMEOUT:g} s. The job continues. When "
+                f"the service is back: {self._again}"
             )
 
 
 class Lines:
-    """Reads the log of a job on. `replica`: of this one alone; `first`: where it begins, by `tail` and
+    """Reads new lines of the log of a job. `replica`: only of this one; `first`: the beginning, by `tail` and
     `since`."""
 
     def __init__(
@@ -80,18 +79,18 @@ class Lines:
         self._path = job_path(target, "/logs")
         self._replica = replica
         self._first = first
-        #: The last seen line of each replica, and the time of the very first one.
+        #: The last yielded line of each replica, and the time of the first line of all.
         self._last: dict[str, tuple[int, int]] = {}
         self._began = ""
 
     def fresh(self) -> Iterator[Sequence[Line]]:
-        """Yield the lines that were not seen yet, as they come. Raises Refused, Unreachable."""
+        """Yield the lines that were not yielded yet, as they arrive. Raises RequestError, Unreachable."""
         query = self._first
         if self._last:
-            places = [f"{replica}/{attempt}/{n}" for replica, (attempt, n) in self._last.items()]
-            # Of a replica without a seen line nothing may come that is older than the beginning.
+            positions = [f"{replica}/{attempt}/{n}" for replica, (attempt, n) in self._last.items()]
+            # Replicas without a yielded line must not send lines from before the beginning.
             since = self._began if any(self._first.values()) else None
-            query = {"after": ",".join(places[-_MOST_PLACES:]), "since": since}
+            query = {"after": ",".join(positions[-_MAX_POSITIONS:]), "since": since}
         with self._client.stream(self._path, replica=self._replica, **query) as answer:
             for block in answer.blocks():
                 if lines := [line for line in _lines_of(block) if self._is_fresh(line)]:
@@ -109,11 +108,11 @@ def _lines_of(block: bytes) -> Sequence[Line]:
     try:
         return _decode_lines(block)
     except msgspec.MsgspecError as fault:
-        raise Unreachable(f"What came is no line of a log: {fault}.") from None
+        raise Unreachable(f"The service sent an invalid log line: {fault}.") from None
 
 
 class Entries:
-    """Reads a job's timeline step by step."""
+    """Reads new entries of a job's timeline."""
 
     def __init__(self, client: Client, uid: str) -> None:
         self._client = client
@@ -121,11 +120,10 @@ class Entries:
         self._count = 0
 
     def fresh(self) -> list[TimelineEntry]:
-        """Return the entries that were not returned yet; [] if the job was deleted. Raises Refused,
-        Unreachable."""
+        """Return the new entries; [] if the job was deleted. Raises RequestError, Unreachable."""
         try:
             answer = self._client.get(self._path, skip=self._count or None)
-        except Refused as refused:
+        except RequestError as refused:
             if refused.status != 404:
                 raise
             return []
@@ -136,38 +134,40 @@ class Entries:
 
 
 def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> Iterator[Update]:
-    """Yield updates from the job's beginning until it is over and all were yielded; the last is a
-    description.
+    """Yield updates from the job's beginning until it has finished and all were yielded.
 
-    An entry of the timeline comes before the description of what it led to, which leaves out what changes by
-    itself, as progress does. `again`: see `Patience`; `lines`: those of the log, if they are wanted. Raises
-    Refused, Unreachable.
+    The last update is a description. A timeline entry precedes the description of its effect. Changes of
+    continuous values, such as progress, cause no update. Raises RequestError, Unreachable.
+
+    Args:
+        again: see `OutageWaiter`
+        lines: those of the log, or None
     """
-    patience = Patience(client, again)
+    waiter = OutageWaiter(client, again)
     own, below = Entries(client, uid), None
     job, shown = JobView(), JobView()
     while not shown.state.is_final:
         began = time.monotonic()
-        with patience.outlasted(), client.stream(job_path(uid, "/watch")) as news:
+        with waiter.tolerate(), client.stream(job_path(uid, "/watch")) as news:
             for block in news.blocks():
-                # What has come meanwhile is looked at together; blank lines say that there is more to read.
-                # Described first, so that nothing is missing behind that of a job that is over.
+                # Handles all news of a block together; blank lines announce timeline entries or log lines.
+                # The description is read first, so that nothing is missing after that of a finished job.
                 for description in news.values(block):
                     job = JobView.parse(description)
                 for entry in own.fresh():
-                    if lines is None or entry.kind not in _SAID_IN_THE_LOG:
+                    if lines is None or entry.kind not in _KINDS_IN_LOG:
                         yield entry
                 if job.child and job.child.tuning:
                     # A pipeline's own timeline has no entries about its trials.
                     below = below or Entries(client, job.child.uid)
                     yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
                 yield from lines.fresh() if lines is not None else ()
-                # One that breaks off at once each time is not there.
+                # A service whose streams break off at once is unavailable.
                 if time.monotonic() > began + 1:
-                    patience.since = None
+                    waiter.since = None
                 before = shown
                 shown = replace(job, progress=UNSET, tensorboard_uri=UNSET, resource=UNSET)
                 if shown != before:
                     yield shown
         if not shown.state.is_final:
-            time.sleep(_PAUSE)
+            time.sleep(_RETRY_INTERVAL)

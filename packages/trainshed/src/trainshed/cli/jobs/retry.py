@@ -24,7 +24,7 @@ from trainshed.core.units import Nanos
     "--watch/--detach",
     "follow",
     default=None,
-    help="Follow the job to its end, or not. Default: follow on a terminal.",
+    help="Follow the job until it finishes, or not. Default: follow on a terminal.",
 )
 @output_format("text", "Output as text, or JSON or YAML for programs.")
 @takes_endpoint
@@ -32,17 +32,19 @@ from trainshed.core.units import Nanos
 def command(
     now: Callable[[], Nanos], endpoint: Endpoint, *, job: str, follow: bool | None, form: str
 ) -> None:
-    """Submit a job that is over once more, as it was. With changes: by its page in the console.
-
-    It writes where the old job did, so that a program with checkpoints goes on from them.
-    """
+    """Submit a finished job again, unchanged. To change it, use its page in the console. The new job writes
+    to the old job's directory, so that a program with checkpoints resumes from them."""
     client = endpoint.client(raw=True)
     old: dict[str, Any] = find_job(client, job, endpoint.project)
     if not JobState(old["state"]).is_final:
-        raise click.ClickException(f"{old['name']} is {old['state']}: it is not over yet.")
+        raise click.ClickException(
+            f"{old['name']} has not finished: it is {old['state']}. Wait for it: trainshed jobs wait "
+            f"{old['name']}"
+        )
     if old.get("kind") == "pipeline":
         raise click.ClickException(
-            f"{old['name']} is a training pipeline; retry its job: trainshed jobs describe names it."
+            f"{old['name']} is a training pipeline and cannot be retried. Retry its job, which trainshed "
+            "jobs describe shows."
         )
     api = Api(old["api"])
     parts = str(old["name"]).split("/")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.client import Client, RequestError, Unreachable
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.text.colours import plain
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 _NO_STATUS = 255
-"""Exit status if the shell's own is not known; the same as ssh's."""
-_PATIENCE = 60.0
-"""Seconds to wait for the service to open the shell."""
-_LEAVE = b"~."
-"""Hangs up when typed at the beginning of a line."""
+"""Exit status if the shell's own is unknown; the same as that of ssh."""
+_OPEN_TIMEOUT = 60.0
+"""Maximum seconds until the service opens the shell."""
+_ESCAPE = b"~."
+"""Closes the connection when typed at the beginning of a line."""
 
 
 @click.command()
@@ -41,12 +41,11 @@ _LEAVE = b"~."
 )
 @takes_endpoint
 def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None) -> None:
-    """Open a shell beside the program of a running replica: in its own view of the machine, with its
-    environment, its rights and its limits. REPLICA is workerpool0-0, worker-replica-1 and the like; the
-    primary if it is left out.
+    """Open a shell in a running replica, with the environment, rights and limits of its program. REPLICA is
+    such as workerpool0-0 or worker-replica-1. Default: the primary.
 
-    Input may come from a pipe (echo nvidia-smi | trainshed jobs shell JOB). The exit status is the shell's
-    own. A line that begins with ~. hangs up.
+    Input may come from a pipe (echo nvidia-smi | trainshed jobs shell JOB). The exit status is that of the
+    shell. A line that begins with ~. closes the connection.
     """
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
@@ -61,9 +60,13 @@ def _run_shell(
     *,
     files: tuple[int, int] | None = None,
 ) -> int:
-    """Run a shell until it is over, and return its exit status. `which`: the replica, as the request for a
-    ticket takes it. `line`: a command line to run instead of a shell. `files`: handles of its input and its
-    output; None = this process's own. Raises Refused, Unreachable."""
+    """Run a shell until it ends, and return its exit status. Raises RequestError, Unreachable.
+
+    Args:
+        which: the replica, in the form of a request for a ticket
+        line: a command line to run instead of a shell
+        files: handles of its input and its output; None = those of this process
+    """
     ticket = read(client.post(job_path(uid, ":shell"), which), ShellTicket)
     files = files or (sys.stdin.fileno(), sys.stdout.fileno())
     is_terminal = all(map(os.isatty, files))
@@ -77,17 +80,18 @@ def _run_shell(
         "command": line or "",
         "label": ticket.job.rpartition("/")[2],
     }
-    with _connected(client, ticket.path, order) as (connection, opened):
+    with _connect(client, ticket.path, order) as (connection, opened):
         if is_terminal and not line:
             click.echo(
-                f"{plain(opened['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
+                f"{plain(opened['title'])}. To leave: exit. To close the connection: Enter ~ .",
+                err=True,
             )
-        with _raw(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
+        with _raw_mode(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
             return _Session(connection, files, is_terminal=is_terminal).run()
 
 
 class _Session:
-    """Copies bytes from a file to the shell, and from the shell to another."""
+    """Copies bytes from a file to the shell, and from the shell to another file."""
 
     def __init__(
         self, connection: "ClientConnection", files: tuple[int, int], *, is_terminal: bool
@@ -99,11 +103,11 @@ class _Session:
         self._error = "The connection broke off."
 
     def run(self) -> int:
-        """Copy until the shell is over, and return its exit status."""
+        """Copy until the shell ends, and return its exit status."""
         if self._is_terminal:
             signal.signal(signal.SIGWINCH, self._resized)
-        _beside(self._type)
-        self._hear()
+        _run_in_thread(self._send_input)
+        self._receive()
         if self._error:
             ending = "\r\n" if self._is_terminal else "\n"
             sys.stderr.write(f"{plain(self._error)}{ending}")
@@ -112,10 +116,10 @@ class _Session:
     def _resized(self, number: int, frame: object) -> None:
         size = _size()
         order = json.dumps({"resize": [size.lines, size.columns]})
-        # Not in this thread: it may have been interrupted while it has the connection's lock.
-        _beside(partial(self._connection.send, order))
+        # Not in this thread: the signal may have interrupted it while it holds the connection's lock.
+        _run_in_thread(partial(self._connection.send, order))
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             for message in self._connection:
                 if isinstance(message, bytes):
@@ -130,16 +134,16 @@ class _Session:
                     self._error = "The replica has ended, and the shell with it." if ended else ""
                     self._status = _NO_STATUS if ended else order["exit"]
         except OSError:
-            self._error = ""  # Nobody reads standard output any more.
+            self._error = ""  # The reader of standard output has gone.
         except _connection_closed():
-            pass  # The service is gone; `_error` says so already.
+            pass  # The service has gone; `_error` contains the message.
 
-    def _type(self) -> None:
+    def _send_input(self) -> None:
         typed = b"\n"
         while data := os.read(self._input, 1 << 15):
-            typed = (typed + data)[-len(_LEAVE) - 1 :]
-            if self._is_terminal and typed.replace(b"\r", b"\n") == b"\n" + _LEAVE:
-                self._error = "Hung up."
+            typed = (typed + data)[-len(_ESCAPE) - 1 :]
+            if self._is_terminal and typed.replace(b"\r", b"\n") == b"\n" + _ESCAPE:
+                self._error = "The connection was closed."
                 self._connection.close()
                 return
             self._connection.send(data)
@@ -147,11 +151,11 @@ class _Session:
 
 
 @contextlib.contextmanager
-def _connected(
+def _connect(
     client: Client, path: str, order: Mapping[str, Any]
 ) -> Generator[tuple["ClientConnection", Any]]:
-    """Open a WebSocket to the service; yield it with the answer to `order`. Raises Refused, Unreachable."""
-    # Imported here, since it is slow to import and no other command needs it.
+    """Open a WebSocket; yield it with the answer to `order`. Raises RequestError, Unreachable."""
+    # Slow to import, and no other command needs it.
     from websockets.exceptions import WebSocketException
     from websockets.sync.client import connect
 
@@ -163,22 +167,22 @@ def _connected(
                 address,
                 ssl=trust,
                 compression=None,
-                proxy=None,  # As all other commands.
-                open_timeout=_PATIENCE,
+                proxy=None,  # As in all other commands.
+                open_timeout=_OPEN_TIMEOUT,
                 max_size=None,
             )
             connection = stack.enter_context(opening)
             connection.send(json.dumps(order))
-            opened = json.loads(connection.recv(_PATIENCE))
+            opened = json.loads(connection.recv(_OPEN_TIMEOUT))
         except (OSError, WebSocketException) as failure:
             raise Unreachable(f"The shell at {address} does not answer: {failure}.") from None
         if "error" in opened:
-            raise Refused(0, plain(opened["error"]))
+            raise RequestError(0, plain(opened["error"]))
         yield connection, opened
 
 
-def _beside(work: Callable[[], None]) -> None:
-    """Do something in a thread until a connection is closed, or this process ends."""
+def _run_in_thread(work: Callable[[], None]) -> None:
+    """Call `work` in a thread, and ignore the end of a connection."""
 
     def until_closed() -> None:
         with contextlib.suppress(OSError, _connection_closed()):
@@ -194,8 +198,8 @@ def _connection_closed() -> type[Exception]:
 
 
 @contextlib.contextmanager
-def _raw(handle: int) -> Generator[None]:
-    """Set the terminal to raw mode, so that every key goes to the shell, and restore its mode at the end."""
+def _raw_mode(handle: int) -> Generator[None]:
+    """Set the terminal to raw mode, so that the shell receives every key, and restore its mode at the end."""
     import termios
     import tty
 
@@ -208,8 +212,7 @@ def _raw(handle: int) -> Generator[None]:
 
 
 def _size() -> os.terminal_size:
-    """Return the current size of this terminal. Environment variables are ignored, as they may be out of
-    date."""
+    """Return the current size of this terminal. Environment variables may be outdated and are ignored."""
     try:
         return os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
@@ -219,19 +222,16 @@ def _size() -> os.terminal_size:
 @click.command(epilog="Example: trainshed jobs forward JOB 6006")
 @takes_job
 @click.argument("port", metavar="[LOCAL:]PORT")
-@click.option("--replica", default="", help="Replica in which it listens. Default: the primary.")
+@click.option("--replica", default="", help="Replica of the port. Default: the primary.")
 @takes_endpoint
 def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
-    """Carry connections to a port of this machine (127.0.0.1, the same port or LOCAL) to a port of a running
-    replica, until Ctrl-C.
-
-    A page that the job offers can stand in place of PORT, by its name, with a LOCAL in front.
-    """
+    """Forward a port of this machine (127.0.0.1, the same port or LOCAL) to a port of a running replica,
+    until Ctrl-C. PORT can also be the name of a page that the job offers; then LOCAL is required."""
     local, _, wanted = port.rpartition(":")
     if not wanted or not (local or wanted).isdecimal():
         way = f"8888:{wanted or 'PORT'}"
         raise click.UsageError(
-            f"Say at which port of this machine, and which of the replica: {way}."
+            f"The local port is missing, or the port is not a number. Specify both: {way}"
         )
     client = endpoint.client()
     path = job_path(find_job(client, job, endpoint.project)["uid"], ":shell")
@@ -241,39 +241,41 @@ def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
         listener = socket.create_server(("127.0.0.1", int(local or wanted)))
     except (OSError, OverflowError) as failure:
         raise click.ClickException(
-            f"Port {local or wanted} of this machine cannot be listened at ({failure}); name another one: "
-            f"LOCAL:{wanted}."
+            f"Port {local or wanted} of this machine is not available ({failure}). Choose another one: "
+            f"LOCAL:{wanted}"
         ) from None
     here = listener.getsockname()[1]
-    click.echo(f"127.0.0.1:{here} leads to {wanted} of {task}. Ctrl-C ends it.", err=True)
+    click.echo(f"127.0.0.1:{here} forwards to {wanted} of {task}. Press Ctrl-C to stop.", err=True)
     with listener:
         while True:
             connection, _ = listener.accept()
-            carrying = partial(_carry, endpoint.client(), path, which, connection)
+            carrying = partial(_forward_connection, endpoint.client(), path, which, connection)
             threading.Thread(target=carrying, daemon=True).start()
 
 
-def _carry(client: Client, path: str, which: Mapping[str, Any], connection: socket.socket) -> None:
-    """Carry one connection to a port of a replica, and say on stderr if it is not had."""
+def _forward_connection(
+    client: Client, path: str, which: Mapping[str, Any], connection: socket.socket
+) -> None:
+    """Forward one connection to a port of a replica, and print an error to stderr if it fails."""
     with connection:
         try:
             ticket = read(client.post(path, which), ShellTicket)
-            with _connected(client, ticket.path, {"token": ticket.token}) as (far, _):
-                _beside(partial(_send_on, connection, far))
+            with _connect(client, ticket.path, {"token": ticket.token}) as (far, _):
+                _run_in_thread(partial(_send_to_replica, connection, far))
                 for message in far:
                     if isinstance(message, bytes):
                         connection.sendall(message)
-        except (Refused, Unreachable) as failure:
+        except (RequestError, Unreachable) as failure:
             click.echo(plain(str(failure)), err=True)
         except (OSError, _connection_closed()):
-            pass  # One of its ends is gone.
+            pass  # One end has gone.
         finally:
-            # While `_send_on` waits for more from it, closing it alone does not tell the other end.
+            # `_send_to_replica` may be reading from it, so closing it would not notify the other end.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _send_on(connection: socket.socket, far: "ClientConnection") -> None:
+def _send_to_replica(connection: socket.socket, far: "ClientConnection") -> None:
     while data := connection.recv(1 << 15):
         far.send(data)
     far.send(json.dumps({"end": True}))
@@ -293,7 +295,7 @@ def _send_on(connection: socket.socket, far: "ClientConnection") -> None:
     "target",
     metavar="DIRECTORY",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Copy the program's directory, by tar here and there, into this new one.",
+    help="Copy the program's directory into this new directory, with tar.",
 )
 @takes_endpoint
 def autopsy(
@@ -305,13 +307,13 @@ def autopsy(
     line: str | None,
     target: Path | None,
 ) -> None:
-    """Open a shell in the file system that a failed replica left, in the view that its program had, with its
-    environment but for secrets. Without REPLICA: the first one that failed, of the newest attempt.
+    """Open a shell in the file system of a failed replica, with the view and environment of its program,
+    except for secrets. Default of REPLICA: the first failed replica of the newest attempt.
 
-    What failed replicas leave is kept for a day (setting autopsy_ttl).
+    The files of failed replicas are kept for a day (setting autopsy_ttl).
     """
     if target and line:
-        raise click.UsageError("Give only one of --copy and --command.")
+        raise click.UsageError("--copy and --command exclude each other. Use one of them.")
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
     which = {"replica": replica or "", "autopsy": True, **({"attempt": attempt} if attempt else {})}
@@ -321,29 +323,32 @@ def autopsy(
 
 
 def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> int:
-    """Copy the program's directory. A program made what it holds: tar keeps names with `..`, absolute names
-    and links inside of `target`."""
+    """Copy the program's directory and return the exit status. Its contents are untrusted: tar keeps absolute
+    names, names with `..` and links inside `target`."""
     try:
         target.mkdir(mode=0o700, parents=True)
-        # As root, too, without bits that would give its users rights here.
+        # Also as root, without bits that would give its users rights here.
         words = ("tar", "-x", "--no-same-owner", "--no-same-permissions", "-C", target)
         unpacking = subprocess.Popen(words, stdin=subprocess.PIPE, umask=0o077)
     except OSError as failure:
         raise click.ClickException(
-            f"Nothing was copied: {failure}. Name a directory that is not there yet; tar has to be installed."
+            f"Nothing was copied: {failure}. Specify a directory that does not exist, and install tar if "
+            "it is missing."
         ) from None
     assert unpacking.stdin is not None
     with unpacking, unpacking.stdin as packed, Path(os.devnull).open() as nothing:
         files = nothing.fileno(), packed.fileno()
         status = _run_shell(client, uid, which, "tar -c .", files=files)
-    for left_out in _without_ways_out(target):
-        click.echo(f"{left_out}  was left out: it leads out of the copy, or is no file", err=True)
+    for left_out in _remove_escapes(target):
+        click.echo(
+            f"{left_out}  was omitted: it is no file, or a link that leads out of the copy",
+            err=True,
+        )
     return status or unpacking.returncode
 
 
-def _without_ways_out(root: Path) -> list[str]:
-    """Remove symbolic links that lead out of a copy, by which its reader would open other files (path
-    traversal), and what is neither a file, a directory nor a link. Return their paths."""
+def _remove_escapes(root: Path) -> list[str]:
+    """Remove links that lead out of a copy (path traversal), and special files. Return their paths."""
     top, removed = root.resolve(), list[str]()
     for directory, directories, files in os.walk(root):
         for path in (Path(directory, name) for name in (*directories, *files)):

@@ -1,9 +1,5 @@
-"""The jobs of `/trainshed/v1`, and lines of their logs, for display. Pure.
-
-A service that is older than this command leaves out fields that it does not know; they read as empty.
-
-Times are nanoseconds since the epoch; 0 = not yet.
-"""
+"""The jobs of `/trainshed/v1`, and lines of their logs, for display. Pure. Fields that an older service does
+not send are empty. Times are nanoseconds since the epoch; 0 = not yet."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -37,7 +33,7 @@ class JobView(records.JobDescription, frozen=True):
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "JobView":
-        """Read a summary or a description. Raises ValueError for something else."""
+        """Parse a summary or a description. Raises ValueError for any other answer."""
         return read(answer, JobView)
 
     @property
@@ -54,14 +50,13 @@ class JobView(records.JobDescription, frozen=True):
 
     @property
     def error_text(self) -> str:
-        """Its public error, whose link to a page of logs is replaced by our own command; "" = none."""
+        """Its public error, with our own command in place of the link to a page of logs; "" = no error."""
         message = self.error.message.strip() if self.error else ""
         return _PAGE.sub(f"trainshed jobs logs {self.job_id}", message)
 
     @property
     def progress_words(self) -> str:
-        """How far it is, and how long it will still run, such as `45 %, epoch 3 of 10, about 12 min left`;
-        "" = not known."""
+        """Its progress and remaining time, such as `45 %, epoch 3 of 10, about 12 min left`; "" = unknown."""
         progress = self.progress or records.Progress()
         share = f"{progress.done * 100:.0f} %" if progress.done is not None else ""
         rest = remaining_text(progress.remaining_seconds)
@@ -70,12 +65,12 @@ class JobView(records.JobDescription, frozen=True):
 
     @property
     def model(self) -> str:
-        """The model that a pipeline registered; "" = none."""
+        """The model that a pipeline registered; "" = no model."""
         return self.pipeline.model if self.pipeline else ""
 
     @property
     def program(self) -> "JobView":
-        """The job that does the work: the one that a pipeline runs, else the job itself."""
+        """The job that does the work: the child of a pipeline, else the job."""
         return self.child or self
 
     def lasted(self, now: Nanos) -> str:
@@ -84,7 +79,7 @@ class JobView(records.JobDescription, frozen=True):
         return duration((self.ended or now) - self.started) if self.started else ""
 
 
-def how(ending: records.ReplicaExit | None) -> str:
+def exit_text(ending: records.ReplicaExit | None) -> str:
     """Return how a program ended, as text; "" if it has not."""
     if ending is None:
         return ""

@@ -1,5 +1,5 @@
-"""`trainshed jobs watch` tells what happens to a job until it is over, and how it ended; `jobs logs` prints
-its lines. Both go on across restarts of the service."""
+"""`trainshed jobs watch` prints the events of a job until it has finished; `jobs logs` prints its lines. Both
+continue across restarts of the service."""
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable
@@ -24,7 +24,7 @@ from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 
 def timeline_line(entry: TimelineEntry) -> str:
-    """Return the text of a timeline's entry that is printed among a job's lines."""
+    """Return the text of a timeline entry between a job's lines."""
     first = (entry.message.strip().splitlines() or [""])[0].strip()
     return faint(f"{local_clock(parse_moment(entry.at))}  {entry.kind}: {first}")
 
@@ -35,10 +35,10 @@ def timeline_line(entry: TimelineEntry) -> str:
 @takes_endpoint
 @click.pass_obj
 def command(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -> None:
-    """Tell what happens to a job until it ends: starts, exits, verdicts, trials.
+    """Print the events of a job until it finishes: starts, exits, verdicts, trials.
 
-    Its lines: trainshed jobs logs -f. The exit status is 0 if the job succeeded, 1 otherwise, 130 after
-    Ctrl-C (the job goes on).
+    For its lines, use trainshed jobs logs -f. The exit status is 0 if the job succeeded, 1 otherwise, and 130
+    after Ctrl-C (the job continues).
     """
     client = endpoint.client(raw=form == "json")
     submitted = JobView.parse(find_job(client, job, endpoint.project))
@@ -65,15 +65,18 @@ def follow_to_end(
     known: Iterable[str] = (),
     results: Iterable[str] = (),
 ) -> None:
-    """Tell what happens to a job until it is over, and how it ended.
+    """Print the events of a job until it finishes, and its result.
 
-    `lines`: with every line of its replicas. `goes_on`: the job does after Ctrl-C; otherwise
-    KeyboardInterrupt is raised. `known`: lines of the service that the user was shown already. `results`:
-    lines that are printed at the end of a job that has succeeded. Raises SystemExit unless it succeeded;
-    Refused, Unreachable.
+    Raises SystemExit unless the job succeeded; RequestError, Unreachable.
+
+    Args:
+        lines: print every line of its replicas
+        goes_on: the job continues after Ctrl-C; otherwise raise KeyboardInterrupt
+        known: lines of the service that the user has seen
+        results: lines that are printed after a success
     """
     left_out = frozenset(known)
-    # Nobody can read what hundreds of trials write.
+    # The lines of hundreds of trials are not readable.
     log = Lines(client, job.uid) if lines and not job.program.tuning else None
     with _going_on(job) if goes_on else contextlib.nullcontext():
         for update in follow(client, job.uid, _again(job), log):
@@ -98,13 +101,13 @@ def follow_to_end(
 
 @contextlib.contextmanager
 def _going_on(job: JobView) -> Generator[None]:
-    """On Ctrl-C say that the job goes on, and raise SystemExit with status 130."""
+    """On Ctrl-C print that the job continues, and raise SystemExit with status 130."""
     try:
         yield
     except KeyboardInterrupt:
         click.echo(
-            f"The job goes on. Its lines: trainshed jobs logs -f {job.job_id}; end it: trainshed jobs cancel"
-            f" {job.job_id}",
+            f"The job continues. To see its lines: trainshed jobs logs -f {job.job_id}. To cancel it: "
+            f"trainshed jobs cancel {job.job_id}",
             err=True,
         )
         raise SystemExit(130) from None
@@ -115,8 +118,7 @@ def _again(job: JobView) -> str:
 
 
 def ending(over: JobView, now: Nanos) -> list[str]:
-    """Return the lines that tell how a job ended: its state and duration, the best trial of a tuning job, the
-    model of a pipeline, the error."""
+    """Return the lines about the end of a job: its state and duration, best trial, model and error."""
     state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
     lines = [f"{state} after {text}" if (text := over.lasted(now)) else state]
     lines += best_lines(over.program)
@@ -132,28 +134,22 @@ def ending(over: JobView, now: Nanos) -> list[str]:
     "--follow",
     "follows",
     is_flag=True,
-    help="Follow until the job ends, also across service restarts.",
+    help="Follow until the job finishes, also across service restarts.",
 )
 @click.option(
-    "--trial",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="The trial of a tuning job that is meant.",
+    "--trial", type=click.IntRange(min=1), metavar="N", help="Trial number of a tuning job."
 )
 @click.option("--replica", metavar="REPLICA", help="Show only this replica, such as workerpool1-0.")
 @click.option(
     "--tail", type=click.IntRange(min=1), metavar="N", help="Start with the last N lines."
 )
-@click.option("--timestamps", is_flag=True, help="Print the moment of each line.")
-@click.option("--since", metavar="TIME", callback=since, help="Start at a moment, or 10m ago.")
+@click.option("--timestamps", is_flag=True, help="Print the time of each line.")
+@click.option("--since", metavar="TIME", callback=since, help="Start at this time, or 10m (ago).")
 @output_format("text", "Output as text, or one JSON object or YAML document per line.")
 @takes_endpoint
 def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: Any) -> None:
-    """Print the log lines of a job in order of time; of a tuning job those of a --trial.
-
-    Behind them stands the error of a job that has failed. What happened between them: trainshed jobs
-    timeline, or watch.
-    """
+    """Print the log lines of a job in order of time. For a tuning job, select a --trial. The error of a
+    failed job follows its lines. For the events of a job, use trainshed jobs timeline, or watch."""
     client = endpoint.client(raw=form == "json")
     view = JobView.parse(find_job(client, job, endpoint.project))
     which = {name: options[name] for name in ("replica", "tail", "since")}
@@ -174,7 +170,7 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
             for line in lines:
                 print_data(plain(line), stream=True)
     except KeyboardInterrupt:
-        # No message: ending to follow is no error, and the job goes on.
+        # No message: it is no error to stop following, and the job continues.
         raise SystemExit(130) from None
     if follows:
         view = JobView.parse(client.get(job_path(view.uid)))
@@ -185,7 +181,7 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
 def _name_a_trial(view: JobView) -> str:
     """Return the error for the log of a tuning job, with the command for one of its trials."""
     trials = (view.child or view).trials or ()
-    text = f"{view.job_id} is a tuning job, and its trials have the logs."
+    text = f"{view.job_id} is a tuning job. Only its trials have logs."
     if not trials:
         return f"{text} It has started no trial yet. Follow it: trainshed jobs watch {view.job_id}"
     running = [trial.number for trial in trials if trial.job_state == "RUNNING"]
@@ -200,4 +196,6 @@ def _job_of_trial(view: JobView, number: int) -> str:
         if trial.number == number:
             return trial.job
     begun = ", ".join(str(trial.number) for trial in trials) or "none"
-    raise click.ClickException(f"{view.name} has begun no trial {number}; begun are: {begun}.")
+    raise click.ClickException(
+        f"{view.name} has not started trial {number}. Started trials: {begun}."
+    )

@@ -1,4 +1,5 @@
-"""`trainshed run`: submits a program of this machine, or the job in a file, and follows it to its end."""
+"""`trainshed run`: submits a program of this machine, or the job in a file, and follows it until it
+finishes."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,17 +13,17 @@ from trainshed.cli.connection import (
     PROJECT,
     REGION,
     Endpoint,
-    answering,
     find,
     takes_address,
     takes_place,
+    with_defaults,
 )
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
 from trainshed.cli.run import job_files, program, request, sending
-from trainshed.cli.run.job_files import JobFile, Unreadable
+from trainshed.cli.run.job_files import JobFile, JobFileError
 from trainshed.cli.run.program import Program
 from trainshed.cli.run.source_files import PackagingError, split_requirements
 from trainshed.cli.text.colours import one_line
@@ -37,13 +38,13 @@ from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
-_SHOWN = 6
-"""Maximum files and requirements that are named."""
+_MAX_LISTED = 6
+"""Maximum files and requirements that are listed."""
 _EXAMPLE = "trainshed run task.py --image pytorch -- --epochs 3"
 
 
 class ProgramCommand(click.Command):
-    """A command that takes the words after `--` as the arguments of a program."""
+    """A command that treats the words after `--` as the arguments of a program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the words after `--` into `ctx.meta` and parse the others."""
@@ -59,7 +60,7 @@ class ProgramCommand(click.Command):
             if advice := request.machine_advice(wrong.option_name, args):
                 message = f"No such option {wrong.option_name!r}. {advice}"
             elif not theirs:
-                message += f" If it is meant for your program, put it behind --: {_EXAMPLE}"
+                message += f" To pass it to your program, put it after --: {_EXAMPLE}"
             raise click.UsageError(message, ctx) from None
 
 
@@ -76,44 +77,44 @@ class ProgramCommand(click.Command):
     metavar="IMAGE",
     help="Framework (pytorch, tensorflow=2.11) or image URI. Default: scikit-learn.",
 )
-@click.option("--module", metavar="MODULE", help="Module or file to run of a directory or package.")
+@click.option("--module", metavar="MODULE", help="Module or file of a directory or package to run.")
 @click.option(
     "--requirements",
     multiple=True,
     metavar="LIST",
-    help="Packages to install, or files that list them, separated by commas; requirements.txt beside PATH"
-    " is read too.",
+    help="Packages to install, or files that list them, separated by commas. The requirements.txt next to "
+    "PATH is also used.",
 )
 @click.option(
     "--replicas", type=click.IntRange(1, 100_000), default=1, help="Number of replicas. Default: 1."
 )
 @click.option(
     "--machine-type",
-    help=f"Machine type of each replica. Default: {request.DEFAULT_MACHINE}, or one with such GPUs.",
+    help=f"Machine type of each replica. Default: {request.DEFAULT_MACHINE}, or a type with these GPUs.",
 )
 @click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs of each replica.")
 @click.option(
     "--accelerator",
     metavar="TYPE",
-    help="GPU type, such as NVIDIA_L4. Default: one that the nodes have.",
+    help="GPU type, such as NVIDIA_L4. Default: a type that your nodes have.",
 )
 @click.option(
     "--env",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Environment variable; $(secret:NAME) in it is a secret.",
+    help="Environment variable. $(secret:NAME) in its value is replaced by the secret.",
 )
 @click.option(
     "--secret",
     "secrets",
     multiple=True,
     metavar="NAME=SECRET",
-    help="Environment variable that holds this secret.",
+    help="Environment variable with this secret as its value.",
 )
 @click.option(
     "--output",
     metavar="gs://PATH",
-    help="Directory for models and checkpoints. Default: one of the job's own.",
+    help="Directory for models and checkpoints. Default: a new directory for the job.",
 )
 @click.option("--name", metavar="NAME", help="Name of the job. Default: the program's.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the job.")
@@ -121,11 +122,11 @@ class ProgramCommand(click.Command):
     "--notify",
     multiple=True,
     metavar="TARGET",
-    help="Tell this target of the service's settings when the job ends or stalls.",
+    help="Notify this target of the service's settings when the job ends or stalls.",
 )
-@click.option("--timeout", metavar="TIME", help="Longest running time, such as 2h.")
-@click.option("--spot", is_flag=True, help="Let jobs without --spot stop it to use its machines.")
-@click.option("--shell", "web_access", is_flag=True, help="Ask for shells beside the program.")
+@click.option("--timeout", metavar="TIME", help="Maximum running time, such as 2h.")
+@click.option("--spot", is_flag=True, help="Let jobs without --spot preempt the job.")
+@click.option("--shell", "web_access", is_flag=True, help="Allow shells in the job's replicas.")
 @click.option(
     "--notebook",
     is_flag=True,
@@ -136,27 +137,29 @@ class ProgramCommand(click.Command):
     "ports",
     multiple=True,
     metavar="NAME=PORT",
-    help="Web page of the program: a link opens what listens at this port of the primary.",
+    help="Web page of the program: a link opens the server on this port of the primary.",
 )
-@click.option("--service-account", help="Service account of the program's credentials.")
+@click.option("--service-account", help="Service account whose credentials the program has.")
 @click.option(
     "--tune",
     multiple=True,
     metavar="NAME=VALUES",
-    help="Search for this parameter, which each trial gets as --NAME: lr=1e-4..1e-1:log, layers=1..8,"
-    " batch=16,32,64.",
+    help="Tune this parameter. Each trial receives it as --NAME: lr=1e-4..1e-1:log, layers=1..8, "
+    "batch=16,32,64.",
 )
 @click.option(
-    "--minimize", metavar="METRIC", help="Metric that trials report or print, such as loss."
+    "--minimize",
+    metavar="METRIC",
+    help="Minimize this metric, which trials report or print, such as loss.",
 )
-@click.option("--maximize", metavar="METRIC", help="The same, such as val_accuracy.")
+@click.option("--maximize", metavar="METRIC", help="Maximize this metric, such as val_accuracy.")
 @click.option("--trials", type=click.IntRange(1, 10_000), help="Number of trials. Default: 20.")
-@click.option("--parallel", type=click.IntRange(1, 1000), help="Trials at once. Default: 4.")
+@click.option("--parallel", type=click.IntRange(1, 1000), help="Concurrent trials. Default: 4.")
 @takes_place("job")
 @click.option(
     "--api",
     type=click.Choice([api.value for api in Api]),
-    help="API of the file, if it does not tell.",
+    help="API of the file, if the file does not show it.",
 )
 @click.option(
     "--as",
@@ -165,17 +168,17 @@ class ProgramCommand(click.Command):
     help="Print the job for another client; submit nothing.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Print what would run where and when; submit nothing."
+    "--dry-run", is_flag=True, help="Print where and when the job would run; submit nothing."
 )
 @click.option(
     "--watch/--detach",
     default=None,
-    help="Follow the job to its end, or not. Default: follow on a terminal.",
+    help="Follow the job until it finishes, or not. Default: follow on a terminal.",
 )
 @click.option(
     "--local",
     is_flag=True,
-    help="Run it by a service of its own on this machine, which ends with the job.",
+    help="Run the job on a temporary service of this machine, which ends with the job.",
 )
 @output_format("text", "Output as text, or JSON for programs.")
 @takes_address
@@ -194,16 +197,16 @@ def command(
 ) -> None:
     """Run a program as a job: a Python file, a directory, a package, an image, or a job file.
 
-    PATH is what runs. A file takes along what it imports from beside it, a directory all of it; it runs in a
-    working directory of its own, and what it needs besides is installed. Without PATH the image of --image
-    runs as it is. What follows -- goes to the program.
+    PATH is the program. A file is packed with the local modules that it imports, a directory with all its
+    files. The program runs in its own working directory, and its requirements are installed. Without PATH,
+    the image of --image runs unchanged. The program receives the arguments after --.
 
-    Prints what runs where and when before it submits. The exit status is 0 if the job succeeded (or was
-    submitted), 1 if it failed, 130 after Ctrl-C (the job goes on); with --dry-run 0 if the job would start
-    now, 3 if it would wait or has no place here, 1 if it would be refused.
+    The command prints its plan before it submits the job. The exit status is 0 if the job succeeded (or was
+    submitted), 1 if it failed, and 130 after Ctrl-C (the job continues). With --dry-run it is 0 if the job
+    would start now, 3 if it would wait or does not fit, and 1 if it would be rejected.
 
-    With --local no service is needed: it runs to its end in a temporary directory, which is then removed, or
-    in that of --data, which stays. Ctrl-C cancels it.
+    With --local no service is needed: the job runs in a temporary directory, which is then deleted, or in
+    that of --data, which is kept. Ctrl-C cancels the job.
     """
     options |= {"project": context.meta[PROJECT], "region": context.meta[REGION]}
     if not local:
@@ -215,18 +218,22 @@ def command(
         try:
             _run(context, now, endpoint, options | own, is_own=True)
         except KeyboardInterrupt:
-            click.echo("Cancelling the job: its program has the service's grace to end.", err=True)
+            click.echo(
+                "Cancelling the job. Its program has the grace period of the service to end.",
+                err=True,
+            )
             raise SystemExit(130) from None
 
 
 def _require_own_service(options: dict[str, Any], address: dict[str, str | None]) -> None:
-    """Raise click.UsageError for options that do not go with a service of this command's own."""
+    """Raise click.UsageError for options that exclude --local."""
     wrong = [name for name, value in address.items() if value is not None]
     wrong += ["--detach"] if options["watch"] is False else []
     wrong += ["--as"] if options["form_of"] else []
     if wrong:
         raise click.UsageError(
-            f"--local starts a service that ends with this command: leave out {', '.join(wrong)}, or --local."
+            f"--local excludes {', '.join(wrong)}, because its service ends with this command. Omit these "
+            "options, or --local."
         )
 
 
@@ -238,27 +245,27 @@ def _run(
     *,
     is_own: bool = False,
 ) -> None:
-    """Submit, and follow. `is_own`: the service ends with this command."""
+    """Submit a job, and follow it. `is_own`: the service ends with this command."""
     arguments: tuple[str, ...] = context.meta["trainshed.arguments"]
     form: str = options["form"]
     client = endpoint.client()
     known = endpoint.project and endpoint.region and endpoint.bucket
     elsewhere = (options["project"] or endpoint.project) != endpoint.project
     if not known or elsewhere:
-        endpoint = answering(endpoint, options["project"])
+        endpoint = with_defaults(endpoint, options["project"])
     place = {"project": endpoint.project, "region": options["region"] or endpoint.region}
     packed: Program | None = None
     if options["file"] is not None:
-        job = _of_file(context, options, arguments, place, now())
+        job = _job_from_file(context, options, arguments, place, now())
     else:
         if elsewhere or endpoint.buckets is None:
             sending.require_bucket(endpoint, place)
-        job, packed = _of_program(endpoint, options, arguments, now())
+        job, packed = _job_from_program(endpoint, options, arguments, now())
     where = {"api": job.api.value, "project": place["project"], "location": place["region"]}
     answer: dict[str, Any] = client.post("/trainshed/v1/jobs:explain", {**where, "job": job.job})
     wanted = requested(job.job)
     plan = read(answer, Explanation)
-    for line in _planned(plan, wanted, packed):
+    for line in _plan_lines(plan, wanted, packed):
         click.echo(line, err=not options["dry_run"] or form == "json")
     if options["dry_run"]:
         if form == "json":
@@ -275,9 +282,9 @@ def _run(
         print_data(submitted)
     view = JobView.parse(submitted)
     for page, link in (view.pages or {}).items():
-        click.echo(f"Open {page} in a browser when it runs: {link}", err=True)
+        click.echo(f"To open {page} in a browser once it runs: {link}", err=True)
     if is_own and options["is_temporary"]:
-        results = [("Outputs", "were removed with the service; --data DIRECTORY keeps them")]
+        results = [("Outputs", "were deleted with the service. To keep them, use --data DIRECTORY")]
     else:
         uid = None if is_own else str(submitted["uid"])
         results = _results(endpoint, wanted.output, uid)
@@ -293,12 +300,12 @@ def _run(
     )
 
 
-def _planned(plan: Explanation, wanted: Requested, packed: Program | None) -> Iterator[str]:
-    """Yield the lines that say what runs where and when."""
-    facts: list[tuple[str, str | None]] = [("Runs", _runs(wanted, packed))]
+def _plan_lines(plan: Explanation, wanted: Requested, packed: Program | None) -> Iterator[str]:
+    """Yield the lines of the plan: where and when the job would run."""
+    facts: list[tuple[str, str | None]] = [("Runs", _program_text(wanted, packed))]
     if packed:
-        facts.append(("Files", first_few(packed.files, _SHOWN)))
-        facts.append(("Installs", first_few(packed.requirements, _SHOWN)))
+        facts.append(("Files", first_few(packed.files, _MAX_LISTED)))
+        facts.append(("Installs", first_few(packed.requirements, _MAX_LISTED)))
     facts.append(("Output", wanted.output))
     yield from pairs([(name, text) for name, text in facts if text])
     yield from sending.explanation(plan)
@@ -315,26 +322,33 @@ def follow_on(
     known: Sequence[str] = (),
     results: Sequence[str] = (),
 ) -> None:
-    """Print the name of a job that was just submitted, and follow it or say how to. `follow`: None = follow
-    on a terminal. `is_named`: its name was printed already. `goes_on`: the job does after Ctrl-C. `known`:
-    lines of its log that the user has seen. `results`: where to find what it makes, printed when it has
-    succeeded. Raises SystemExit unless the job succeeded."""
+    """Print the name of a new job, and follow it or print how to follow it.
+
+    Raises SystemExit unless the job succeeded.
+
+    Args:
+        follow: None = follow on a terminal
+        is_named: the name was printed already
+        goes_on: the job continues after Ctrl-C
+        known: lines of its log that the user has seen
+        results: lines that are printed after a success
+    """
     if not is_named:
         click.echo(job.name)
     if not (sys.stdout and sys.stdout.isatty() if follow is None else follow):
-        click.echo(f"Follow it: trainshed jobs watch {job.job_id}", err=True)
+        click.echo(f"To follow it: trainshed jobs watch {job.job_id}", err=True)
         for line in results:
             click.echo(line, err=True)
         return
-    # Imported here: it takes longer to import than the rest of the command.
+    # Slower to import than the rest of the command.
     from trainshed.cli.jobs import watch
 
     watch.follow_to_end(client, job, now, lines=True, goes_on=goes_on, known=known, results=results)
 
 
 def _results(endpoint: Endpoint, output: str | None, uid: str | None) -> list[tuple[str, str]]:
-    """Return where the job's output and its page in the console are. `uid`: the job's, None = no service is
-    left to show the page."""
+    """Return the places of the job's output and of its page in the console. `uid`: the job's; None = the
+    service has ended, so no page exists."""
     bucket, _, path = (output or "").removeprefix("gs://").partition("/")
     on_disk = endpoint.buckets / bucket / path if endpoint.buckets and path else None
     page = uid and f"{endpoint.rest}/jobs/{uid}"
@@ -346,7 +360,7 @@ def _labels(options: dict[str, Any]) -> dict[str, str]:
     """Return the job's labels, from --label, --notify, --notebook and --port."""
     labels = request.read_labels(options["labels"])
     if options["notify"]:
-        from trainshed.core.notifications import LABEL  # Only here: it takes long to import.
+        from trainshed.core.notifications import LABEL  # Slow to import.
 
         labels[LABEL] = "_".join(options["notify"])
     pages = request.read_ports(options["ports"])
@@ -357,7 +371,7 @@ def _labels(options: dict[str, Any]) -> dict[str, str]:
     return labels
 
 
-def _of_file(
+def _job_from_file(
     context: click.Context,
     options: dict[str, Any],
     arguments: tuple[str, ...],
@@ -375,10 +389,10 @@ def _of_file(
         and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]
     if extra or arguments:
-        listed = ", ".join([*extra, *(["arguments behind --"] if arguments else [])])
+        listed = ", ".join([*extra, *(["arguments after --"] if arguments else [])])
         raise click.UsageError(
-            f"A job file says all of this itself: leave out {listed}. What a file may be given besides is"
-            " --name, --label, --notify, --port, --project and --region."
+            f"A job file contains these options: omit {listed}. Allowed with a file are --name, --label, "
+            "--notify, --port, --project and --region."
         )
     file = options["file"]
     name = options["name"] or (Path(file.name).stem if file.name not in ("-", "<stdin>") else "job")
@@ -386,8 +400,8 @@ def _of_file(
     try:
         fields = job_files.read(file.read())
         job_id = f"{job_files.as_id(name)}_{now // 10**6}"
-        job = job_files.recognised(fields, api, name, job_id)
-    except (Unreadable, UnicodeDecodeError) as failure:
+        job = job_files.recognize(fields, api, name, job_id)
+    except (JobFileError, UnicodeDecodeError) as failure:
         raise click.ClickException(f"{file.name}: {failure}") from None
     job = job_files.with_region(job, place["region"])
     changed = dict(job.job)
@@ -400,19 +414,19 @@ def _of_file(
     return JobFile(job.api, changed)
 
 
-def _of_program(
+def _job_from_program(
     endpoint: Endpoint, options: dict[str, Any], arguments: tuple[str, ...], now: Nanos
 ) -> tuple[JobFile, Program | None]:
     path: Path | None = options["path"]
     if options["notebook"] and (path is not None or options["module"] or options["tune"]):
         raise click.UsageError(
-            "--notebook runs JupyterLab and no other program: leave out PATH, --module and --tune, and put "
-            "files into the directory of --output (trainshed buckets cp)."
+            "--notebook runs JupyterLab and no other program. Omit PATH, --module and --tune, and copy "
+            "files to the directory of --output (trainshed buckets cp)."
         )
     if path is None and not (options["image"] or options["notebook"]):
         raise click.UsageError(
-            f"What is to run? Give a file or directory ({_EXAMPLE}), a job file (-f job.yaml), or an image"
-            " of your own (--image localhost/mine:1)."
+            f"The program is missing. Specify a file or directory ({_EXAMPLE}), a job file (-f job.yaml), "
+            "or your own image (--image localhost/mine:1)."
         )
     packed = None
     if path is not None or options["notebook"]:
@@ -426,7 +440,8 @@ def _of_program(
             raise click.ClickException(str(failure)) from None
     elif options["requirements"] or options["module"]:
         raise click.UsageError(
-            "--requirements and --module go with PATH: without it the image runs as it is."
+            "--requirements and --module need PATH, because without it the image runs unchanged. Add "
+            "PATH, or omit them."
         )
     image = options["image"] or request.DEFAULT_IMAGE
     name = options["name"] or (
@@ -438,14 +453,14 @@ def _of_program(
         for variable, secret in request.read_pairs(options["secrets"], "--secret").items()
     }
     gpus, kind = options["gpus"], options["accelerator"]
-    there: tuple[str, ...] = ()
-    if gpus and not kind:  # One of the types of the service's nodes is to be chosen.
-        there = read(endpoint.client().get("/trainshed/v1/status"), Status).accelerators
+    node_types: tuple[str, ...] = ()
+    if gpus and not kind:  # The service's nodes determine the type.
+        node_types = read(endpoint.client().get("/trainshed/v1/status"), Status).accelerators
     job = custom_job(
         Run(
             name=name,
             image=request.image_uri(image, gpus=gpus > 0),
-            machine=request.machine_spec(options["machine_type"], gpus, kind, there),
+            machine=request.machine_spec(options["machine_type"], gpus, kind, node_types),
             packages=[sending.package_uri(endpoint.bucket, package) for package in packed.packages]
             if packed
             else None,
@@ -469,7 +484,7 @@ def _of_program(
             raise click.UsageError(f"--tune {fault}") from None
     elif unused := [f"--{name}" for name in searching if options[name] is not None]:
         raise click.UsageError(
-            f"{', '.join(unused)}: say what is searched for, --tune lr=1e-4..1e-1:log."
+            f"{', '.join(unused)} need a parameter to tune. Add one, such as --tune lr=1e-4..1e-1:log."
         )
     return JobFile(Api.VERTEX, job), packed
 
@@ -478,7 +493,8 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     metrics = [options[goal] for goal in ("minimize", "maximize") if options[goal]]
     if len(metrics) != 1:
         raise click.UsageError(
-            "--tune: name one metric that trials report or print, by --minimize loss or --maximize accuracy."
+            "--tune needs one metric that trials report or print. Add --minimize loss or --maximize "
+            "accuracy."
         )
     return Sweep(
         parameters=options["tune"],
@@ -489,8 +505,8 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     )
 
 
-def _runs(wanted: Requested, packed: Program | None) -> str | None:
-    """Return what is run and on which image, as text; None if it is not known."""
+def _program_text(wanted: Requested, packed: Program | None) -> str | None:
+    """Return the program and its image as text; None if unknown."""
     if not wanted.pools:
         return None
     pool = wanted.pools[0]

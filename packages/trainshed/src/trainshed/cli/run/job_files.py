@@ -1,4 +1,5 @@
-"""Reads job files in YAML or JSON: the resource of either API, or what gcloud's `--config` takes. Pure."""
+"""Reads job files in YAML or JSON: the resource of either API, or the content of gcloud's `--config`.
+Pure."""
 
 import json
 from collections.abc import Mapping
@@ -8,21 +9,20 @@ from typing import Any, cast
 from trainshed.core.names import Api
 
 
-class Unreadable(Exception):
-    """The file is no job; the message says why, and what would be one."""
+class JobFileError(Exception):
+    """The file is not a job; the message contains the reason and advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job in the form that its API's create method takes."""
+    """A job in the form of its API's create method."""
 
     api: Api
     job: dict[str, Any]
 
 
 _JOB_SPEC = frozenset({"jobSpec", "job_spec", "trialJobSpec", "trial_job_spec"})
-"""Fields with the specification of a custom job, or of a tuning job's trials. Files may have either
-spelling."""
+"""Fields with the specification of a custom job, or of a tuning job's trials, in both spellings."""
 _PIPELINE = frozenset({"trainingTaskInputs", "training_task_inputs"})
 _POOLS = frozenset({"workerPoolSpecs", "worker_pool_specs"})
 _TRAINING = frozenset({"trainingInput", "training_input"})
@@ -33,57 +33,61 @@ _LISTS = frozenset(
         *("parameters", "params", "reservedipranges", "values", "workerpoolspecs"),
     }
 )
-"""Fields of jobs that hold lists, in lower case and without underscores."""
+"""Fields of jobs with lists, in lower case and without underscores."""
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return the object in a file's text. Raises Unreadable."""
+    """Return the object in a file's text. Raises JobFileError."""
     try:
         value = json.loads(text)
     except ValueError:
         value = _yaml(text)
     if value is None:
-        raise Unreadable("It is empty.")
+        raise JobFileError("The file is empty.")
     if not isinstance(value, dict):
-        raise Unreadable(
-            "What it holds is not an object, which has a `name: value` for each field."
-        )
-    return {name: _listed(name, item) for name, item in cast(dict[str, Any], value).items()}
+        raise JobFileError("The file is not an object. Write a `name: value` for each field.")
+    return {name: _with_lists(name, item) for name, item in cast(dict[str, Any], value).items()}
 
 
-def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
-    """Return the job that a file's fields describe. `api`: the job's API, None = find it by the fields.
-    `name`: display name of a Vertex job that has none; `job_id`: id of an `ml` job that has none. Raises
-    Unreadable."""
+def recognize(fields: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
+    """Return the job of a file's fields. Raises JobFileError.
+
+    Args:
+        api: the job's API; None = find it by the fields
+        name: display name of a Vertex job without one
+        job_id: id of an `ml` job without one
+    """
     keys = fields.keys()
     if keys & _PIPELINE:
-        raise Unreadable(
-            "It is a training pipeline, which asks for nothing but its job: give the workerPoolSpecs of its"
-            " trainingTaskInputs."
+        raise JobFileError(
+            "A training pipeline runs only its job. Use the workerPoolSpecs of its trainingTaskInputs."
         )
     if api is not Api.ML and keys & _JOB_SPEC:
-        return JobFile(Api.VERTEX, _with(fields, ("displayName", "display_name"), name))
+        return JobFile(Api.VERTEX, _with_default(fields, ("displayName", "display_name"), name))
     if api is not Api.ML and (keys & _POOLS or api is Api.VERTEX):
         return JobFile(
-            Api.VERTEX, _with({"jobSpec": dict(fields)}, ("displayName", "display_name"), name)
+            Api.VERTEX,
+            _with_default({"jobSpec": dict(fields)}, ("displayName", "display_name"), name),
         )
     if keys & _TRAINING:
-        return JobFile(Api.ML, _with(fields, ("jobId", "job_id"), job_id))
+        return JobFile(Api.ML, _with_default(fields, ("jobId", "job_id"), job_id))
     if api is Api.ML:
-        return JobFile(Api.ML, _with({"trainingInput": dict(fields)}, ("jobId", "job_id"), job_id))
-    raise Unreadable(
-        "It has neither workerPoolSpecs nor jobSpec (Vertex custom jobs) nor trainingInput (ml v1); say whose"
-        " job it is with --api."
+        return JobFile(
+            Api.ML, _with_default({"trainingInput": dict(fields)}, ("jobId", "job_id"), job_id)
+        )
+    raise JobFileError(
+        "The API of the job is not clear: it has neither workerPoolSpecs nor jobSpec (Vertex custom jobs) "
+        "nor trainingInput (ml v1). Specify the API with --api."
     )
 
 
-def _listed(name: str, value: Any) -> Any:
-    """Return what a field holds, with a list where gcloud takes a single value for one."""
+def _with_lists(name: str, value: Any) -> Any:
+    """Return a field's content, with a list where gcloud accepts a single value for one."""
     if isinstance(value, list):
-        return [_listed("", item) for item in cast(list[Any], value)]
+        return [_with_lists("", item) for item in cast(list[Any], value)]
     content: Any = value
     if isinstance(value, dict) and name != "labels":
-        content = {key: _listed(key, item) for key, item in cast(dict[str, Any], value).items()}
+        content = {key: _with_lists(key, item) for key, item in cast(dict[str, Any], value).items()}
     wraps = content is not None and name.replace("_", "").lower() in _LISTS
     return [content] if wraps else content
 
@@ -95,8 +99,8 @@ def as_id(name: str) -> str:
 
 
 def with_region(file: JobFile, region: str) -> JobFile:
-    """Return an `ml` job with `region`, unless it names one; a Vertex job unchanged, since its region is not
-    part of it."""
+    """Return an `ml` job with `region` as its default. A Vertex job stays unchanged, because it contains no
+    region."""
     if file.api is not Api.ML or not region:
         return file
     key = next(iter(_TRAINING & file.job.keys()), "trainingInput")
@@ -107,13 +111,13 @@ def with_region(file: JobFile, region: str) -> JobFile:
     return JobFile(file.api, {**file.job, key: {**training, "region": region}})
 
 
-def _with(job: Mapping[str, Any], keys: tuple[str, str], value: str) -> dict[str, Any]:
-    """Return the job with a value by the first of the keys, unless it has one by either."""
+def _with_default(job: Mapping[str, Any], keys: tuple[str, str], value: str) -> dict[str, Any]:
+    """Return the job with a value for the first of the keys, unless it has one of them."""
     return {**job} if job.keys() & set(keys) else {keys[0]: value, **job}
 
 
 def _yaml(text: str) -> Any:
-    import yaml  # Only here: JSON does without.
+    import yaml  # Slow to import, and JSON does not need it.
 
     try:
         # Through JSON, so that dates become texts: every value of a job has a JSON form.
@@ -122,4 +126,4 @@ def _yaml(text: str) -> Any:
         mark: Any = getattr(failure, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         cause = getattr(failure, "problem", None) or failure
-        raise Unreadable(f"It is neither JSON nor YAML: {where}{cause}") from None
+        raise JobFileError(f"The file is neither JSON nor YAML: {where}{cause}") from None

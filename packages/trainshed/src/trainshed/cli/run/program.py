@@ -1,7 +1,7 @@
 """Packs a program of this machine, so that a job's replicas can install and run it.
 
-Owns which files belong to a program, and how it is started. Runs no code of it and uploads nothing. The same
-files make the same bytes.
+Determines which files belong to a program, and how it is started. Runs no code of it and uploads nothing. The
+same files produce the same bytes.
 """
 
 import ast
@@ -31,24 +31,24 @@ from trainshed.core.terminals import NOTEBOOK
 from trainshed.replica.protocol import PACKED_PROGRAM
 
 JUPYTERLAB = "jupyterlab==4.3.8"
-"""What `run --notebook` installs."""
+"""The package that `run --notebook` installs."""
 _PACKAGE = PACKED_PROGRAM
-_NEEDED = "trainshed_requirements"
-"""The package that has no files, only requirements."""
+_REQUIREMENTS_PACKAGE = "trainshed_requirements"
+"""The package with only requirements."""
 _ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")
-"""Names of files that start a program, the likeliest first."""
+"""Names of files that start a program, the most likely first."""
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
-_INSTEAD = {".ipynb": " Of a notebook make a file first: jupyter nbconvert --to script."}
-"""What errors advise for files of other kinds, by their endings."""
-_LARGEST = 200 * 2**20
-"""Maximum bytes of files that are packed; data belong into a bucket."""
-_LARGEST_CALLED = 10 * 2**20
+_ADVICE = {".ipynb": " Convert the notebook to a file first: jupyter nbconvert --to script."}
+"""Advice for files of other kinds, by their suffixes."""
+_MAX_SIZE = 200 * 2**20
+"""Maximum bytes of packed files; data belong into a bucket."""
+_MAX_REFERENCED_SIZE = 10 * 2**20
 """Maximum bytes of a file that is packed because a shell script contains its path."""
 _WORD = re.compile(r"[\w.][\w./-]*")
 _MODULE = re.compile(r"\s-m\s+([A-Za-z_]\w*)")
 """The top-level name of a module that a shell script runs."""
-_SHOWN = 5
-"""Maximum files that an error lists."""
+_MAX_LISTED = 5
+"""Maximum files in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """How a program is started: by a file or by a module."""
+    """The start of a program: a file or a module."""
 
     file: str = ""
     module: str = ""
 
     @property
     def starter(self) -> str:
-        """The name of the generated module that starts it; the job's description shows the name."""
+        """The name of the generated module that starts it; the job's description contains it."""
         last = self.file.rpartition("/")[2].rpartition(".")[0] or self.module.rpartition(".")[2]
         word = re.sub(r"\W", "_", last)
         return word if word.isidentifier() and not word.startswith("_") else "main"
@@ -82,41 +82,43 @@ class Program:
     packages: tuple[Package, ...]
     #: The module in them that `python -m` runs.
     module: str
-    #: The file or module that is run, as the user knows it.
+    #: The file or module that is run, as the user specified it.
     entry: str
-    #: Its name: that of its file or directory, without an ending.
+    #: Its name: that of its file or directory, without a suffix.
     name: str
-    #: The files that are packed, as paths below its directory; () = all files of a project.
+    #: The packed files, as paths below its directory; () = all files of a project.
     files: tuple[str, ...] = ()
     #: Other packages that are installed with it.
     requirements: tuple[str, ...] = ()
 
 
 def pack(path: Path, entry: str | None, requirements: Sequence[str]) -> Program:
-    """Pack the program at `path`: a file with the modules beside it that it imports, a directory, a project
-    or a built package. `entry`: the module, or the file of a directory, that is run; None = find it. Blocks
-    on the disk. Raises PackagingError."""
+    """Pack the program at `path`. Blocks on the disk. Raises PackagingError.
+
+    A program is a file with the local modules that it imports, a directory, a project or a built package.
+    `entry`: the module, or the file of a directory, to run; None = find it.
+    """
     if not path.exists():
-        raise PackagingError(f"There is no file or directory {path} on this machine.")
-    needed = _checked(requirements)
+        raise PackagingError(f"The file or directory {path} does not exist on this machine.")
+    needed = _parse_requirements(requirements)
     if path.is_dir():
         return _directory(path.resolve(), entry, needed)
     if path.name.endswith(_ARCHIVES):
         if not entry:
             raise PackagingError(
-                f"Which module of {path.name} is run? Say it: --module trainer.task."
+                f"The module of {path.name} to run is missing. Add it, such as --module trainer.task."
             )
-        packages = _with_needed(Package(path.name, read_file(path)), needed)
+        packages = _with_requirements(Package(path.name, read_file(path)), needed)
         name = re.split(r"-\d", path.name)[0]
         return Program(packages, entry, entry, name, (path.name,), tuple(needed))
     if entry:
         raise PackagingError(
-            f"--module goes with a directory or a package, and {path} is the file that is run."
+            f"--module needs a directory or a package, but {path} is a file. Omit --module."
         )
     if path.suffix not in (".py", ".sh"):
         raise PackagingError(
             f"{path} is neither a Python file (.py), a Bash script (.sh), a directory nor a package"
-            f" ({', '.join(_ARCHIVES)}).{_INSTEAD.get(path.suffix, '')}"
+            f" ({', '.join(_ARCHIVES)}).{_ADVICE.get(path.suffix, '')}"
         )
     return _script(path.resolve(), needed)
 
@@ -125,7 +127,7 @@ def notebook(requirements: Sequence[str]) -> Program:
     """Return JupyterLab as a program. Raises PackagingError."""
     path = Path(__file__).with_name("notebook.py")
     start = _Start(path.name)
-    needed = [JUPYTERLAB, *_checked(requirements)]
+    needed = [JUPYTERLAB, *_parse_requirements(requirements)]
     wheel = _wheel({path.name: path.read_bytes()}, frozenset(), start, needed)
     return Program(
         (wheel,),
@@ -138,7 +140,7 @@ def notebook(requirements: Sequence[str]) -> Program:
 
 def local_imports(source: bytes, name: str) -> Iterator[str]:
     """Yield the top-level names of the modules that a program imports. `name`: the file's, for errors. Raises
-    PackagingError for source that is not valid Python."""
+    PackagingError for invalid Python."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as failure:
@@ -152,7 +154,7 @@ def local_imports(source: bytes, name: str) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def _checked(texts: Sequence[str]) -> list[str]:
+def _parse_requirements(texts: Sequence[str]) -> list[str]:
     wrong: list[str] = []
     needed: list[str] = []
     for text in texts:
@@ -166,8 +168,8 @@ def _checked(texts: Sequence[str]) -> list[str]:
 
 
 def _script(path: Path, needed: list[str]) -> Program:
-    """Pack a file with the modules beside it that it imports and, for a shell script, the files that it
-    names, directly or through others. If the file is in a package, pack the whole package."""
+    """Pack a file with the local modules that it imports and, for a shell script, the files whose paths it
+    contains. If the file is in a package, pack the whole package."""
     root = path.parent
     while (root / "__init__.py").is_file():
         root = root.parent
@@ -177,15 +179,15 @@ def _script(path: Path, needed: list[str]) -> Program:
         files = {f"{package.name}/{name}": file for name, file in project_files(package)}
         module = ".".join(entry.with_suffix("").parts)
         return _program(files, _Start(module=module), path.stem, root, needed)
-    files = {path.name: path} | _beside(path)
+    files = {path.name: path} | _local_files(path)
     return _program(files, _Start(path.name), path.stem, root, needed)
 
 
-def _beside(script: Path) -> dict[str, Path]:
+def _local_files(script: Path) -> dict[str, Path]:
     root = script.parent
     files: dict[str, Path] = {}
     seen = {(root, script.stem)} if script.suffix == ".py" else set[tuple[Path, str]]()
-    # Files, each with the directory in which its modules are found.
+    # Files, each with the directory of its modules.
     waiting = [(script, root)]
     while waiting:
         file, base = waiting.pop()
@@ -194,7 +196,7 @@ def _beside(script: Path) -> dict[str, Path]:
         if file.suffix == ".py":
             names = local_imports(source, str(file))
         elif file.suffix == ".sh":
-            called = _called(source, root)
+            called = _referenced_files(source, root)
             waiting += [(path, path.parent) for name, path in called.items() if name not in files]
             files |= called
             names, base = _MODULE.findall(source.decode(errors="replace")), root
@@ -216,7 +218,7 @@ def _beside(script: Path) -> dict[str, Path]:
     return files
 
 
-def _called(source: bytes, directory: Path) -> dict[str, Path]:
+def _referenced_files(source: bytes, directory: Path) -> dict[str, Path]:
     """Return the files of a directory whose paths a shell script contains, by path."""
     files: dict[str, Path] = {}
     for word in sorted(set(_WORD.findall(source.decode(errors="replace")))):
@@ -225,7 +227,11 @@ def _called(source: bytes, directory: Path) -> dict[str, Path]:
         path = directory / name
         if name.startswith("/") or any(part.startswith(".") for part in parts):
             continue
-        if path.is_file() and path.resolve() == path and path.stat().st_size <= _LARGEST_CALLED:
+        if (
+            path.is_file()
+            and path.resolve() == path
+            and path.stat().st_size <= _MAX_REFERENCED_SIZE
+        ):
             files[name] = path
     return files
 
@@ -233,7 +239,7 @@ def _called(source: bytes, directory: Path) -> dict[str, Path]:
 def _directory(path: Path, entry: str | None, needed: list[str]) -> Program:
     if path in (Path.home().resolve(), Path("/"), Path("/tmp").resolve()):
         raise PackagingError(
-            f"{path} holds more than a program. Put the program into a directory of its own."
+            f"{path} contains more than a program. Put the program into its own directory."
         )
     if is_project(path):
         return _project(path, entry, needed)
@@ -246,7 +252,7 @@ def _directory(path: Path, entry: str | None, needed: list[str]) -> Program:
     if entry and names_file:
         entry = PurePosixPath(entry).as_posix()
         if entry not in files:
-            raise PackagingError(f"--module: there is no file {entry} in {path}.")
+            raise PackagingError(f"--module: the file {entry} does not exist in {path}.")
         return _program(files, _Start(entry), path.name, path, needed)
     if entry:
         return _program(files, _Start(module=entry), path.name, path, needed)
@@ -260,8 +266,8 @@ def _directory(path: Path, entry: str | None, needed: list[str]) -> Program:
         scripts = [name for name in files if name.endswith(".py") and "/" not in name]
         if len(scripts) != 1:
             raise PackagingError(
-                f"{path} has no {', '.join(_ENTRIES[1:-1])} or {_ENTRIES[-1]}. Say what is run:"
-                " --module trainer.task, or --module FILE.py."
+                f"The entry point of {path} is not clear: it has no {', '.join(_ENTRIES[1:-1])} or "
+                f"{_ENTRIES[-1]}. Add --module trainer.task, or --module FILE.py."
             )
         entries = scripts
     return _program(files, _Start(entries[0]), path.name, path, needed)
@@ -278,20 +284,22 @@ def _project(path: Path, entry: str | None, needed: list[str]) -> Program:
         ]
         if len(packages) != 1:
             raise PackagingError(
-                f"{path} is a project, and which module of it is run cannot be told. Say it: --module"
-                " trainer.task."
+                f"The entry point of the project {path} is not clear. Specify the module to run, such as "
+                "--module trainer.task."
             )
         entry = _entry_module(packages[0])
     _require_packable(dict(project_files(path)), path)
     made = Package(PROJECT_ARCHIVE, pack_project(path))
-    return Program(_with_needed(made, needed), entry, entry, path.name, requirements=tuple(needed))
+    return Program(
+        _with_requirements(made, needed), entry, entry, path.name, requirements=tuple(needed)
+    )
 
 
-def _with_needed(package: Package, needed: Sequence[str]) -> tuple[Package, ...]:
-    """Return a package, and one that has nothing but the requirements, if there are any."""
+def _with_requirements(package: Package, needed: Sequence[str]) -> tuple[Package, ...]:
+    """Return a package and, if there are requirements, one that contains only them."""
     if not needed:
         return (package,)
-    return package, _packed(_NEEDED, {}, needed)
+    return package, _build_wheel(_REQUIREMENTS_PACKAGE, {}, needed)
 
 
 def _entries_of(package: Path) -> list[str]:
@@ -302,8 +310,8 @@ def _entry_module(package: Path) -> str:
     entries = _entries_of(package)
     if not entries:
         raise PackagingError(
-            f"{package} has no {', '.join(_ENTRIES[:-1])} or {_ENTRIES[-1]}. Say what is run: --module"
-            f" {package.name}.task."
+            f"The entry point of {package} is not clear: it has no {', '.join(_ENTRIES[:-1])} or "
+            f"{_ENTRIES[-1]}. Add --module {package.name}.task."
         )
     if entries[0] == "__main__.py":
         return package.name
@@ -313,7 +321,7 @@ def _entry_module(package: Path) -> str:
 def _program(
     files: Mapping[str, Path], start: _Start, name: str, root: Path, needed: list[str]
 ) -> Program:
-    """Make a program whose files are copied into the working directory and started there."""
+    """Create a program whose files are copied into the working directory and started there."""
     listed = root / "requirements.txt"
     from_file = read_requirements(listed) if listed.is_file() else []
     needed = [*from_file, *needed]
@@ -332,27 +340,28 @@ def _program(
 
 
 def _require_packable(files: Mapping[str, Path], root: Path) -> None:
-    """Raise PackagingError if the files are too large together, or one cannot be packed, before any is
-    read. Links may not lead to other files: a stranger's program could name a user's keys."""
+    """Raise PackagingError before reading, if the files are too large together, or one cannot be packed.
+    Links must not lead to other files: an untrusted program could link to a user's keys."""
     for name in files:
         if not {category(character) for character in name}.isdisjoint({"Cc", "Cs"}):
             raise PackagingError(
-                f"{name!r} in {root} has characters that no package can have. Rename it, or move it out."
+                f"{name!r} in {root} contains characters that no package can have. Rename it, or move it "
+                "out."
             )
     sizes = {relative: size_of(path) for relative, path in files.items()}
     packed = set(files.values())
     for path in packed:
         if (target := path.resolve()) not in packed:
             raise PackagingError(
-                f"{path} is a link to {target}, which is not packed. Put a copy in its place, or move the"
-                f" link out of {root}."
+                f"{path} is a link to {target}, which is not packed. Replace it with a copy, or move the "
+                f"link out of {root}."
             )
     size = sum(sizes.values())
-    if size > _LARGEST:
-        largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
+    if size > _MAX_SIZE:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_LISTED]
         raise PackagingError(
-            f"{root} has {size >> 20} MiB of files, and at most {_LARGEST >> 20} MiB are packed. Put data"
-            f" into a bucket (trainshed buckets cp). The largest: {', '.join(largest)}."
+            f"{root} has {size >> 20} MiB of files, more than the limit of {_MAX_SIZE >> 20} MiB. Put data "
+            f"into a bucket (trainshed buckets cp). The largest files: {', '.join(largest)}."
         )
 
 
@@ -368,10 +377,12 @@ def _wheel(
         f"{start.starter}.py": f"from {_PACKAGE}._starter import start\n\nstart()\n".encode(),
         **{f"files/{name}": content for name, content in contents.items()},
     }
-    return _packed(_PACKAGE, members, needed, frozenset(f"files/{name}" for name in executable))
+    return _build_wheel(
+        _PACKAGE, members, needed, frozenset(f"files/{name}" for name in executable)
+    )
 
 
-def _packed(
+def _build_wheel(
     package: str,
     files: Mapping[str, bytes],
     needed: Iterable[str],
@@ -393,7 +404,7 @@ def _packed(
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, content in members.items():
-            # A fixed time, so that the same files make the same package.
+            # A fixed time, so that the same files produce the same package.
             info = zipfile.ZipInfo(member, (1980, 1, 2, 0, 0, 0))
             info.compress_type = zipfile.ZIP_DEFLATED
             mode = 0o100755 if member.removeprefix(f"{package}/") in executable else 0o100644

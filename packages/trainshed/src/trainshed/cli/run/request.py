@@ -1,4 +1,4 @@
-"""What the options of `trainshed run` mean for its job. Pure."""
+"""Converts the options of `trainshed run` to fields of its job. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from trainshed.core.units import Nanos
 DEFAULT_IMAGE = "scikit-learn"
 DEFAULT_MACHINE = "n1-standard-4"
 _SIZED = ("n1-standard-", "n1-highmem-", "n1-highcpu-")
-"""Machine types that are proposed for a number of CPUs or an amount of memory."""
+"""Machine types that errors propose for a number of CPUs or an amount of memory."""
 _SIZE_OPTIONS = {
     **dict.fromkeys(("--cpu", "--cpus", "--cores", "--vcpus"), "CPUs"),
     **dict.fromkeys(("--mem", "--memory", "--ram"), "memory"),
@@ -36,8 +36,7 @@ _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
 
 def image_uri(image: str, *, gpus: bool) -> str:
-    """Return the image URI that --image means. Raises click.UsageError for a framework or a version that does
-    not exist."""
+    """Return the image URI of --image. Raises click.UsageError for an unknown framework or version."""
     try:
         uri = named_image(image, gpu=gpus)
     except ValueError as fault:
@@ -51,16 +50,16 @@ def image_uri(image: str, *, gpus: bool) -> str:
     if "/" not in image and ":" not in image:
         near = closest(image, short_names())
         raise click.UsageError(
-            f"--image: there is no framework {image!r}.{near} There are {', '.join(short_names())}, each"
-            " also with a version (tensorflow=2.11); an image of your own is named with its registry"
-            f" (localhost/{image})."
+            f"--image: the framework {image!r} does not exist.{near} The frameworks are "
+            f"{', '.join(short_names())}, each also with a version (tensorflow=2.11). For your own image, "
+            f"add its registry (localhost/{image})."
         )
     return image
 
 
 def machine_advice(option: str, words: Sequence[str]) -> str | None:
-    """Return which machine type has what an option such as --cpus 8 or --memory=64G of `words` asks for; None
-    for other options. CPUs and memory come with the machine type."""
+    """Return the machine type for an option such as --cpus 8 or --memory=64G of `words`; None for other
+    options. The machine type determines CPUs and memory."""
     kind = _SIZE_OPTIONS.get(option)
     if kind is None:
         return None
@@ -82,13 +81,13 @@ def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        # Errors do not show the value, which may be secret.
+        # Errors do not contain the value, which may be secret.
         if not equals:
-            raise click.UsageError(f"{option}: write NAME=VALUE, not {name!r} alone.")
+            raise click.UsageError(f"{option}: {name!r} has no value. Write NAME=VALUE.")
         if not _NAME.fullmatch(name):
             raise click.UsageError(
-                f"{option}: {name!r} is no name of a variable; it has letters, digits and underscores and "
-                "does not begin with a digit."
+                f"{option}: {name!r} is not a valid name of a variable. Use letters, digits and "
+                "underscores, and do not begin with a digit."
             )
         pairs[name] = value
     return pairs
@@ -101,7 +100,8 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not _LABEL.fullmatch(key):
             raise click.UsageError(
-                f"--label: write key=value in lower case, such as team=vision, not {text!r}."
+                f"--label: {text!r} is not a valid label. Write key=value in lower case, such as "
+                "team=vision."
             )
         labels[key] = value
     return labels
@@ -124,12 +124,14 @@ def timeout(text: str | None) -> str | None:
     except ValueError:
         seconds = 0
     if not seconds:
-        raise click.UsageError(f"--timeout: write a time such as 90m, 2h or 1d, not {text!r}.")
+        raise click.UsageError(
+            f"--timeout: {text!r} is not a time. Write a time such as 90m, 2h or 1d."
+        )
     return f"{seconds}s"
 
 
 def output_directory(bucket: str, name: str, now: Nanos) -> str:
-    """Return a new output directory for a job that names none. `now`: nanoseconds since the epoch."""
+    """Return a new output directory for a job without one. `now`: nanoseconds since the epoch."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
     moment = datetime.fromtimestamp(now // 10**9, UTC)
     return f"gs://{bucket}/runs/{word}-{moment:%Y%m%d-%H%M%S}-{now % 10**9 // 10**6:03d}"
@@ -138,13 +140,17 @@ def output_directory(bucket: str, name: str, now: Nanos) -> str:
 def machine_spec(
     name: str | None, gpus: int, kind: str | None, on_nodes: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the `machineSpec` of replicas. `name`: the machine type, None = `DEFAULT_MACHINE`, or the
-    smallest one that goes with the GPUs; `kind`: their type, None = the first of `on_nodes`, which the nodes
-    have, that goes with a machine, else a usual one. Raises click.UsageError."""
+    """Return the `machineSpec` of replicas. Raises click.UsageError.
+
+    Args:
+        name: the machine type; None = `DEFAULT_MACHINE`, or the smallest one with the GPUs
+        kind: the GPU type; None = the first of `on_nodes` that a machine offers, else a usual one
+        on_nodes: the GPU types of the nodes
+    """
     if not gpus:
         if kind:
             raise click.UsageError(
-                f"--accelerator {kind}: say how many each replica is to have: --gpus 1."
+                f"--accelerator {kind} needs the number of GPUs per replica. Add --gpus 1."
             )
         return {"machineType": name or DEFAULT_MACHINE}
     by_size = sorted(named_in(Api.VERTEX), key=lambda machine: machine.vcpus)
@@ -164,14 +170,14 @@ def machine_spec(
         for machine, counts in machines
         if gpus in counts.get(gpu, ())
     )
-    # What fits nowhere, or is not known here, the service refuses and says why.
+    # The service rejects an unknown or impossible combination with the reason.
     kind, name = next(fitting, (kind, name))
     if not kind and machines:
         numbers = {number for _, counts in machines for of in counts.values() for number in of}
         either = f"{', '.join(map(str, sorted(numbers)))} GPUs" if numbers else "no GPU"
         raise click.UsageError(
-            f"--gpus {gpus}: a {name or 'machine'} can have {either}; name another"
-            " one by --machine-type, such as n1-standard-8."
+            f"--gpus {gpus}: a {name or 'machine'} can have {either}. Use another --machine-type, such as "
+            "n1-standard-8."
         )
     spec: dict[str, Any] = {"machineType": name or DEFAULT_MACHINE}
     return {**spec, "acceleratorType": kind or "", "acceleratorCount": gpus}

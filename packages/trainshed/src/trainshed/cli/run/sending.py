@@ -1,5 +1,4 @@
-"""Shows what the service would do with a job (spec/submit#preflight), uploads its packages to a bucket, and
-creates it by its API."""
+"""Explains a job (spec/submit#preflight), uploads its packages to a bucket, and creates it by its API."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from urllib.parse import quote
 import click
 from msgspec.structs import replace
 
-from trainshed.cli.client import Client, Refused
+from trainshed.cli.client import Client, RequestError
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.jobs.describe import waiting_lines
 from trainshed.cli.run.job_files import JobFile
@@ -32,7 +31,7 @@ def package_uri(bucket: str, package: Package) -> str:
 
 
 def upload(endpoint: Endpoint, packages: Sequence[Package]) -> None:
-    """Upload packages to the service's bucket. Raises Refused, Unreachable."""
+    """Upload packages to the service's bucket. Raises RequestError, Unreachable."""
     storage = endpoint.storage_client()
     for package in packages:
         name = package_uri(endpoint.bucket, package).removeprefix(f"gs://{endpoint.bucket}/")
@@ -40,24 +39,24 @@ def upload(endpoint: Endpoint, packages: Sequence[Package]) -> None:
 
 
 def require_bucket(endpoint: Endpoint, place: dict[str, str]) -> None:
-    """Make the project's default bucket if it is not there. Raises Refused, Unreachable."""
+    """Create the project's default bucket if it does not exist. Raises RequestError, Unreachable."""
     storage = endpoint.storage_client()
     try:
         storage.get(f"/storage/v1/b/{endpoint.bucket}")
-    except Refused as refused:
+    except RequestError as refused:
         if refused.status != HTTPStatus.NOT_FOUND:
             raise
         project = quote(place["project"], safe="")
         bucket = {"name": endpoint.bucket, "location": place["region"]}
         try:
             storage.post(f"/storage/v1/b?project={project}", bucket)
-        except Refused as made_meanwhile:
+        except RequestError as made_meanwhile:
             if made_meanwhile.status != HTTPStatus.CONFLICT:
                 raise
 
 
 def create(client: Client, job: JobFile, place: dict[str, str]) -> str:
-    """Create a job in a project and region, and return its full name. Raises Refused, Unreachable."""
+    """Create a job in a project and region, and return its full name. Raises RequestError, Unreachable."""
     path = collection_of(job.api, job.job, place["project"], place["region"])
     created: dict[str, Any] = client.post(path, job.job)
     if job.api is Api.ML:
@@ -66,24 +65,26 @@ def create(client: Client, job: JobFile, place: dict[str, str]) -> str:
 
 
 WOULD_WAIT = 3
-"""The exit status for a valid job that would wait, or that no set of nodes can hold."""
+"""Exit status for a valid job that would wait, or that no set of nodes can run."""
 
 TOO_LARGE = (
-    "ask for fewer or smaller replicas; or, as the operator, declare larger nodes (trainshed up"
-    " --node-cpus 4), fewer of them (--nodes 1), or share what there is (--capacity relaxed). Submitted as"
-    " it is, it would fail after a few tries"
+    "use fewer or smaller replicas; or, as the operator, declare larger nodes (trainshed up --node-cpus "
+    "4), fewer nodes (--nodes 1), or share the capacity (--capacity relaxed). If you submit it unchanged, "
+    "it fails after a few attempts"
 )
 
 
 def explanation(answer: Explanation) -> Iterator[str]:
-    """Yield the lines that show the answer of a preflight."""
+    """Yield the lines of the answer of a preflight."""
     where = f"{answer.project}, {answer.location}"
     waiting = answer.waiting
     if waiting is None:
         yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
     else:
         stock_out = waiting.reason == WaitReason.STOCK_OUT
-        verdict, colour = ("Has no place here", "red") if stock_out else ("Would wait", "yellow")
+        verdict, colour = (
+            ("Does not fit any node", "red") if stock_out else ("Would wait", "yellow")
+        )
         yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
         # A job that can never fit does not wait in the queue, so it has no position.
         shown = replace(waiting, position=0) if stock_out else waiting

@@ -1,8 +1,7 @@
-"""Finds the files of a user's tree that belong to its program and the packages that it needs besides, and
-packs a project's files, so that a job's replicas can install it.
+"""Finds the files and requirements of a user's program, and packs the files of a project.
 
-The same files make the same archive, so that a package that was uploaded before is recognised. Runs no code
-of what it packs (no `setup.py`).
+The same files produce the same archive, so that an uploaded package is found again. Runs no code of the
+program (no `setup.py`).
 """
 
 import gzip
@@ -18,23 +17,23 @@ from pathlib import Path
 from typing import NoReturn
 
 PROJECT_ARCHIVE = "project.tar.gz"
-"""The file name of a packed project. Its own metadata tell installers what it is called."""
+"""The file name of a packed project. Installers read the project's name from its metadata."""
 
-# Time of all files, in seconds since 1970. Wheels built from the archive are zip files, which have no times
-# before 1980; one day later, because times in zip files are local.
+# Time of all files, in seconds since 1970. Wheels built from the archive are zip files, whose local times
+# begin in 1980; one day later is valid in every zone.
 _TIME = 315_619_200
 
-_LEFT_OUT_ANYWHERE = frozenset({"__pycache__", "node_modules"})
-_LEFT_OUT_AT_THE_TOP = frozenset({"build", "dist", "venv"})
-_LEFT_OUT_ENDINGS = (".pyc", ".pyo", ".egg-info", "~")
+_EXCLUDED_NAMES = frozenset({"__pycache__", "node_modules"})
+_EXCLUDED_TOP_NAMES = frozenset({"build", "dist", "venv"})
+_EXCLUDED_SUFFIXES = (".pyc", ".pyo", ".egg-info", "~")
 
 
 class PackagingError(Exception):
-    """The directory cannot be packed; the message says why and what to do."""
+    """The directory cannot be packed; the message contains the reason and advice."""
 
 
 def is_project(directory: Path) -> bool:
-    """Whether a directory defines how it is installed. A `pyproject.toml` may be there for other tools
+    """Return whether a directory is an installable project. Its `pyproject.toml` may be for other tools
     only."""
     if (directory / "setup.py").is_file():
         return True
@@ -46,8 +45,8 @@ def is_project(directory: Path) -> bool:
 
 
 def pack_project(directory: Path) -> bytes:
-    """Return an archive (.tar.gz) of a project, which installers take as they take a source distribution. Of
-    times, owners and permissions only "executable" is kept. Raises PackagingError."""
+    """Return an archive (.tar.gz) of a project, which installers accept as a source distribution. It keeps
+    only executable bits, not times, owners or other permissions. Raises PackagingError."""
     made = io.BytesIO()
     # Without the time and the file name that gzip stores by default, which differ between runs.
     with (
@@ -65,21 +64,24 @@ def pack_project(directory: Path) -> bytes:
 
 
 def project_files(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (path below the directory, file) for the files of a directory that belong to its program. Left
-    out are hidden files, byte code, virtual environments, and what earlier builds left (`build`, `dist`,
-    `*.egg-info`). Raises PackagingError while iterating."""
+    """Yield (path below the directory, file) for the files of a program. Raises PackagingError while
+    iterating.
+
+    Hidden files, byte code, virtual environments and results of builds (`build`, `dist`, `*.egg-info`) are
+    omitted.
+    """
     for parent, directories, files in os.walk(directory, onerror=_refuse):
         here = Path(parent)
         top = here == directory
-        directories[:] = [name for name in directories if not _is_left_out(here / name, top=top)]
+        directories[:] = [name for name in directories if not _is_excluded(here / name, top=top)]
         for name in directories:
             if (here / name).is_symlink():
                 raise PackagingError(
-                    f"{here / name} is a link to a directory, and those are not packed. Replace it"
-                    " by the directory itself, or move it out of the tree."
+                    f"{here / name} is a link to a directory, which cannot be packed. Replace it with the "
+                    "directory, or move it out of the tree."
                 )
         for path in (here / name for name in files):
-            if not _is_left_out(path, top=top):
+            if not _is_excluded(path, top=top):
                 yield path.relative_to(directory).as_posix(), path
 
 
@@ -103,43 +105,44 @@ def read_file(file: Path) -> bytes:
 
 
 def is_executable(file: Path) -> bool:
-    """Whether its owner may execute a file."""
+    """Return whether the owner of a file may execute it."""
     return bool(file.stat().st_mode & stat.S_IXUSR)
 
 
-def _is_left_out(path: Path, *, top: bool) -> bool:
+def _is_excluded(path: Path, *, top: bool) -> bool:
     return (
         path.name.startswith(".")
-        or path.name in _LEFT_OUT_ANYWHERE
-        or path.name.endswith(_LEFT_OUT_ENDINGS)
-        or (top and path.name in _LEFT_OUT_AT_THE_TOP)
+        or path.name in _EXCLUDED_NAMES
+        or path.name.endswith(_EXCLUDED_SUFFIXES)
+        or (top and path.name in _EXCLUDED_TOP_NAMES)
         or (path / "pyvenv.cfg").is_file()
     )
 
 
 def _refuse(error: OSError) -> NoReturn:
     raise PackagingError(
-        f"Cannot read {error.filename}: {error.strerror}. Make it readable, or move it out of the"
-        " tree that is packed."
+        f"{error.filename} cannot be read: {error.strerror}. Make it readable, or move it out of the tree."
     ) from error
 
 
 _COMMENT = re.compile(r"(^|\s)#.*")
 _EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
-_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^]]*\]\s*)?([<>=!~;@(].*)?$", re.DOTALL)
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^]]*\]\s*)?([<>=!~;@(].*)?$", re.DOTALL
+)
 _HASH = re.compile(r"\s--hash=\S+")
 
 
 def split_requirements(texts: tuple[str, ...]) -> list[str]:
     """Split lists of requirements at commas, except for commas within a requirement: `a>=1,<2,b`. NAME.txt is
-    replaced by the requirements in that file. Raises PackagingError if it cannot be read."""
+    replaced by the requirements of that file. Raises PackagingError if it cannot be read."""
     requirements: list[str] = []
     for text in texts:
         begun = False
         for part in filter(None, (part.strip() for part in text.split(","))):
             if part.endswith(".txt"):
-                # Never taken for a package: indexes have malicious ones with such names, for users who forget
-                # a `-r`.
+                # Never treated as a package: indexes have malicious packages with such names, for users who
+                # forget `-r`.
                 requirements.extend(read_requirements(Path(part)))
                 begun = False
                 continue
@@ -155,7 +158,7 @@ def split_requirements(texts: tuple[str, ...]) -> list[str]:
 
 def read_requirements(path: Path) -> list[str]:
     """Return the requirements of a file and of the files below its directory that it includes. Raises
-    PackagingError with the lines that cannot be used."""
+    PackagingError with the invalid lines."""
     requirements: list[str] = []
     wrong: list[str] = []
     _read(path, requirements, wrong, (), path.parent.resolve())
@@ -165,37 +168,36 @@ def read_requirements(path: Path) -> list[str]:
 
 
 def requirement(text: str) -> str:
-    """Convert a requirement to the form of package metadata. Raises ValueError that says what is wrong."""
+    """Convert a requirement to the form of package metadata. Raises ValueError with the reason."""
     text = _HASH.sub("", text).strip()
     if text.startswith("-"):
         raise ValueError(
-            "options are not read here; the index and the like are set for pip and uv by PIP_INDEX_URL, "
+            "options are not supported. Set the index and links for pip and uv with PIP_INDEX_URL, "
             "UV_INDEX_URL and PIP_FIND_LINKS in the environment"
         )
     if re.match(r"(git\+|https?:|hg\+|svn\+)", text):
         egg = _EGG.search(text)
         if egg is None:
-            raise ValueError(f"it has no name; write NAME @ {text}")
+            raise ValueError(f"it has no name. Write NAME @ {text}")
         return f"{egg[1]} @ {text.partition('#')[0]}"
     if text.endswith((".whl", ".tar.gz", ".zip")) and "@" not in text:
         raise ValueError(
-            "it is a file of this machine, and a job takes only NAME @ an address from which it can be "
-            "fetched"
+            "it is a file of this machine. Use NAME @ and an address from which a job can download it"
         )
-    if not _NAMED.match(text):
-        raise ValueError("it is no requirement such as pandas==2.2.0")
+    if not _REQUIREMENT.match(text):
+        raise ValueError("it is not a requirement. Write one such as pandas==2.2.0")
     return text
 
 
 def _read(
     path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...], root: Path
 ) -> None:
-    if not path.resolve().is_relative_to(root):  # A stranger's list could name a user's keys.
-        wrong.append(f"{path} leads out of {root}: name it by --requirements instead.")
+    if not path.resolve().is_relative_to(root):  # An untrusted list could include a user's keys.
+        wrong.append(f"{path} is outside of {root}. Use --requirements for it instead.")
         return
     try:
         content = path.read_bytes()
-        # PowerShell writes such a file, and pip reads it.
+        # PowerShell writes such files, and pip reads them.
         encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
         lines = list(_lines(content.decode(encoding)))
     except (OSError, UnicodeDecodeError) as failure:

@@ -1,8 +1,7 @@
-"""Starts a program that `trainshed run` has packed: copies its files into the working directory and executes
-it.
+"""Starts a program of `trainshed run`: copies its files into the working directory and executes it.
 
-It is packed with the program, so it imports no other module of ours, and runs on any Python from 3.6 on. If a
-replica is started again, files that the program has changed stay as they are.
+It is packed with the program, so it imports no other module of ours, and runs on any Python from 3.6 on. A
+restarted replica keeps files that the program has changed.
 """
 
 import json
@@ -15,7 +14,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def place(files: Path, directory: Path) -> None:
-    """Copy the files that are not in the directory yet. Each file appears there whole or not at all."""
+    """Copy the files that the directory does not contain yet. Each file appears there whole or not at all."""
     for path in sorted(files.rglob("*")):
         goal = directory / path.relative_to(files)
         if path.is_dir() or "__pycache__" in path.parts or goal.exists():
@@ -33,8 +32,8 @@ def place_files() -> None:
 
 
 def start() -> None:
-    """Replace this process by the program. `begin.json` says which `file` or `module` it is. A replica that
-    starts warm does this itself instead (docs/warm-starts.md)."""
+    """Replace this process with the program: the `file` or `module` of `begin.json`. A replica that starts
+    warm does this itself (docs/warm-starts.md)."""
     place_files()
     begin = json.loads((_HERE / "begin.json").read_text(encoding="utf-8"))
     if begin["module"]:

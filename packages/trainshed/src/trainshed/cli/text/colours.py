@@ -1,5 +1,5 @@
-"""Text for terminals: what others have written is made printable, and states and replicas have their colours,
-which `click.echo` removes for pipes."""
+"""Text for terminals: makes untrusted texts printable, and colours states and replicas. `click.echo` removes
+the colours for pipes."""
 
 import re
 import zlib
@@ -25,13 +25,13 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """As `plain`, in one line: line feeds become spaces."""
+    """Return a text as `plain` does, in one line: line feeds become spaces."""
     return " ".join(plain(text).split("\n"))
 
 
 def coloured(text: str) -> str:
     """Return a program's line for a terminal, with its colours, which end with the line. Parts that the
-    program printed over each other, as progress bars do, become lines of their own."""
+    program printed over each other, as progress bars do, become separate lines."""
     if text.isprintable():
         return text
     return "\n".join(_line(line) for line in _RETURN.sub("\n", text.removesuffix("\r")).split("\n"))
@@ -75,8 +75,8 @@ _SERVICE = "service"
 
 
 def state_colour(state: JobState | ReplicaState) -> str:
-    """Return the colour of a state: grey or yellow waits, cyan runs, magenta stops, green and red are
-    over."""
+    """Return the colour of a state. Waiting states are grey or yellow, running is cyan, stopping is magenta,
+    final states are green and red."""
     match state:
         case JobState.QUEUED | ReplicaState.WAITING:
             return "bright_black"
@@ -95,7 +95,7 @@ def state_colour(state: JobState | ReplicaState) -> str:
 
 
 def replica_colour(replica: str) -> str:
-    """Return the colour of a replica, the same in every command. The first few of a job differ."""
+    """Return the colour of a replica, the same in every command. The first replicas of a job differ."""
     if replica == _SERVICE:
         return "bright_black"
     pool, _, index = replica.removeprefix("workerpool").partition("-")
@@ -105,5 +105,5 @@ def replica_colour(replica: str) -> str:
 
 
 def faint(text: str) -> str:
-    """Return a text in grey, for what is of minor interest."""
+    """Return a text in grey, for minor details."""
     return click.style(text, fg="bright_black")

@@ -16,7 +16,7 @@ _LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CENTURY = 100 * 365 * 86400
-"""Seconds. The API takes no longer durations, and Python cannot wait much longer."""
+"""Seconds. The API accepts no longer durations, and Python cannot wait much longer."""
 _SECOND = 10**9
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
@@ -44,23 +44,23 @@ def moment(text: str, now: Nanos, option: str) -> Nanos:
     if match := _AGO.fullmatch(text):
         return max(1, now - int(match[1]) * _SECONDS[match[2]] * _SECOND)
     try:
-        # `astimezone` takes a time without a zone for one of this machine's zone.
+        # `astimezone` treats a time without a zone as one of this machine's zone.
         at = datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
         raise click.UsageError(
-            f"{option}: write how long ago (30s, 10m, 2h, 1d) or a moment (2026-11-20T06:05, with Z for"
-            f" UTC), not {text!r}."
+            f"{option} {text!r} is not a time. Write how long ago (30s, 10m, 2h, 1d) or a date and time "
+            "(2026-11-20T06:05, with Z for UTC)."
         ) from None
     return max(1, round(at * 10**6) * 1000)
 
 
 def since(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
-    """Return what the option --since means, as the service's API takes it."""
+    """Return the value of --since in the form of the service's API."""
     return text_nanos(moment(text, context.obj(), "--since")) if text else None
 
 
 def seconds_of(text: str) -> float:
-    """Convert `45`, `0.5`, `90s`, `10m`, `2h` or `1d` to seconds. Raises ValueError for anything else, and
+    """Convert `45`, `0.5`, `90s`, `10m`, `2h` or `1d` to seconds. Raises ValueError for any other text, and
     for more than a hundred years."""
     match = _LENGTH.fullmatch(text)
     seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
@@ -75,7 +75,7 @@ def local_moment(at: Nanos) -> str:
 
 
 def short_moment(at: Nanos, now: Nanos) -> str:
-    """Return a time as `local_moment` does, without the date if it is today's, else without the seconds."""
+    """Return a time as `local_moment` does: without the date for today, else without the seconds."""
     text, today = local_moment(at), local_moment(now)[:10]
     return text[11:] if text.startswith(today) else text[:16]
 
@@ -86,7 +86,7 @@ def exact_moment(at: Nanos) -> str:
 
 
 def local_clock(at: Nanos) -> str:
-    """Return the time of day alone, as `06:05:12.345`."""
+    """Return the time of day, as `06:05:12.345`."""
     return f"{_local(at):%H:%M:%S}.{at % _SECOND // 1_000_000:03d}"
 
 
@@ -108,8 +108,7 @@ def duration(length: int) -> str:
 
 
 def gibibytes(size: int) -> str:
-    """Return a size as `13.6 GiB` or `960 GiB`, without a fraction from 100 GiB on; "–" for 0, which means
-    not known."""
+    """Return a size as `13.6 GiB` or `960 GiB`, from 100 GiB on without a fraction; "–" for 0 (unknown)."""
     if not size:
         return "–"
     gib = size / 2**30
@@ -141,10 +140,10 @@ class TimeLimit(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds. A float is a default of the command's, in seconds already."""
+        """Return the seconds. A float is the default of a command, in seconds already."""
         if isinstance(value, float):
             return value
         try:
             return seconds_of(value)
         except ValueError:
-            self.fail(f"write a time such as 45s, 10m or 2h, not {value!r}.", param, ctx)
+            self.fail(f"{value!r} is not a time. Write a time such as 45s, 10m or 2h.", param, ctx)

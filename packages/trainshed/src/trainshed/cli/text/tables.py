@@ -1,5 +1,4 @@
-"""Aligns text in columns, at most as wide as the terminal; makes tables of records by columns as data.
-Pure."""
+"""Aligns text in columns, at most as wide as the terminal; formats records as tables. Pure."""
 
 import textwrap
 import unicodedata
@@ -12,15 +11,15 @@ import click
 from trainshed.cli.text.colours import faint
 
 _GAP = "  "
-_LEAST_FLEXIBLE = 8
-"""Width below which a flexible column is not cut."""
+_MIN_FLEXIBLE = 8
+"""Minimum width to which a flexible column is cut."""
 _MIN_WRAPPED = 24
 """Width of wrapped text on terminals that are too narrow for more."""
-_READABLE = 12
-"""Width that a flexible column has before others are left out for it."""
+_MIN_READABLE = 12
+"""Minimum width of a flexible column before other columns are omitted in its favour."""
 
 NOTHING = "–"
-"""Stands for a cell without a text."""
+"""The text of an empty cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Field:
     title: str
     #: The field of the record, with dots between names; None = the whole record.
     path: str | None
-    #: Makes the cell's text of the field's value, which is never None.
+    #: Formats the field's value, which is never None.
     show: Callable[[Any], str] = str
     #: Whether cells are aligned to the right, as numbers are.
     right: bool = False
@@ -38,11 +37,11 @@ class Field:
     flexible: bool = False
     #: Whether long cells continue on further lines; only for the last column.
     wraps: bool = False
-    #: Whether the column is left out if no record has anything there.
+    #: Whether the column is omitted if it is empty.
     optional: bool = False
-    #: Whether the column is left out if the terminal is too narrow for all.
+    #: Whether the column is omitted if the terminal is too narrow for all.
     spare: bool = False
-    #: The colour of a record's cell; None = it has none.
+    #: The colour of a record's cell; None = no colour.
     colour: Callable[[Any], str | None] = lambda _: None
 
     def cell(self, record: Any) -> str:
@@ -59,9 +58,11 @@ class Field:
 def table_of(
     fields: Sequence[Field], records: Sequence[Any], max_width: int | None = None
 ) -> list[str]:
-    """Return the lines of a table of records, the titles first. `max_width`: maximum characters of a line,
-    None = unlimited; spare columns are left out, the first one first, and flexible ones are cut, the widest
-    one first. Wider lines are possible if that is not enough."""
+    """Return the lines of a table of records, titles first.
+
+    `max_width`: maximum characters of a line, None = unlimited. To fit it, spare columns are omitted, the
+    first one first; then flexible columns are cut, the widest one first. Lines can remain wider.
+    """
     cells = [(field, [field.cell(record) for record in records]) for field in fields]
     shown = [(field, texts) for field, texts in cells if any(texts) or not field.optional]
     if max_width is not None:
@@ -104,14 +105,14 @@ def table_of(
 
 
 def first_few(names: Sequence[str], limit: int) -> str:
-    """Return the first `limit` names in one line, and how many more there are."""
+    """Return the first `limit` names in one line, and the number of the others."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 
 
 def wrap(text: str, cells: int) -> list[str]:
     """Return `text` as lines of at most `cells` cells, broken at spaces. Longer words, such as names to copy,
-    stay whole."""
+    are not broken."""
     if width(text) <= cells:
         return [text]
     lines = textwrap.wrap(
@@ -141,7 +142,7 @@ def pairs(rows: Sequence[tuple[str, str]], max_width: int | None = None) -> list
 
 
 def width(text: str) -> int:
-    """Return the cells that a text takes on a terminal: two for wide characters, none for combining ones."""
+    """Return the cells of a text on a terminal: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
     return sum(
@@ -163,17 +164,17 @@ def cut(text: str, cells: int) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Replace everything unprintable by spaces: names are written by others, and must neither break the table
-    nor control the terminal."""
+    """Replace everything unprintable by spaces: untrusted names must neither break the table nor control the
+    terminal."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _readable(field: Field, texts: Sequence[str]) -> int:
-    """Return how wide a column is at least if people are to read it, with its gap."""
+    """Return the minimum width of a readable column, with its gap."""
     widest = max(map(width, (field.title, *texts)))
-    limit = _READABLE if field.flexible else _MIN_WRAPPED if field.wraps else widest
+    limit = _MIN_READABLE if field.flexible else _MIN_WRAPPED if field.wraps else widest
     return len(_GAP) + min(widest, limit)
 
 
@@ -182,7 +183,7 @@ def _shrink(columns: Sequence[Field], widths: list[int], max_width: int) -> None
     flexible = [index for index, column in enumerate(columns) if column.flexible]
     for _ in range(missing):
         widest = max(flexible, key=widths.__getitem__, default=None)
-        if widest is None or widths[widest] <= _LEAST_FLEXIBLE:
+        if widest is None or widths[widest] <= _MIN_FLEXIBLE:
             break
         widths[widest] -= 1
 

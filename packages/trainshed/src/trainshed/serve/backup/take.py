@@ -34,8 +34,8 @@ from trainshed.buckets.disk.records import RecordTable
 from trainshed.buckets.disk.tree import DIRECTORY_MODE
 from trainshed.buckets.errors import BucketsError, NotFound
 from trainshed.buckets.port import FileIdentity, ObjectRecord, ObjectRef
-from trainshed.cli.connection import local, on_this_machine
-from trainshed.cli.output import metered
+from trainshed.cli.connection import local, require_local_service
+from trainshed.cli.output import show_progress
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
@@ -153,7 +153,7 @@ class Backup:
         target = self._into / path
         target.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         with _private(target) as file:
-            digest, written = fill(file, metered(path, size, _blocks(fd, size)))
+            digest, written = fill(file, show_progress(path, size, _blocks(fd, size)))
         if written != size:
             target.unlink()
             return False
@@ -305,7 +305,7 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
     settings = load(config, {"data": data})
     place = settings.data.resolve()
     if url:
-        on_this_machine(local(settings.data), url, "backup")
+        require_local_service(local(settings.data), url, "backup")
     _require_ours(place)
     os.umask(0o077)
     # So that an unfinished backup is removed when this is stopped.
