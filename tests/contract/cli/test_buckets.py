@@ -89,7 +89,7 @@ def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
         "as gs://BUCKET/NAME"
         in trainshed("buckets", "cp", "gs://b/d/a.txt", str(file), str(tmp_path)).stderr
     )
-    assert "Standard input has no name" in trainshed("buckets", "cp", "-", "gs://b/up/").stderr
+    assert "Standard input has no file name" in trainshed("buckets", "cp", "-", "gs://b/up/").stderr
     assert not bucket.sent
 
 

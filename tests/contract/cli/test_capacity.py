@@ -55,7 +55,7 @@ def test_undrain(service: FakeService) -> None:
     output = [service.cli("nodes", "drain", "node-1", "--undo").stdout for _ in range(3)]
     assert output[0] == "node-1  accepts work again\n"
     assert output[1].endswith("accepts no work yet: node-1 does not answer\n")
-    assert output[2].endswith("it is not there now\n")
+    assert output[2].endswith("the node is not available\n")
 
 
 def test_a_quota_is_set(service: FakeService) -> None:
