@@ -199,7 +199,7 @@ def test_how_the_environment_was_made_is_folded(
     expect(page.locator("[data-log]")).to_contain_text("workerpool0-0 1")
     expect(page.get_by_text("workerpool1-0", exact=True)).to_have_class("log-task ink-4")
     expect(page.get_by_text("service 3")).to_be_hidden()
-    page.get_by_role("button", name="6 lines of how the environment was made").click()
+    page.get_by_role("button", name="6 lines about the preparation of the environment").click()
     expect(page.get_by_text("service 3")).to_be_visible()
 
 
@@ -441,7 +441,7 @@ def test_somebody_looks_where_the_tuner_is_unsure(
     over, beside = page.locator("[data-outlook] select").all()
     over.scroll_into_view_if_needed()
     expect(over).to_have_value("decay")
-    expect(says).to_contain_text("The least sure")
+    expect(says).to_contain_text("Most uncertain")
     expect(box.locator(".uplot")).to_be_visible()
     beside.select_option("rate")
     expect(box.locator("canvas")).to_have_count(2)

@@ -121,7 +121,7 @@ class ConsoleApplication:
         """Return the answer to a request. Raises Refused, BodyTooLarge, and what else a page raises."""
         if call.path.startswith(ASSETS):
             return asset_response(call) or self._trouble(
-                call, None, StatusCode.NOT_FOUND, "There is no such file."
+                call, None, StatusCode.NOT_FOUND, "This file does not exist."
             )
         changes = call.method not in ("GET", "HEAD")
         if not changes and (address := self._safer_address(call)) is not None:
@@ -129,7 +129,7 @@ class ConsoleApplication:
         if changes and not self._is_of_this_page(call):
             raise Refused(
                 StatusCode.PERMISSION_DENIED,
-                "Only pages of this console may do that, and the request says that it comes from elsewhere.",
+                "Only pages of this console may send this request, and it comes from another page (CSRF protection).",
             )
         path = _BACK if call.path.startswith(f"{_BACK}/") else call.path
         at_the_door = self._door.get((call.method, path))
@@ -164,7 +164,7 @@ class ConsoleApplication:
             return self._guarded(answer)
         matched = self._pages.match("GET", call.raw_path)
         if matched is None:
-            raise Refused(StatusCode.NOT_FOUND, f"There is no page {call.path[:200]}.")
+            raise Refused(StatusCode.NOT_FOUND, f"The page {call.path[:200]} does not exist.")
         page, variables = matched
         visit = self._visit(call, principal, variables)
         return await self._shown(visit, await page(visit))
@@ -172,7 +172,7 @@ class ConsoleApplication:
     async def _act(self, call: Request, principal: Principal) -> Response:
         matched = self._actions.match(call.method, call.raw_path)
         if matched is None:
-            raise Refused(StatusCode.NOT_FOUND, f"Nothing is done at {call.path[:200]}.")
+            raise Refused(StatusCode.NOT_FOUND, f"The action {call.path[:200]} does not exist.")
         action, variables = matched
         visit = self._visit(call, principal, variables, await _form(call, _MOST))
         answer = await action(visit)
@@ -185,7 +185,7 @@ class ConsoleApplication:
         path = call.raw_path.removeprefix("/events")
         matched: tuple[Page, dict[str, str]] | None = self._pages.match("GET", path)
         if matched is None:
-            raise Refused(StatusCode.NOT_FOUND, f"There is no page {path[:200]}.")
+            raise Refused(StatusCode.NOT_FOUND, f"The page {path[:200]} does not exist.")
         page, variables = matched
         inner = call.at(path.encode("latin-1"))
         visit = self._visit(inner, principal, variables)
@@ -243,7 +243,9 @@ class ConsoleApplication:
         if isinstance(error, BodyTooLarge):
             return self._trouble(call, principal, StatusCode.INVALID_ARGUMENT, str(error))
         _log.error("%s %s failed", call.method, call.raw_path, exc_info=error)
-        text = "Something went wrong in the service. Its log says more."
+        text = (
+            "The service failed to answer this request. The log of the service contains the cause."
+        )
         return self._trouble(call, principal, StatusCode.INTERNAL, text)
 
     def _trouble(
@@ -297,7 +299,7 @@ class ConsoleApplication:
         follows at once if it has begun this sign-in, and asks about if others led it here."""
         if "code" not in call.query:
             cause = call.query.get("error_description") or call.query.get("error") or "nothing"
-            raise Unauthenticated(f"The issuer did not sign you in; it says: {cause[:300]}.")
+            raise Unauthenticated(f"The issuer did not sign you in. It reports: {cause[:300]}.")
         state, sender = call.query.get("state", ""), call.query.get("iss", "")
         made = await self._signing_in.finish(state, call.query["code"], sender, call.path)
         code = self._sessions.link_code(made.shown)
@@ -309,7 +311,7 @@ class ConsoleApplication:
         signs in; it then has the browser keep it. The browser's session until now ends. `next`: where to go
         then."""
         if "application/json" not in call.headers.get("accept", ""):
-            raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in needs JavaScript.")
+            raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in requires JavaScript.")
         form = await _form(call, _SMALL)
         before, following = self._visitor(call), _local(form.get("next", ""))
         code = form.get("code", "")
@@ -322,7 +324,7 @@ class ConsoleApplication:
             # A link works once. A browser that follows it again is signed in already.
             if code and before is not None:
                 return self._json({"next": following})
-            text = str(wrong) if code or form.get("token") else "Give the token."
+            text = str(wrong) if code or form.get("token") else "Enter a token."
             text = text.partition(": send")[0].rstrip(".") + "."
             return self._trouble(call, None, StatusCode.UNAUTHENTICATED, text)
         if before is not None:
@@ -368,7 +370,10 @@ class ConsoleApplication:
         visitor, who copies it."""
         challenge, port = call.query.get("challenge", ""), call.query.get("port", "")
         if not _CHALLENGES.fullmatch(challenge) or not _PORTS.fullmatch(port):
-            raise Refused(StatusCode.INVALID_ARGUMENT, "This page is opened by trainshed login.")
+            raise Refused(
+                StatusCode.INVALID_ARGUMENT,
+                "This link is incomplete. Run trainshed login to open this page.",
+            )
         code = ""
         if call.method == "POST":
             made = await self._visit(call, principal, {}).do("POST", "tokens:own")
@@ -449,7 +454,7 @@ async def _form(call: Request, most: int) -> dict[str, str]:
         return form
     except ValueError:
         raise Refused(
-            StatusCode.INVALID_ARGUMENT, f"A form has at most {_FIELDS} fields; this one has more."
+            StatusCode.INVALID_ARGUMENT, f"The form has too many fields. The limit is {_FIELDS}."
         ) from None
 
 

@@ -74,7 +74,7 @@ class InsideCaller:
         with _refused():
             plain, _, query = path.partition("?")
             if (matched := routes.match(verb, plain)) is None:
-                raise NotFound(f"There is no method {verb} {plain}.")
+                raise NotFound(f"The method {verb} {plain} does not exist.")
             route, variables = matched
             read = partial(
                 routes.bind, route, variables, parse_qsl(query, keep_blank_values=True), body

@@ -31,9 +31,7 @@ _MOST: Final = 1_000
 """Sessions, and links, that can exist at a time; for new ones, the oldest make place of who has the most."""
 SIGN_IN: Final = "trainshed.v1.Tokens.SignIn"
 """Method of the audit record of a sign-in."""
-_VOID_LINK: Final = (
-    "This link was used already, or is older than 15 minutes. Get a new one: trainshed console"
-)
+_VOID_LINK: Final = "This link was already used or is older than 15 minutes. To get a new link, run trainshed console"
 
 
 class _Row(Struct, frozen=True):
@@ -92,8 +90,8 @@ class Sessions:
         principal = await self._authenticate(f"Bearer {token}")
         if principal.shown is None:
             raise Unauthenticated(
-                "This is the token of a program of a job: sign in with one of a person's, such as the one in "
-                "owner.token of the service's data directory."
+                "This token belongs to a program of a job. Sign in with a user's token, such as the one in the "
+                "file owner.token of the service's data directory."
             )
         return principal.shown
 
@@ -126,8 +124,8 @@ class Sessions:
         challenge = base64.urlsafe_b64encode(bytes.fromhex(digest_of(verifier))).rstrip(b"=")
         if offer is None or offer.expires <= self._now() or offer.challenge.encode() != challenge:
             raise Unauthenticated(
-                "This code was used already, is older than 15 minutes, or is for another command line: run "
-                "trainshed login again."
+                "This code was already used, is older than 15 minutes, or belongs to another command line. "
+                "Run trainshed login again."
             )
         return offer.token
 

@@ -72,7 +72,9 @@ class SigningIn:
         such issuer), Unavailable."""
         issuer = self._issuers.by_name.get(name)
         if issuer is None:
-            raise Unauthenticated("There is no such issuer.")
+            raise Unauthenticated(
+                "This service has no such issuer. Select an issuer on the sign-in page."
+            )
         address = await self._address(issuer, "authorization_endpoint")
 
         # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
@@ -106,18 +108,20 @@ class SigningIn:
         begun = self._read_state(state)
         issuer = self._issuers.by_name.get(str(begun["iss"]))
         if issuer is None:
-            raise Unauthenticated("This sign-in was begun with other settings: begin again.")
+            raise Unauthenticated(
+                "The settings of the service changed during this sign-in. Sign in again."
+            )
         back = await self._redirect(issuer)
         names_itself = await self._names_itself(issuer)
         if sender != issuer.issuer and (sender or names_itself):
             raise Unauthenticated(
-                f"{issuer.name} led to another issuer, {sender[:200]!r}: begin again, and tell whoever runs "
-                "this service if it happens again."
+                f"The answer to the sign-in at {issuer.name} came from another issuer, {sender[:200]!r}. Sign in "
+                "again. If this error repeats, report it to the operator of this service."
             )
         if not unquote(urlsplit(back).path).endswith(came_to):
             raise Unauthenticated(
-                f"The answer of {issuer.name} came to another issuer's address: register {back} there as the "
-                "redirect address."
+                f"The answer of {issuer.name} arrived at the address of another issuer. Register {back} at "
+                f"{issuer.name} as the redirect address."
             )
         address = await self._address(issuer, "token_endpoint")
 
@@ -132,7 +136,7 @@ class SigningIn:
         secret = os.environ.get(issuer.secret_env, "") if issuer.secret_env else ""
         if secret:
             form["client_secret"] = secret
-        refusal = f"{issuer.name} refuses this sign-in: begin again."
+        refusal = f"{issuer.name} rejected this sign-in. Sign in again."
         answer = await self._issuers.fetched(issuer, address, refusal, urlencode(form).encode())
         nonce = self._derived(id_, "nonce")
         claimed = await self._issuers.verified(issuer, str(answer.get("id_token", "")), nonce)
@@ -175,7 +179,7 @@ class SigningIn:
         """Return where an issuer takes requests. Raises Unavailable."""
         address = address_in(await self._issuers.published(issuer), name, issuer)
         if address is None:
-            raise Unavailable(f"{issuer.name} publishes no {name} at which people sign in.")
+            raise Unavailable(f"{issuer.name} publishes no {name}. Sign-in requires it.")
         return address
 
     async def _store(self, person: Bearer, issuer: Issuer) -> str:
@@ -231,7 +235,9 @@ class SigningIn:
 
 
 def _begin_again() -> NoReturn:
-    raise Unauthenticated("This sign-in is not one of this service, or took too long: begin again.")
+    raise Unauthenticated(
+        "This sign-in is unknown to this service or took too long. Sign in again."
+    )
 
 
 def _text(digest: bytes) -> str:

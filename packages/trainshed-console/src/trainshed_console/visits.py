@@ -139,10 +139,10 @@ class Visit(Struct, frozen=True):
         permission = PERMISSIONS[method]
         role = least_role(permission)
         if permission.startswith(OF_THE_SERVICE):
-            return f"{role} in all projects, which an owner of the service gives"
+            return f"{role} in all projects, which an owner of the service can grant"
         project = project or self.project
         where = "a project" if project == _ANY_PROJECT else clean(project)
-        return f"{role} in {where}, which its owners give"
+        return f"{role} in {where}, which a project owner can grant"
 
     async def do(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Record:
         """Call a method of `/trainshed/v1` that changes something. Raises Refused."""

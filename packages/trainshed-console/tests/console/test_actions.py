@@ -53,7 +53,7 @@ async def test_marked_jobs_are_cancelled_retried_and_deleted_together(
     for action in ("retry", "delete"):
         answer = await browser.post(f"/marked/{action}", **form)
         assert answer.status == 400
-        assert "done with 1 of 2 jobs" in text_of(answer) and uids[1] in text_of(answer)
+        assert "succeeded for 1 of 2 jobs" in text_of(answer) and uids[1] in text_of(answer)
     assert (await house.call("GET", f"/trainshed/v1/jobs/{uids[0]}")).status == 404
     assert "n0" in text_of(await browser.get("/"))
     assert (await browser.post("/marked/sell", **form)).status == 404
@@ -63,7 +63,7 @@ async def test_a_form_of_too_many_fields_is_refused(house: ConsoleHouse, browser
     headers = [("origin", ADDRESS), *browser.credentials, ("accept", "text/html")]
     form = "&".join(f"f{n}=1" for n in range(600)).encode()
     answer = await house.call("POST", "/submit/check", form, token=None, headers=headers)
-    assert "at most 500 fields" in text_of(answer)
+    assert "The limit is 500." in text_of(answer)
 
 
 @pytest.mark.parametrize(
@@ -130,5 +130,5 @@ async def test_a_node_is_drained_and_takes_work_again(
 async def test_who_may_not_is_told_so(house: ConsoleHouse, guest: Browser) -> None:
     uid = await submit(house)
     for action in ("cancel", "delete", "retry"):
-        assert "done with 0 of 1" in text_of(await guest.post(f"/marked/{action}", job=uid))
+        assert "succeeded for 0 of 1" in text_of(await guest.post(f"/marked/{action}", job=uid))
     assert (await house.call("GET", CUSTOM_JOBS)).status == 200

@@ -84,7 +84,13 @@ async def test_a_dataset_shows_its_files_and_labels(house: ConsoleHouse, browser
     assert f'href="{path}"' in (await browser.get("/datasets?project=p1")).body.decode()
     page = await browser.get(path)
     assert 'href="/buckets/bucket?prefix=data%2F"' in page.body.decode()
-    for text in ("flowers", "Tabular", "team=vision", "gs://bucket/data/a.csv", "No pipeline"):
+    for text in (
+        "flowers",
+        "Tabular",
+        "team=vision",
+        "gs://bucket/data/a.csv",
+        "newest 200 pipelines",
+    ):
         assert text in text_of(page)
 
 

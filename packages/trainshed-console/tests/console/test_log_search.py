@@ -64,13 +64,13 @@ async def test_each_answer_searches_a_few_jobs_and_asks_for_the_next(
         answer = await browser.get(path)
         assert len(answer.body) < 20_000
         body = answer.body.decode()
-        assert ("hx-trigger" in body) == ("looking further back" in body)
+        assert ("hx-trigger" in body) == ("searching older jobs" in body)
         seen += text_of(answer)
         answers += 1
         following = re.search(r'hx-get="([^"]+)"', body)
         path = following[1].replace("&amp;", "&") if following else ""
     assert answers == 3, "five jobs at a time"
-    assert "10 jobs searched Look further back" in seen, "after a while the reader is asked"
+    assert "10 jobs searched Search older jobs" in seen, "after a while the reader is asked"
     assert "wide 1 line" in seen
     assert "long" not in seen, long
 

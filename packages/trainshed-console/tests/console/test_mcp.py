@@ -98,7 +98,7 @@ async def test_a_job_from_its_dry_run_to_the_reason_of_its_failure(house: House)
     assert [job.get("was_there", False) for job in made].count(False) == 1
     name = made[0]["name"]
     assert (await tool(house, "describe_job", job=name))["state"] == "QUEUED"
-    assert (await tool(house, "why_failed", job=name))["failure"] == "It has not failed."
+    assert (await tool(house, "why_failed", job=name))["failure"] == "The job has not failed."
     error = JobError(3, "The replica exited.", cause="exited", reason="ValueError: no data")
     await house.become(name, state=JobState.FAILED, error=error)
     assert (await tool(house, "why_failed", job=name))["reason"] == "ValueError: no data"
@@ -111,7 +111,7 @@ async def test_a_job_from_its_dry_run_to_the_reason_of_its_failure(house: House)
     assert "refused" in await tool(house, "submit_job", **odd)
     assert (await tool(house, "job_logs", job=name))["lines"] == []
     assert "created" in (await tool(house, "job_timeline", job=name))[-1]
-    assert "Name 2 to 10 jobs" in await tool(house, "compare_jobs", jobs=[name])
+    assert "Pass a list of 2 to 10 jobs" in await tool(house, "compare_jobs", jobs=[name])
     compared = await tool(house, "compare_jobs", jobs=[name, name])
     assert [job["last_values"] for job in compared] == [{}, {}]
     arguments["job"] = tuning_job()
@@ -260,7 +260,7 @@ async def test_long_answers_are_cut_and_their_rest_is_asked_for(house: House) ->
     await house.become(name, state=JobState.SUCCEEDED)
     answer = await sent(house, "tools/call", name="job_logs", arguments={"job": name})
     text = answer.json["result"]["content"][0]["text"]
-    assert len(text) == MOST and text.endswith("more characters; ask for less)")
+    assert len(text) == MOST and text.endswith("more characters; request less)")
     before, numbers = json.loads(text.partition(",")[0] + "}")["before"], list[str]()
     while before:
         page = await tool(house, "job_logs", job=name, before=before)

@@ -39,7 +39,7 @@ async def holding(house: ConsoleHouse) -> Job:
 
 
 async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: Browser) -> None:
-    assert "No job runs. Submit the first one" in text_of(await browser.get("/overview"))
+    assert "No job runs. Submit your first job" in text_of(await browser.get("/overview"))
     await holding(house)
     waits = [await submit(house, displayName=f"waits-{n}") for n in range(2)]
     for place, uid in enumerate(reversed(waits), 1):
@@ -53,11 +53,11 @@ async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: 
     house.clock += 3600 * SECOND
     page = text_of(await browser.get("/overview"))
     assert "Nodes quarantined 1 node-3 its GPU is &lt;b&gt;lost&lt;/b&gt;" in page
-    assert "1 running 2 waiting 0 failed in a day" in page
+    assert "1 running 2 waiting 0 failed in the last day" in page
     assert page.index("waits-1") < page.index("waits-0"), "what starts next comes first"
     assert "No node is free Trains must end" in page
-    assert "GPUs by person owner@trainshed.local 2" in page
-    assert "GPU-hours of the week" in page and "2.0 , 0.0 used" in page
+    assert "GPUs by user owner@trainshed.local 2" in page
+    assert "GPU-hours in the last 7 days" in page and "2.0 , 0.0 used" in page
     assert "Nodes ready 2" in page and "Version 0.0.1" in page
 
 
@@ -68,7 +68,7 @@ async def test_of_many_waiting_jobs_those_are_shown_that_came_first(
     for number in range(2):
         await submit(house, displayName=f"waits-{number}")
     page = text_of(await browser.get("/queue"))
-    assert "waits-0" in page and "waits-1" not in page and "And more." in page
+    assert "waits-0" in page and "waits-1" not in page and "More jobs are waiting." in page
 
 
 async def test_nodes_show_what_is_held_and_what_is_used(
@@ -85,7 +85,10 @@ async def test_nodes_show_what_is_held_and_what_is_used(
         node("node-2", f"{gone} {PRIMARY}"),
     )
     page = text_of(await browser.get("/nodes"))
-    assert "2 of 8 held, 1.5 used" in page and "4.0 GiB of 32.0 GiB held, 3.0 GiB used" in page
+    assert (
+        "2 of 8 allocated, 1.5 used" in page
+        and "4.0 GiB of 32.0 GiB allocated, 3.0 GiB used" in page
+    )
     assert page.count("used") == 2 and "GPU 50 % busy, 4.0 GiB, 61 °C" in page
 
 
@@ -100,7 +103,7 @@ async def test_nodes_show_how_much_of_them_was_held_on_each_of_the_last_days(
     page = (await browser.get("/nodes")).body.decode()
     assert page.count("<figure") == 1
     # The job asks for two GPUs. The node has one, which counts for one hour of 24.
-    assert ": 4 % held" in page
+    assert ": 4 % allocated" in page
 
 
 async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:
@@ -109,11 +112,11 @@ async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser:
     for job in jobs:
         await house.happen(str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exited(1)))
     page = await browser.get("/overview")
-    assert "2 failed in a day" in text_of(page)
+    assert "2 failed in the last day" in text_of(page)
     assert "2 User code failed" in text_of(page), text_of(page)
     assert b"<b>broken" not in page.body
     house.clock += 2 * 86_400 * SECOND
-    assert "0 failed in a day" in text_of(await browser.get("/overview"))
+    assert "0 failed in the last day" in text_of(await browser.get("/overview"))
 
 
 async def test_nothing_of_other_projects_is_shown_or_counted(
@@ -124,7 +127,7 @@ async def test_nothing_of_other_projects_is_shown_or_counted(
     for path in ("/overview", "/overview?project=p2", "/overview?project=-"):
         page = text_of(await guest.get(path))
         assert "0 running 1 waiting" in page and "of p2" in page
-        for theirs in ("secret-name", "Nodes ready", "GPUs by person"):
+        for theirs in ("secret-name", "Nodes ready", "GPUs by user"):
             assert theirs not in page
     known(house.tokens, "g@example.com", project="p3")
     body = (await guest.get("/queue")).body.decode()

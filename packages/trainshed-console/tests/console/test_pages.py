@@ -111,7 +111,7 @@ async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
     assert await names("sort=nonsense&since=nonsense") == ["aardvark", "zoo", "big"]
     monkeypatch.setattr("trainshed_console.pages.jobs._SORTED", 2)
     assert await names("sort=name") == ["aardvark", "zoo"]
-    assert "Sorted among the newest 2." in text_of(await browser.get("/?project=p1&sort=name"))
+    assert "Sorted: only the newest 2 jobs." in text_of(await browser.get("/?project=p1&sort=name"))
     monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._MOST_COUNTED", 2)
     monkeypatch.setattr("trainshed_console.pages.jobs._COUNTED", 2)
     assert "Waiting 2+ " in text_of(await browser.get("/?project=p1"))

@@ -150,15 +150,15 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
     [
         ("", "Line 1, column 1"),
         ('{"a": 1,\n2}', "Line 2, column 1"),
-        ("[]", "begins with {"),
-        ("[" * 100_000, "cannot be read"),
+        ("[]", "starts with {"),
+        ("[" * 100_000, "not valid JSON"),
         (json.dumps({**SEARCH, "maxTrialCount": 0, "displayName": ""}), "max_trial_count"),
         (
             json.dumps({**PIPELINE, "trainingTaskInputs": {"workerPoolSpecs": 1}}),
             "training_task_inputs",
         ),
         (json.dumps({**OF_ML, "trainingInput": {"nothing": 1}}), "nothing"),
-        ('{"displayName": "\\ud800"}', "cannot be read as JSON"),
+        ('{"displayName": "\\ud800"}', "not valid JSON"),
     ],
 )
 async def test_what_is_wrong_with_a_job_of_json_is_told(
@@ -178,5 +178,5 @@ async def test_a_tuning_job_has_charts(house: ConsoleHouse, browser: Browser) ->
     made = await house.result("POST", path, SEARCH)
     uid = made["name"].rpartition("/")[2]
     overview = text_of(await browser.get(f"/jobs/{uid}"))
-    assert "0 of 4" in overview and "No trial has measured anything yet" in overview
-    assert "No trial has begun yet" in text_of(await browser.get(f"/jobs/{uid}/trials"))
+    assert "0 of 4" in overview and "No trial has reported a value yet" in overview
+    assert "No trial has started yet" in text_of(await browser.get(f"/jobs/{uid}/trials"))

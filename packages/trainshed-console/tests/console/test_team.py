@@ -70,24 +70,24 @@ async def test_a_viewer_has_no_buttons_and_other_projects_do_not_show(house: Con
     assert "Queued" in page
     for action in ("Cancel the job", ">Shell<", ">Drill<", ">Retry<", 'href="/submit', "/nodes"):
         assert action not in page, action
-    needs = "you need roles/ml.jobOwner in p1, which its owners give."
-    assert f"To cancel, drill or open a shell {needs}" in page
-    creates = "you need roles/aiplatform.user in p1"
-    assert f"To retry or clone {creates}" in page
+    needs = ", you need roles/ml.jobOwner in p1, which a project owner can grant."
+    assert f"To cancel, drill or open a shell{needs}" in page
+    creates = ", you need roles/aiplatform.user in p1"
+    assert f"To retry or clone{creates}" in page
     jobs = text_of(await viewer.get("/jobs?project=p1"))
-    assert f"To submit jobs {creates}" in jobs and f"To retry them {creates}" in jobs
-    assert f"To cancel or delete them {needs}" in jobs and "Cancel them" not in jobs
+    assert f"To submit jobs{creates}" in jobs and f"To retry them{creates}" in jobs
+    assert f"To cancel or delete them{needs}" in jobs and "Cancel them" not in jobs
     for path in ("/submit", "/submit/json"):
         form = text_of(await viewer.get(f"{path}?project=p1"))
-        assert f"To submit it {creates}" in form
+        assert f"To submit this job{creates}" in form
     assert "Inject the fault" not in text_of(await viewer.get(f"/jobs/{uid}/drills"))
     queue = text_of(await viewer.get("/queue?project=p1"))
     assert "Set a quota" not in queue and "you need roles/owner in p1" in queue
     team = text_of(await viewer.get("/team"))
-    assert "you need roles/owner in all projects, which an owner of the service gives" in team
-    for action in ("Give a role", "Make a token", "Audit", "audit"):
+    assert "you need roles/owner in all projects, which an owner of the service can grant" in team
+    for action in ("Grant a role", "Create a token", "Audit", "audit"):
         assert action not in team, action
-    assert "Give a role" in text_of(await (await visitor(house, "roles/owner")).get("/team"))
+    assert "Grant a role" in text_of(await (await visitor(house, "roles/owner")).get("/team"))
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{job}"])

@@ -25,8 +25,9 @@ _META: Final = "io.modelcontextprotocol/"
 _CACHED: Final = {"ttlMs": 3_600_000, "cacheScope": "public"}
 _ENCODED: Final = ("=?base64?", "?=")
 _INSTRUCTIONS: Final = (
-    "Training jobs of this service. To submit: submit_job with dry_run, mend what it names, then without "
-    "and with an idempotency_key; wait_for_job until it is over; why_failed and job_logs if it failed."
+    "Training jobs of this service. To submit a job, call submit_job with dry_run and fix the reported faults. "
+    "Then call it with an idempotency_key and without dry_run. Call wait_for_job until the job has finished. "
+    "If the job failed, call why_failed and job_logs."
 )
 
 
@@ -90,7 +91,7 @@ class McpSurface:
                 arguments = params.get("arguments", {})
                 if tool is None or not isinstance(arguments, dict):
                     known = ", ".join(BY_NAME)
-                    wrong = f"Name one of the tools {known}, and an object as its arguments."
+                    wrong = f"Call one of the tools {known}. Pass its arguments as an object."
                     return _failed(identity, _Fault(-32602, wrong))
                 inside = Inside(
                     self._caller, principal, settings.project, settings.region, self._submitting
@@ -105,7 +106,9 @@ class McpSurface:
                     text, is_error = _cut(str(refused)), True
                 result = {"content": [{"type": "text", "text": text}], "isError": is_error}
             case _:
-                return _failed(identity, _Fault(-32601, f"There is no method {method!r}.", 404))
+                return _failed(
+                    identity, _Fault(-32601, f"The method {method!r} does not exist.", 404)
+                )
         return _sent({"id": identity, "result": {"resultType": "complete", **result}})
 
 
@@ -148,7 +151,7 @@ def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | No
         if _decoded(call.headers.get(header, "")) != value:
             return _Fault(
                 -32020,
-                f"The header {header} does not say what the body says; this server speaks {VERSION}.",
+                f"The header {header} differs from the body. This server supports {VERSION}.",
             )
     if version != VERSION:
         data: dict[str, Any] = {"supported": [VERSION], "requested": version}
@@ -174,7 +177,7 @@ def _cut(answer: Any) -> str:
     seen = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     text = text if text.isprintable() else "".join(seen)
     text = _IGNORABLE.sub(lambda match: json.dumps(match[0])[1:-1], text)
-    more = f"… ({len(text) - MOST} more characters; ask for less)"
+    more = f"… ({len(text) - MOST} more characters; request less)"
     return text if len(text) <= MOST else text[: MOST - len(more)] + more
 
 

@@ -112,7 +112,7 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 async def _submit(inside: Inside, sent: Arguments) -> Any:
     if not isinstance(job := sent.job, dict):
-        raise InvalidRequest((Violation("job", "It must be given: an object."),))
+        raise InvalidRequest((Violation("job", "Set it to an object."),))
     project, location = sent.project or inside.project, sent.location or inside.region
     if sent.dry_run:
         return await inside.ask(
@@ -163,7 +163,7 @@ async def _why_failed(inside: Inside, sent: Arguments) -> Any:
     job = await _job(inside, sent)
     failure = job.get("failure")
     if not failure:
-        return {"state": job["state"], "failure": "It has not failed."}
+        return {"state": job["state"], "failure": "The job has not failed."}
     facts = {name: failure[name] for name in ("reason", "cause", "rule", "replica", "status")}
     return {"state": job["state"], **facts, "last_lines": failure["tail"]}
 
@@ -200,7 +200,7 @@ async def _cancel(inside: Inside, sent: Arguments) -> Any:
 
 async def _compare(inside: Inside, sent: Arguments) -> Any:
     if not 2 <= len(sent.jobs) <= _MOST_JOBS:
-        raise InvalidRequest((Violation("jobs", f"Name 2 to {_MOST_JOBS} jobs, as a list."),))
+        raise InvalidRequest((Violation("jobs", f"Pass a list of 2 to {_MOST_JOBS} jobs."),))
     compared: list[dict[str, Any]] = []
     for path in map(_path, sent.jobs):
         job = await inside.ask("GET", path)
@@ -233,7 +233,7 @@ async def _status(inside: Inside, sent: Arguments) -> Any:
 
 async def _job(inside: Inside, sent: Arguments) -> dict[str, Any]:
     if not isinstance(sent.job, str) or not sent.job:
-        text = "Name the job: its id, or projects/…/customJobs/ID."
+        text = "Set it to the job's ID or to projects/…/customJobs/ID."
         raise InvalidRequest((Violation("job", text),))
     return await inside.ask("GET", _path(sent.job))
 

@@ -78,7 +78,10 @@ async def download(visit: Visit) -> Response:
     """`/buckets/B/download?object=O`: the object's content as a file. Raises Refused."""
     name = visit.query("object")
     if not name:
-        raise Refused(StatusCode.INVALID_ARGUMENT, "The address names no object to download.")
+        raise Refused(
+            StatusCode.INVALID_ARGUMENT,
+            "The address has no object to download. Open the bucket and select an object.",
+        )
     path = f"/storage/v1/b/{visit.quoted('bucket')}/o/{quote(name, safe='')}?alt=media"
     return _Download(visit, path, clean(name.rpartition("/")[2]) or "object")
 
@@ -105,7 +108,10 @@ async def _ask(visit: Visit, path: str) -> Any:
     except NoAnswer as died:
         raise Refused(StatusCode.UNAVAILABLE, str(died)) from None
     if len(body) > _MOST:
-        raise Refused(StatusCode.RESOURCE_EXHAUSTED, "The answer is too large.")
+        raise Refused(
+            StatusCode.RESOURCE_EXHAUSTED,
+            "The list of objects is too large to show. Use a longer prefix or gcloud storage ls.",
+        )
     answer: Any = json.loads(body)
     if status < 400:
         return answer
@@ -118,7 +124,7 @@ async def _send(visit: Visit, path: str, receive: Receive, send: Send) -> None:
 
     async def identify(_authorization: str | None, _key: str | None) -> Caller:
         if not visit.is_valid():
-            raise Unauthenticated("Your session has ended, or your roles have changed.")
+            raise Unauthenticated("Your session has ended, or your roles changed. Sign in again.")
         return caller_of(visit.principal)
 
     raw, _, query = path.partition("?")

@@ -102,7 +102,7 @@ async def models(visit: Visit) -> View:
         visit,
         "models",
         ("Model", "Version", "Artifacts", "Created"),
-        "No model yet. A training pipeline registers one, and so does aiplatform.Model.upload.",
+        "No models yet. A training pipeline or aiplatform.Model.upload registers a model.",
         lambda model: (model.get("versionId", ""), model.get("artifactUri", "")),
     )
 
@@ -174,7 +174,7 @@ async def experiments(visit: Visit) -> View:
         visit,
         "experiments",
         ("Experiment", "Changed", "Description", "Created"),
-        'No experiment yet. aiplatform.init(experiment="first") begins one.',
+        'No experiments yet. aiplatform.init(experiment="first") creates one.',
         lambda experiment: (
             experiment.get("updateTime", "")[:10],
             experiment.get("description", ""),
@@ -188,7 +188,7 @@ async def experiment(visit: Visit) -> View:
     path = vertex_path(visit, f"{_STORE}/contexts/{visit.quoted('experiment')}")
     context = await visit.backend.call(visit.principal, "GET", path)
     if context.get("schemaTitle") != _EXPERIMENT or _LINK in context.get("metadata", {}):
-        raise Refused(StatusCode.NOT_FOUND, f"{context['name']} is no experiment.")
+        raise Refused(StatusCode.NOT_FOUND, f"{context['name']} is not an experiment.")
     answer = await _contexts(
         visit, f'schema_title="system.ExperimentRun" AND parent_contexts:"{context["name"]}"'
     )
@@ -324,7 +324,7 @@ async def datasets(visit: Visit) -> View:
         visit,
         "datasets",
         ("Dataset", "Kind", "Items", "Created"),
-        "No dataset yet. aiplatform.TabularDataset.create makes one.",
+        "No datasets yet. aiplatform.TabularDataset.create creates one.",
         lambda dataset: (kind_of(dataset), dataset.get("dataItemCount", "")),
     )
 

@@ -368,9 +368,9 @@ async def open_page(visit: Visit) -> Response:
     if not ticket.uri:
         raise Refused(
             StatusCode.FAILED_PRECONDITION,
-            "Pages of jobs have host names of their own, and this service has none to give: its operator "
-            "sets some by allowed_hosts, such as *.jobs.example.org. Without them: trainshed jobs forward "
-            "JOB PORT.",
+            "Pages of jobs need their own host names, and this service has none. Ask its operator to set "
+            "allowed_hosts, for example to *.jobs.example.org. To open the page without host names, run "
+            "trainshed jobs forward JOB PORT.",
         )
     return redirect(ticket.uri)
 
@@ -386,8 +386,8 @@ async def _again(visit: Visit, target: str) -> str:
     if job.state not in _UNSUCCESSFUL:
         raise Refused(
             StatusCode.FAILED_PRECONDITION,
-            f"{job.name} is {job.state}, and only a job that failed or was cancelled is tried again. "
-            "Clone submits another one like it.",
+            f"{job.name} is {job.state}. You can retry only jobs that failed, expired or were cancelled. "
+            "To submit a copy of this job, use Clone.",
         )
     api, parts = Api(job.api), job.name.split("/")
     region = parts[3] if api is Api.VERTEX else ""
@@ -438,7 +438,10 @@ async def marked(visit: Visit) -> Response:
     Raises Refused, which says of which jobs it was not done, and why."""
     does = _MARKED.get(visit.variables["does"])
     if does is None:
-        raise Refused(StatusCode.NOT_FOUND, "Marked jobs are cancelled, deleted or retried.")
+        raise Refused(
+            StatusCode.NOT_FOUND,
+            "This action does not exist. You can cancel, delete or retry marked jobs.",
+        )
     targets = visit.form.get("job", "").split()
     faults: list[str] = []
     for target in targets:
@@ -447,19 +450,19 @@ async def marked(visit: Visit) -> Response:
         except Refused as refused:
             faults.append(str(refused))
     if faults:
-        done = f"It was done with {len(targets) - len(faults)} of {len(targets)} jobs."
+        done = f"The action succeeded for {len(targets) - len(faults)} of {len(targets)} jobs."
         raise Refused(StatusCode.FAILED_PRECONDITION, "\n".join((done, *faults)))
     return redirect(f"/?{urlencode(parse_qsl(visit.form.get('query', '')))}")
 
 
 _DRILLS: Final = (
-    ("kill", "Kill", "The replica’s program is killed, as if its machine had died under it."),
-    ("segv", "Crash", "Its main process gets SIGSEGV."),
-    ("oom", "Out of memory", "The memory limit costs its main process."),
-    ("maintenance", "Maintenance", "The replica has to leave its node: SIGTERM, then SIGKILL."),
-    ("preempt", "Preemption", "The attempt’s capacity is taken away."),
-    ("stockout", "Stock-out", "There is no capacity for the attempt any more."),
-    ("internal", "Internal error", "The service fails the attempt."),
+    ("kill", "Kill", "Kill the replica’s program, as if its machine had failed."),
+    ("segv", "Crash", "Send SIGSEGV to its main process."),
+    ("oom", "Out of memory", "Kill its main process, as the memory limit does."),
+    ("maintenance", "Maintenance", "Remove the replica from its node: SIGTERM, then SIGKILL."),
+    ("preempt", "Preemption", "Revoke the attempt’s capacity."),
+    ("stockout", "Stock-out", "Fail the attempt for lack of capacity."),
+    ("internal", "Internal error", "Fail the attempt with an error of the service."),
 )
 """(the API's word, name, what is done) of each kind of drill (docs/drills.md)."""
 _OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
@@ -491,7 +494,7 @@ async def order_drill(visit: Visit) -> Response:
     if form.get("when") == "line":
         body["atLine"] = form.get("line", "")
         if not body["atLine"]:
-            text = "Say at which line."
+            text = "Enter a regular expression for the log line."
             raise Refused(StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),))
     await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
     return redirect(job_path(target, "drills"))

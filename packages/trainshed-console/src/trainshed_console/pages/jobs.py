@@ -28,7 +28,7 @@ _LAST: Final = 20
 _SORTED: Final = 200
 """Newest jobs that are sorted by another column than their age."""
 _LABEL: Final = "labels."
-_GROUPS: Final = {"user": "person", "project": "project", "kind": "kind"}
+_GROUPS: Final = {"user": "user", "project": "project", "kind": "kind"}
 """Fields by which jobs are grouped, with their names; labels are `labels.KEY`."""
 _COUNTED: Final = 1000
 """Up to this number the API counts jobs in a state."""

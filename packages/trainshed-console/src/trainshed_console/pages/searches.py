@@ -372,7 +372,10 @@ async def trials(visit: Visit) -> View:
     the table of the trials. Raises Refused if the job is no tuning job."""
     job = await describe(visit)
     if job.tuning is UNSET or not job.tuning:
-        raise Refused(StatusCode.NOT_FOUND, f"{job.name} is no tuning job.")
+        raise Refused(
+            StatusCode.NOT_FOUND,
+            f"{job.name} is not a tuning job. Open the job's overview instead.",
+        )
     search = _search(job, job.tuning, visit.query("trial"), visit.query("sort"))
     return tab_view(visit, job, "trials", {}, parts(search))
 

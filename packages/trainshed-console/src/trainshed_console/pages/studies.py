@@ -25,7 +25,7 @@ async def studies(visit: Visit) -> View:
         visit,
         "studies",
         ("Study", "State", "Searches", "Created"),
-        "No study yet. The trials of a tuning job are on its own page.",
+        "No studies yet. The page of a tuning job shows its trials.",
         lambda study: (study.get("state", ""), _aims(study)),
     )
 

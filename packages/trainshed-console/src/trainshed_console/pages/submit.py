@@ -177,14 +177,16 @@ def _read(text: str) -> Draft:
         value = json.loads(text)
         encode_text(value)  # It raises ValueError for half of a surrogate pair.
     except json.JSONDecodeError as wrong:
-        draft.fault("", f"Line {wrong.lineno}, column {wrong.colno} is no JSON: {wrong.msg}.")
+        draft.fault(
+            "", f"Line {wrong.lineno}, column {wrong.colno} is not valid JSON: {wrong.msg}."
+        )
         return draft
     except (ValueError, RecursionError) as wrong:
-        draft.fault("", f"It cannot be read as JSON: {wrong}.")
+        draft.fault("", f"The text is not valid JSON: {wrong}.")
         return draft
     if isinstance(value, dict):
         return Draft(cast(dict[str, Any], value))
-    draft.fault("", "A job is an object: it begins with { and ends with }.")
+    draft.fault("", "A job is a JSON object. It starts with { and ends with }.")
     return draft
 
 
@@ -237,11 +239,11 @@ def _command(draft: Draft, form: Mapping[str, str]) -> list[str]:
         case "file":
             bucket, slashes, name = form.get("file", "").strip().partition("gs://")
             if bucket or not slashes:
-                draft.fault("program", "Name a file in a bucket: gs://BUCKET/task.py.")
+                draft.fault("program", "Enter a file in a bucket, such as gs://BUCKET/task.py.")
             return ["python3", "-u", f"/gcs/{name}"]
         case _:
             if not form.get("script", "").strip():
-                draft.fault("program", "Type a program.")
+                draft.fault("program", "Enter a program.")
             return ["python3", "-u", "-c", form.get("script", "").replace("\r\n", "\n")]
 
 
@@ -250,7 +252,7 @@ def _count(draft: Draft, name: str, text: str) -> int:
     if text in ("", "1"):
         return 1
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < 1:
-        draft.fault(name, f"{text!r} is no whole number from 1 on.")
+        draft.fault(name, f"{text!r} is not a whole number of at least 1.")
         return 1
     return int(text)
 
@@ -260,7 +262,7 @@ def _words(draft: Draft, name: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as wrong:
-        draft.fault(name, f"It cannot be split into words: {wrong}.")
+        draft.fault(name, f"The text cannot be split into words: {wrong}.")
         return []
 
 
@@ -272,7 +274,7 @@ def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
         if equals:
             names[key.strip()] = value.strip()
         else:
-            draft.fault(name, f"{line!r} has no =; write NAME=VALUE, one a line.")
+            draft.fault(name, f"{line!r} has no =. Write one NAME=VALUE per line.")
     return names
 
 

@@ -15,7 +15,7 @@ from trainshed.wire.trainshed_v1.capacity import UsageReport
 from trainshed_console.visits import View, Visit, redirect
 
 _ALL: Final = "-"
-_WAYS: Final = (("user", "By person"), ("project", "By project"), ("machine", "By machine"))
+_WAYS: Final = (("user", "By user"), ("project", "By project"), ("machine", "By machine"))
 
 
 async def page(visit: Visit, made: IssuedToken | None = None) -> View:

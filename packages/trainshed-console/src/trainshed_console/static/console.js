@@ -83,7 +83,7 @@ const copy = async (text) => {
  */
 const copyBy = async (button, text) => {
   button.dataset.label ??= button.textContent;
-  button.textContent = (await copy(text)) ? "Copied" : "Not allowed";
+  button.textContent = (await copy(text)) ? "Copied" : "Copy failed";
   setTimeout(() => {
     button.textContent = button.dataset.label ?? "";
   }, 1600);

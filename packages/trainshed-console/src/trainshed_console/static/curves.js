@@ -71,7 +71,7 @@ const drawUsage = () => {
     if (figure) figure.hidden = use === "gpus" && !lines.length;
     for (const line of limitsOf(use, replicas, lines)) lines.push({ ...line, values: at.map(() => line.limit) });
     if (at.length) draw(box, at, lines, { across: CLOCK_AXIS, says, fromZero: true });
-    else if (!box.firstChild) box.textContent = "Nothing was recorded yet.";
+    else if (!box.firstChild) box.textContent = "No data yet.";
   }
 };
 

@@ -202,7 +202,7 @@ const arrive = (id, listing) => {
   for (const row of members(list)) row.classList.toggle("is-gone", leaving.includes(row));
   const news = [
     fresh.length && `Show ${fresh.length} new`,
-    leaving.length && `Remove ${leaving.length} that left this list`,
+    leaving.length && `Remove ${leaving.length} that no longer match`,
   ];
   button.textContent = news.filter(Boolean).join(", ");
   button.hidden = false;
@@ -269,7 +269,7 @@ const stream = (() => {
       calm();
       close();
       const here = encodeURIComponent(location.pathname + location.search);
-      say(message, signedOut ? [`/login?next=${here}`, "Sign in"] : ["/", "To the jobs"]);
+      say(message, signedOut ? [`/login?next=${here}`, "Sign in"] : ["/", "Show jobs"]);
     });
     source.onopen = () => {
       calm();
@@ -278,7 +278,7 @@ const stream = (() => {
     source.onerror = () => {
       if (mine !== source) return;
       // Each attempt fails anew, and the three seconds count from the first.
-      trouble ||= setTimeout(() => say("The service does not answer; trying again."), 3000);
+      trouble ||= setTimeout(() => say("The service does not respond. Retrying…"), 3000);
       // Not left to the browser, which gives up at some errors and takes its own time at others.
       close();
       setTimeout(open, 2000);

@@ -36,9 +36,9 @@ const signIn = async () => {
     const { error, session, next } = await answer.json();
     if (!answer.ok) showFault(error.message);
     else if (!session || (await keep(session))) location.replace(next);
-    else showFault("This browser does not keep what signs it in: it sends no HTTP credentials.");
+    else showFault("This browser cannot stay signed in because it does not send HTTP credentials.");
   } catch {
-    showFault("The service does not answer. Try again.");
+    showFault("The service does not respond. Try again.");
   }
 };
 

@@ -109,9 +109,9 @@ const say = (text) => {
 const sayShown = () => {
   fold();
   const count = linesShown().length;
-  if (!count) return say(isOver ? "No line matches." : "Nothing was written yet.");
-  const from = earlier ? "earlier ones above" : "from the first line on";
-  let state = isFollowing ? "Following." : "Not following: more is written below.";
+  if (!count) return say(isOver ? "No line matches." : "No output yet.");
+  const from = earlier ? "earlier lines above" : "from the first line";
+  let state = isFollowing ? "Following." : "Not following: newer lines are below.";
   if (isOver && !asking) state = "The log is complete.";
   say(`${count.toLocaleString()} lines shown, ${from}. ${state}`);
 };
@@ -141,7 +141,7 @@ const fetchPage = async (more) => {
     answer = await fetch(`${tools.dataset.job}/lines?${query}`, { headers });
     page = await answer.json();
   } catch {
-    if (mine === requests) say("The service does not answer; trying again.");
+    if (mine === requests) say("The service does not respond. Retrying…");
     return null;
   } finally {
     if (mine === requests) isBusy = false;
@@ -192,7 +192,7 @@ const showLast = async () => {
   if (!page) return tryAgain();
   show(page, false);
   logBox.scrollTop = logBox.scrollHeight;
-  if (page.more) say("Looking further back…");
+  if (page.more) say("Searching older lines…");
   sayShown();
   if (page.more && page.lines.length < 50) await showAbove();
   // Somebody may have gone elsewhere meanwhile.
@@ -226,7 +226,7 @@ const showAround = async (place) => {
   const line = lineAt(place);
   if (line) logBox.scrollTop = line.offsetTop - logBox.clientHeight / 3;
   sayShown();
-  if (!line) say("The line that the address names is not in this log.");
+  if (!line) say("The line in the address is not in this log.");
 };
 
 /** Return the first line that is not above the window. */
@@ -245,7 +245,7 @@ const showNextError = async () => {
     page = await fetchPage({ ...query, ...start });
   if (!page) return;
   if (!page.lines.length)
-    return say(page.more ? "No error among the next 20,000 lines." : "No line is an error.");
+    return say(page.more ? "No error among the next 20,000 lines." : "The log has no errors.");
   const place = page.lines[0][5];
   severityField.value = searchField.value = "";
   marked = [place, place];
@@ -310,7 +310,7 @@ const fold = () => {
   for (const line of folded) line.classList.add("is-folded");
   if (!folded.length) return;
   const button = made('<button type="button" class="log-fold" data-fold></button>');
-  button.textContent = `${folded.length} lines of how the environment was made`;
+  button.textContent = `${folded.length} lines about the preparation of the environment`;
   button.addEventListener("click", () => {
     isUnfolded = true;
     fold();
@@ -335,7 +335,7 @@ const isWanted = ([, , severity, text]) => {
  */
 const append = (lines) => {
   const stays = isFollowing && isAtEnd();
-  const gap = "… more was written than can be shown; scroll up to read it all …";
+  const gap = "… some new lines are not shown; scroll up to read all lines …";
   const isGap = lines.map(({ 4: place }) => remember(place)).includes(true);
   if (isGap) logBox.append(element("div", "log-gap", gap));
   logBox.append(...lines.filter(isWanted).map(showLine));
@@ -364,7 +364,7 @@ const beginStream = async () => {
     if (signal.aborted) return;
     if (!answer) {
       stopAsking();
-      if (isFollowing) say("The service does not answer; trying again.");
+      if (isFollowing) say("The service does not respond. Retrying…");
       return tryAgain();
     }
     isOver = answer.over;

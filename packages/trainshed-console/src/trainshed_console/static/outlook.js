@@ -71,12 +71,12 @@ const sayAll = (model) => {
   const leastSure = doubts.indexOf(Math.max(...doubts));
   const kept = Object.entries(others).map(([name, value]) => `${name} ${shown(value)}`);
   const says = [
-    `The best: ${sayPlace(model, top)}.`,
-    `The least sure: ${sayPlace(model, leastSure)}.`,
+    `Best prediction: ${sayPlace(model, top)}.`,
+    `Most uncertain: ${sayPlace(model, leastSure)}.`,
   ];
   if (kept.length) {
-    says.push(`All else as in trial ${best}, the best one: ${kept.join(", ")}.`);
-    says.push("Dots are trials, whatever else they have.");
+    says.push(`Other parameters as in trial ${best}, the best one: ${kept.join(", ")}.`);
+    says.push("Dots show all trials, whatever their other parameters.");
   }
   return says.join(" ");
 };
@@ -210,7 +210,7 @@ const drawMaps = (box, model, at) => {
   box.append(...figures);
   const doubts = high.map((value, i) => (value - low[i]) / 2);
   drawMap(figures[0], model, `Expected ${metric}`, expected, "c5", !isMaximized, at);
-  drawMap(figures[1], model, "How unsure that is, ±", doubts, "c1", false, at);
+  drawMap(figures[1], model, "Uncertainty, ±", doubts, "c1", false, at);
 };
 
 const drawOutlook = () => {
@@ -223,7 +223,7 @@ const drawOutlook = () => {
   });
   let says = "";
   if (names.some(Boolean)) {
-    if (!model) says = "It is being computed…";
+    if (!model) says = "Computing…";
     else says = model.reason || (at === undefined ? sayAll(model) : sayPlace(model, at));
   }
   need("[data-outlook-says]", HTMLElement).textContent = says;
@@ -248,7 +248,7 @@ const compute = async () => {
     const model = await answer.json();
     mine.model = answer.ok ? model : { reason: model.error.message };
   } catch {
-    mine.model ??= /** @type {Model} */ ({ reason: "The service does not answer. Try again." });
+    mine.model ??= /** @type {Model} */ ({ reason: "The service does not respond. Try again." });
   }
   if (mine === outlook) drawOutlook();
 };

@@ -70,7 +70,7 @@ async def test_who_is_led_to_the_end_of_another_s_sign_in_is_asked_first(
         page = await victim.get(answer.headers["location"], ("sec-fetch-site", site))
         html = page.body.decode()
         assert "data-now" not in html and 'data-mark="theirs"' in html
-    assert "If it was not you who asked for it, leave this page." in text_of(page)
+    assert "If you did not request this link, close this page." in text_of(page)
     assert victim.session == ""
 
 
@@ -161,7 +161,7 @@ async def test_a_code_is_good_once_and_a_refusal_is_told(
     location = await sent(Browser(house))
     code = issuer.signs_in(location)
     assert (await back(Browser(house), state_of(location), code)).status == 303
-    assert "Corp refuses this sign-in" in text_of(
+    assert "Corp rejected this sign-in" in text_of(
         await back(Browser(house), state_of(location), code)
     )
     page = await Browser(house).get("/login/back?error=access_denied&error_description=<b>No</b>")
@@ -270,7 +270,7 @@ async def test_a_page_of_others_signs_in_no_command_line(
         origin = ("origin", "http://evil.example")
         assert (await browser.post(PAGE, origin, ("sec-fetch-site", site))).status == 403
     page = (await browser.get(PAGE)).body.decode()
-    assert "If it was not you who ran it" in page and "<code>trainshed login" in page
+    assert "If you did not run this command" in page and "<code>trainshed login" in page
     for query in ("", "?challenge=short", f"?challenge={CHALLENGE}&port=1%2F@evil.example"):
         assert (await browser.get(f"/login/command-line{query}")).status == 400
     stranger = await Browser(house).get(f"{PAGE}&port=99", ("accept", "text/html"))
