@@ -129,7 +129,8 @@ class ConsoleApplication:
         if changes and not self._is_of_this_page(call):
             raise Refused(
                 StatusCode.PERMISSION_DENIED,
-                "Only pages of this console may send this request, and it comes from another page (CSRF protection).",
+                "This request did not come from a page of this console (CSRF protection). Open the console "
+                "and repeat the action there.",
             )
         path = _BACK if call.path.startswith(f"{_BACK}/") else call.path
         at_the_door = self._door.get((call.method, path))

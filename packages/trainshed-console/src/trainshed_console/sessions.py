@@ -31,7 +31,9 @@ _MOST: Final = 1_000
 """Sessions, and links, that can exist at a time; for new ones, the oldest make place of who has the most."""
 SIGN_IN: Final = "trainshed.v1.Tokens.SignIn"
 """Method of the audit record of a sign-in."""
-_VOID_LINK: Final = "This link was already used or is older than 15 minutes. To get a new link, run trainshed console"
+_VOID_LINK: Final = (
+    "This link was already used or is older than 15 minutes. For a new link, run: trainshed console"
+)
 
 
 class _Row(Struct, frozen=True):
@@ -90,8 +92,8 @@ class Sessions:
         principal = await self._authenticate(f"Bearer {token}")
         if principal.shown is None:
             raise Unauthenticated(
-                "This token belongs to a program of a job. Sign in with a user's token, such as the one in the "
-                "file owner.token of the service's data directory."
+                "This token belongs to a program of a job. Sign in with a user's token, such as the one in "
+                "the file owner.token of the service's data directory."
             )
         return principal.shown
 

@@ -115,8 +115,8 @@ class SigningIn:
         names_itself = await self._names_itself(issuer)
         if sender != issuer.issuer and (sender or names_itself):
             raise Unauthenticated(
-                f"The answer to the sign-in at {issuer.name} came from another issuer, {sender[:200]!r}. Sign in "
-                "again. If this error repeats, report it to the operator of this service."
+                f"The answer to the sign-in at {issuer.name} came from another issuer, {sender[:200]!r}. "
+                "Sign in again. If this error repeats, report it to the operator of this service."
             )
         if not unquote(urlsplit(back).path).endswith(came_to):
             raise Unauthenticated(

@@ -25,9 +25,9 @@ _META: Final = "io.modelcontextprotocol/"
 _CACHED: Final = {"ttlMs": 3_600_000, "cacheScope": "public"}
 _ENCODED: Final = ("=?base64?", "?=")
 _INSTRUCTIONS: Final = (
-    "Training jobs of this service. To submit a job, call submit_job with dry_run and fix the reported faults. "
-    "Then call it with an idempotency_key and without dry_run. Call wait_for_job until the job has finished. "
-    "If the job failed, call why_failed and job_logs."
+    "Training jobs of this service. To submit a job, call submit_job with dry_run and fix the reported "
+    "faults. Then call it with an idempotency_key and without dry_run. Call wait_for_job until the job has "
+    "finished. If the job failed, call why_failed and job_logs."
 )
 
 

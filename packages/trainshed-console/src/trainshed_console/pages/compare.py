@@ -99,7 +99,7 @@ def _safe(cells: Sequence[str]) -> list[str]:
 async def _compared(visit: Visit) -> list[Compared]:
     targets = tuple(dict.fromkeys(filter(None, visit.request.values.get("job", ()))))
     if not 2 <= len(targets) <= MOST:
-        text = f"You can compare 2 to {MOST} jobs, not {len(targets)}. Mark the jobs in a list of jobs or trials."
+        text = f"You can compare 2 to {MOST} jobs, not {len(targets)}. Select them in a list."
         raise Refused(StatusCode.INVALID_ARGUMENT, text)
     descriptions = await asyncio.gather(*(describe(visit, target) for target in targets))
     names = [job.display_name or job.job_id for job in descriptions]

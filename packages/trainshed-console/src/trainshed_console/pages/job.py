@@ -440,7 +440,7 @@ async def marked(visit: Visit) -> Response:
     if does is None:
         raise Refused(
             StatusCode.NOT_FOUND,
-            "This action does not exist. You can cancel, delete or retry marked jobs.",
+            "This action does not exist. You can cancel, delete or retry selected jobs.",
         )
     targets = visit.form.get("job", "").split()
     faults: list[str] = []

@@ -75,7 +75,7 @@ const showLine = ([at, task, severity, text, place, cursor, pieces]) => {
   time.dateTime = at;
   const ms = String(moment.getMilliseconds()).padStart(3, "0");
   time.textContent = `${clock.format(moment)}.${ms}`;
-  time.title = `${at} – click to mark this line`;
+  time.title = `${at} – click to select this line`;
   if (task !== "service" && !tints.has(task)) tints.set(task, TINTS[tints.size % TINTS.length]);
   const who = element("span", `log-task ${tints.get(task) ?? ""}`.trim(), task);
   const words = element("span", "log-text", pieces.length ? "" : text);
@@ -404,7 +404,7 @@ const paintMarked = () => {
   const lines = markedLines();
   for (const line of lines) line.classList.add("is-marked");
   marking.hidden = !lines.length;
-  const words = `${lines.length.toLocaleString()} ${lines.length === 1 ? "line" : "lines"} marked`;
+  const words = `${lines.length.toLocaleString()} ${lines.length === 1 ? "line" : "lines"} selected`;
   need("[data-count]", HTMLElement, marking).textContent = words;
 };
 const writeAddress = () => {
