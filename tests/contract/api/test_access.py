@@ -21,7 +21,7 @@ from trainshed.access.account_tokens import GRANT
 from trainshed.access.book import FILE, AccessBook
 from trainshed.access.job_tokens import JobClaims
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.call import tell_of_stranger
+from trainshed.api.calls.audit import record_failed_authentication
 from trainshed.api.trainshed_v1 import access
 from trainshed.buckets.authentication import TokenFile
 from trainshed.core.errors import Unauthenticated, Unavailable
@@ -382,7 +382,7 @@ async def test_a_request_that_is_half_sent_as_its_token_is_revoked_does_nothing(
 
 
 async def test_who_guesses_from_a_network_of_addresses_is_one(house: Shelled) -> None:
-    strange = strangers.Strangers(partial(tell_of_stranger, house.services))
+    strange = strangers.Strangers(partial(record_failed_authentication, house.services))
     counts = [strange.count(f"2001:db8:0:7:{number:x}::1") for number in range(3)]
     others = [strange.count(address) for address in ("2001:db8:0:8::1", "::ffff:10.0.0.1")]
     assert (counts, others) == ([1, 2, 3], [1, 1])

@@ -21,7 +21,8 @@ from trainshed.api.additions import (
     mounts_with,
     registry_with,
 )
-from trainshed.api.calls.call import Call, Registry
+from trainshed.api.calls.call import Call
+from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Services
 from trainshed.api.registry import BUILT_IN
 from trainshed.api.rest import ApiApplication

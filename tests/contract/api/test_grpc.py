@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 
 from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
 from tests.unit.specs_requests import custom_job, package, pool
-from trainshed.api.calls import call as api_call
+from trainshed.api.calls import registry
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.store.port import NewWork
@@ -65,7 +65,7 @@ async def test_a_permission_that_lacks_has_a_reason(
     def deny(*_: object) -> None:
         raise PermissionDenied("you may not")
 
-    monkeypatch.setattr(api_call, "authorize", deny)
+    monkeypatch.setattr(registry, "authorize", deny)
     status = await refused(house, LIST)
     assert (status.code, status.message) == (code("PERMISSION_DENIED"), "you may not")
     info: Any = wire_pool.message_class("google.rpc.ErrorInfo")()

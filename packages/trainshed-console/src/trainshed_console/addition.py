@@ -3,7 +3,7 @@ and how a browser gets in."""
 
 from trainshed.access.principals import Shown
 from trainshed.api.additions import Addition, AdditionContext, Mounts
-from trainshed.api.calls.call import Registry
+from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Services
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed_console.application import ConsoleApplication

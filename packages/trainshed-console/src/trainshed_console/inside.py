@@ -12,8 +12,9 @@ from urllib.parse import parse_qsl
 
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import Call, Registry
+from trainshed.api.calls.call import Call
 from trainshed.api.calls.errors import refusal
+from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.versions import Version
 from trainshed.api.projects import LIST_PROJECTS, visible

@@ -16,7 +16,8 @@ from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import message, refuse_key
-from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
+from trainshed.api.calls.call import Call, Handler, Handlers
+from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros

@@ -16,8 +16,9 @@ from msgspec import Struct, field
 from trainshed.access.issuers import Issuer
 from trainshed.access.principals import Shown
 from trainshed.access.tokens import TokenAuthority
-from trainshed.api.calls.call import Check, Checks, Handler, Handlers, Registry
+from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.links import Links
+from trainshed.api.calls.registry import Check, Checks, Registry
 from trainshed.api.calls.services import ApiSettings, Authenticate, Services, Tracking
 from trainshed.api.calls.streams import StreamHandler, StreamHandlers
 from trainshed.api.registry import BUILT_IN

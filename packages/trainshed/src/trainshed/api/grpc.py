@@ -24,9 +24,11 @@ from msgspec import Struct
 
 from trainshed.access.principals import Principal
 from trainshed.access.strangers import SOURCE, Strangers
-from trainshed.api.calls.call import Call, Registry, tell_of_stranger
+from trainshed.api.calls.audit import record_failed_authentication
+from trainshed.api.calls.call import Call
 from trainshed.api.calls.errors import Refusal, not_served, refusal
 from trainshed.api.calls.http import HEADER, identified, log_request, most_of
+from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.api.registry import BUILT_IN
@@ -78,7 +80,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         self._services = services
         self._authenticate = authenticate
         self._registry = registry
-        self._strangers = Strangers(partial(tell_of_stranger, services))
+        self._strangers = Strangers(partial(record_failed_authentication, services))
         self._running: set[asyncio.Task[bytes | Refusal]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
         for api in pool.APIS:

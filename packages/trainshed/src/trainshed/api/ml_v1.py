@@ -14,9 +14,11 @@ from google.protobuf.message import Message
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.api.calls.call import Call, Checks, Handlers, read_update_mask, sent
+from trainshed.api.calls.call import Call, Handlers, sent
+from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
+from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.resources.jobs import (

@@ -16,8 +16,9 @@ from trainshed.access.book import AccessBook, Project
 from trainshed.access.permissions import ADMIN_BUCKETS, PERMISSIONS, authorize
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods, read_update_mask
+from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods
 from trainshed.api.calls.errors import not_served
+from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import tell_jobs

@@ -14,7 +14,7 @@ from trainshed.api.aiplatform_v1 import (
     studies,
     training_pipelines,
 )
-from trainshed.api.calls.call import Registry
+from trainshed.api.calls.registry import Registry
 from trainshed.api.logging_v2 import entries, tail
 
 BUILT_IN: Final = Registry(

@@ -24,15 +24,8 @@ from google.protobuf.message import Message
 
 from trainshed.access.strangers import GUESS, SOURCE, SOURCE_HEADER, Strangers
 from trainshed.api import projects, service_accounts
-from trainshed.api.calls.call import (
-    Call,
-    HandCall,
-    HandHandler,
-    Registry,
-    audited,
-    id_of,
-    tell_of_stranger,
-)
+from trainshed.api.calls.audit import audited, record_failed_authentication
+from trainshed.api.calls.call import Call, HandCall, HandHandler
 from trainshed.api.calls.errors import NotServed, installing, not_served
 from trainshed.api.calls.http import (
     METHOD,
@@ -45,6 +38,8 @@ from trainshed.api.calls.http import (
     refusal_answer,
     sent_object,
 )
+from trainshed.api.calls.project_names import id_of
+from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
@@ -106,7 +101,7 @@ class ApiApplication:
         self._authenticate = authenticate
         self._mounts = mounts
         self._hosts = hosts
-        self._strangers = Strangers(partial(tell_of_stranger, services))
+        self._strangers = Strangers(partial(record_failed_authentication, services))
         self._shell = ShellSurface(services)
         self._ports = PortSurface(services)
         trainshed = TrainshedSurface(services, authenticate)

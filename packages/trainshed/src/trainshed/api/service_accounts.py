@@ -24,7 +24,8 @@ from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
 from trainshed.access.permissions import authorize
 from trainshed.access.policy import member_fault, member_of
 from trainshed.access.principals import Bearer
-from trainshed.api.calls.call import HandCall, HandHandler, HandMethods, read_update_mask
+from trainshed.api.calls.call import HandCall, HandHandler, HandMethods
+from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.resources.jobs import tell_jobs

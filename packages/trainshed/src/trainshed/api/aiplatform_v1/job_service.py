@@ -15,10 +15,11 @@ from msgspec import Struct
 from trainshed.api.aiplatform_v1 import operations, views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
-from trainshed.api.calls.call import Call, Checks, Handler, Handlers, sent
+from trainshed.api.calls.call import Call, Handler, Handlers, sent
 from trainshed.api.calls.errors import installing
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services, Spec
 from trainshed.api.filters.jobs import NO_FURTHER, Further, States, compile_job_filter
 from trainshed.api.resources.jobs import (

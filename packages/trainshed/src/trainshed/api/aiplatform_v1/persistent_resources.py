@@ -10,7 +10,9 @@ from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.kinds import listed
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1
-from trainshed.api.calls.call import Call, Handlers, actor_of, read_update_mask
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.impersonation import actor_of
+from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Reserving, Services
 from trainshed.api.resources.submission import kept_json

@@ -18,9 +18,10 @@ from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.operations import operation_view
 from trainshed.api.aiplatform_v1.views import V1, message
-from trainshed.api.calls.call import Call, Checks, Handlers
+from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.errors import NotServed
 from trainshed.api.calls.paging import Listing, cut, decode_number, page_size
+from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.operations import wait_for
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, Violation

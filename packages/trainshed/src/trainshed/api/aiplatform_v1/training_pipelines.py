@@ -16,9 +16,10 @@ from trainshed.api.aiplatform_v1 import job_service, views
 from trainshed.api.aiplatform_v1.datasets import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
-from trainshed.api.calls.call import Call, Checks, Handlers, sent
+from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import within
 from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import JobTest
 from trainshed.api.filters.matching import text_test

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import Call, actor_of
+from trainshed.api.calls.call import Call
+from trainshed.api.calls.impersonation import actor_of
 from trainshed.api.calls.links import Links
 from trainshed.api.calls.services import CapacityView, Services
 from trainshed.api.resources.operations import done_at_once

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, assert_never
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import actor_of
+from trainshed.api.calls.impersonation import actor_of
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
 from trainshed.api.resources.jobs import asked_for, find_by_uid, has_dashboard

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import refuse_accounts
+from trainshed.api.calls.impersonation import refuse_accounts
 from trainshed.api.calls.links import Ticket
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import FailedPrecondition, Unavailable

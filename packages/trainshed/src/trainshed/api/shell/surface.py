@@ -22,7 +22,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trainshed.api.calls.call import audited
+from trainshed.api.calls.audit import audited
 from trainshed.api.calls.errors import refusal
 from trainshed.api.calls.http import (
     LinkPage,

@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from trainshed.api import ml_v1
 from trainshed.api.aiplatform_v1 import job_service, training_pipelines
-from trainshed.api.calls.call import Call, actor_of, known_to, name_by_id, refuse_more, texts_of
+from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import completed
+from trainshed.api.calls.impersonation import actor_of, refuse_more, texts_of
+from trainshed.api.calls.project_names import known_to, name_by_id
 from trainshed.api.resources.jobs import of_kind
 from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall, project_fault

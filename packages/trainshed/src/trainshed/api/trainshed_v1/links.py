@@ -3,8 +3,8 @@ what failed ones left, and links to TensorBoard for what jobs wrote."""
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.errors import NotServed, installing
+from trainshed.api.calls.impersonation import refuse_accounts
 from trainshed.api.calls.links import MOST_JOBS, OPEN_VIEW, Ticket
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_job, find_work

@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType
 
 from trainshed.access.permissions import authorize
-from trainshed.api.calls.call import project_in
 from trainshed.api.calls.progress import primary_of
+from trainshed.api.calls.project_names import project_in
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work, jobs_below
 from trainshed.api.trainshed_v1 import describing

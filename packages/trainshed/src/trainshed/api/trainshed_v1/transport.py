@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import audited, id_of, project_in
+from trainshed.api.calls.audit import audited
 from trainshed.api.calls.http import (
     MAX_BODY,
     METHOD,
@@ -24,6 +24,7 @@ from trainshed.api.calls.http import (
     refusal_answer,
     sent_object,
 )
+from trainshed.api.calls.project_names import id_of, project_in
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.streams import lapse_of
 from trainshed.api.resources.jobs import find_work

@@ -1,0 +1,68 @@
+"""Records calls in the audit log."""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from trainshed.access.permissions import is_recorded
+from trainshed.access.principals import Bearer, Principal
+from trainshed.api.calls.services import Services
+from trainshed.core import secrets
+from trainshed.core.errors import PermissionDenied, Unavailable
+from trainshed.core.names import ids_by_number
+from trainshed.store.audit import AuditRecord, RecordedCall, recording, under_way
+from trainshed.wire.status import StatusCode
+
+T = TypeVar("T")
+
+
+def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
+    """Add the names of the job's secrets to the audit record of the current call."""
+    refs = (ref for _, text in texts for ref in secrets.references(text))
+    if (names := ", ".join(sorted({ref.name for ref in refs}))) and (call := under_way()):
+        call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}
+
+
+async def audited(
+    answer: Callable[[], Awaitable[T]],
+    services: Services,
+    principal: Principal,
+    method: str,
+    *,
+    project: str = "",
+    resource: str = "",
+) -> T:
+    """Return the answer and record the call: in the transaction of its first write, or afterwards if it
+    wrote nothing or lacked a permission. `project`, `resource`: the subject of the request, if known. Raises
+    Unauthenticated if the credentials became invalid, for example while the body was sent."""
+    services.access.renew(principal)
+    if not is_recorded(method):
+        return await answer()
+    voucher = services.access.voucher(principal)
+    by = voucher.by if isinstance(voucher, Bearer) else None
+    acting_as = principal.email if by else None
+    job = str(principal.program.job_uid) if principal.program is not None else None
+    record = AuditRecord(by or principal.email, method, resource, acting_as, job=job)
+    with recording(call := RecordedCall(services.now(), record, project)):
+        try:
+            answered = await answer()
+        except PermissionDenied:
+            if call.project.isdigit():
+                book = services.access.book
+                known = (services.settings.project, *book.projects, *book.policy.projects())
+                call.project = ids_by_number(known).get(call.project, call.project)
+            await services.access.record_refusal()
+            raise
+        await services.access.record()
+    return answered
+
+
+async def record_failed_authentication(
+    services: Services, source: str, detail: Mapping[str, object]
+) -> None:
+    """Record that an address has sent unknown credentials repeatedly."""
+    method = "trainshed.v1.Tokens.Refused"
+    status = StatusCode.UNAUTHENTICATED.number
+    record = AuditRecord("", method, source, source=source, detail=detail, status=status)
+    with recording(RecordedCall(services.now(), record)), contextlib.suppress(Unavailable):
+        await services.access.record()

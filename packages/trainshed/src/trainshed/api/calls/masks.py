@@ -1,0 +1,45 @@
+"""Field masks: `readMask` of reads and lists, `updateMask` of updates."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+
+from trainshed.api.calls.call import camel
+from trainshed.core.errors import InvalidRequest, Violation
+
+
+def apply_read_mask(answer: Message, request: Any) -> Message:
+    """Return a resource, or a list of resources, with only the fields in the request's `read_mask`. Raises
+    InvalidRequest."""
+    mask = getattr(request, "read_mask", None)
+    if mask is None or not mask.paths or "*" in mask.paths:
+        return answer
+    is_list = request.DESCRIPTOR.name.startswith("List")
+    lists = [rows for part, rows in answer.ListFields() if part.message_type] if is_list else []
+    for resources in lists if is_list else [[answer]]:
+        for resource in resources:
+            if not mask.IsValidForDescriptor(resource.DESCRIPTOR):
+                wrong = (
+                    f"{','.join(mask.paths)!r} is not made of fields of {resource.DESCRIPTOR.name}."
+                )
+                raise InvalidRequest((Violation("read_mask", f"{wrong} Write name,displayName."),))
+            kept = type(resource)()
+            mask.MergeMessage(resource, kept)
+            resource.CopyFrom(kept)
+    return answer
+
+
+def read_update_mask(
+    paths: Sequence[str], allowed: Sequence[str], resource: Any = None
+) -> tuple[str, ...]:
+    """Return the fields of a mask, without duplicates; paths may be in snake_case or camelCase. Without a
+    mask: the fields that are set in `resource`. With `*`: all fields. Without a resource: (). Raises
+    InvalidRequest for fields that cannot be updated."""
+    spelled = {camel(field): field for field in allowed}
+    fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
+    if wrong := [field for field in fields if field not in allowed]:
+        text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
+        raise InvalidRequest((Violation("update_mask", text),))
+    all_of = () if resource is None else allowed
+    return fields or tuple([field for field in all_of if paths or getattr(resource, field)])

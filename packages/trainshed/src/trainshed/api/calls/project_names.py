@@ -1,0 +1,177 @@
+"""Projects in the names of requests: find them for the permission check, and replace project numbers by ids.
+
+A request names its project in its own text fields (`name`, `parent`, ...), as `projects/P/...`, or in the
+name of the resource that it carries. Only Logging also lists bare projects, and entries that name their logs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from trainshed.access.principals import Principal
+from trainshed.api.calls.services import Services
+from trainshed.core.names import ids_by_number
+
+_NAMES: Final = frozenset(
+    {
+        "artifact",
+        "context",
+        "execution",
+        "log_name",
+        "name",
+        "parent",
+        "parent_model",
+        "resource",
+        "source_model",
+        "tensorboard",
+        "tensorboard_experiment",
+        "tensorboard_run",
+        "tensorboard_time_series",
+        "trial_name",
+    }
+)
+
+
+_LISTS: Final = frozenset(
+    {"artifacts", "child_contexts", "executions", "resource_names", "time_series"}
+)
+"""Fields with several names. A field of one name with such a name counts as one of `_NAMES`."""
+
+
+_BARE: Final = "project_ids"
+
+
+_ENTRIES: Final = "entries"
+
+
+_PARTS: Final = frozenset({_ENTRIES, "events", "requests", "write_run_data_requests"})
+
+
+_NAMED: Final = _NAMES | _LISTS
+
+
+_RENAMED: Final = _NAMED | {"experiment", "experiment_run", "model"}
+"""Fields in which project numbers are replaced, also within a resource such as a job's specification."""
+
+
+_RENAMED_LISTS: Final = _LISTS | {_BARE}
+
+
+_FILTER: Final = "filter"
+
+
+_FREE: Final = frozenset({"metadata", "training_task_inputs"})
+"""Fields with free content of the caller, in which nothing is replaced."""
+
+
+def name_by_id(request: Message, ids: Iterable[str]) -> None:
+    """Replace project numbers in the names of a request by ids, because both identify the same project.
+    Programs find the number in CLOUD_ML_PROJECT_ID. `ids`: the projects to recognize; "" is ignored."""
+    numbers = _by_number(tuple(ids))
+    # Most requests name no project by its number. Searching the serialized request for the digits is cheaper
+    # than walking its fields.
+    content = request.SerializePartialToString()
+    if any(_digits(name) in content for name in numbers):
+        _rename(request, numbers)
+
+
+def id_of(number: str, principal: Principal, services: Services) -> str:
+    """Return the id of the project with this number; the number if the principal has no access to it."""
+    return ids_by_number(known_to(principal, services)).get(number, number)
+
+
+def known_to(principal: Principal, services: Services) -> tuple[str, ...]:
+    """Return the projects whose numbers the principal may use."""
+    book = services.access.book
+    others = (*book.projects, *book.policy.projects()) if principal.rights.everywhere else ()
+    return (*principal.rights.projects, services.settings.project, *others)
+
+
+@lru_cache(1024)
+def _digits(name: str) -> bytes:
+    """Return the digits of `projects/NUMBER/`."""
+    return name.removeprefix("projects/").removesuffix("/").encode()
+
+
+@lru_cache(16)
+def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
+    """Return prefixes of names: the prefix with the number as key, the one with the id as value."""
+    return {
+        f"projects/{number}/": f"projects/{project_id}/"
+        for number, project_id in ids_by_number(ids).items()
+    }
+
+
+def _rename(message: Message, numbers: Mapping[str, str]) -> None:
+    for part, value in message.ListFields():
+        if part.name in _PARTS:
+            for below in value:
+                _rename(below, numbers)
+        elif part.name in _RENAMED_LISTS and part.is_repeated:
+            value[:] = [_renamed(text, numbers) for text in value]
+        elif part.type == FieldDescriptor.TYPE_STRING:
+            if part.name in _RENAMED and (name := _renamed(value, numbers)) != value:
+                setattr(message, part.name, name)
+            elif part.name == _FILTER:
+                for old, new in numbers.items():
+                    setattr(message, part.name, getattr(message, part.name).replace(old, new))
+        elif isinstance(value, Message) and part.name not in _FREE:
+            _rename(value, numbers)
+
+
+def _renamed(name: str, numbers: Mapping[str, str]) -> str:
+    """Return a name with the project's id. Also accepts a project without more: `projects/P`, or `P` as in
+    Logging."""
+    for old, new in numbers.items():
+        if name.startswith(old):
+            return new + name[len(old) :]
+        if name in (old[:-1], old[9:-1]):
+            return new[9:-1] if name == old[9:-1] else new[:-1]
+    return name
+
+
+def projects_of(request: Message) -> Iterator[str]:
+    """Yield the project of each name in a request, by id or number; "" for a name without a project."""
+    for part, value in request.ListFields():
+        is_list = part.name in _LISTS and part.is_repeated
+        if not is_list and part.type == FieldDescriptor.TYPE_STRING and part.name in _NAMED:
+            yield project_in(value)
+        elif is_list:
+            yield from map(project_in, value)
+        elif part.name == _BARE:
+            yield from value
+        elif part.name == _ENTRIES:
+            for below in value:
+                yield from projects_of(below)
+        elif _is_named(part):
+            yield from filter(None, [project_in(value.name)])
+
+
+def project_in(name: str) -> str:
+    """Return the project of a full resource name; "" if it has none."""
+    match name.split("/"):
+        case ["projects", project, *_]:
+            return project
+        case _:
+            return ""
+
+
+def subject_of(request: Message) -> str:
+    """Return the name of the resource of a request: its own, that of the resource in it, or the parent's."""
+    for name in ("name", "resource", "parent"):
+        if text := getattr(request, name, ""):
+            return str(text)
+    resources = (value for part, value in request.ListFields() if _is_named(part))
+    return next((str(value.name) for value in resources), "")
+
+
+@lru_cache(1024)
+def _is_named(part: FieldDescriptor) -> bool:
+    """Whether a field contains one message with a name."""
+    if part.type != FieldDescriptor.TYPE_MESSAGE or part.is_repeated or part.message_type is None:
+        return False
+    name = part.message_type.fields_by_name.get("name")
+    return name is not None and name.type == FieldDescriptor.TYPE_STRING
