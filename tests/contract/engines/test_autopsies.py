@@ -13,7 +13,7 @@ from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest
 from trainshed.engines.local import autopsies
-from trainshed.replica.supervisor.shells import MOST
+from trainshed.replica.supervisor.shells import MAX_SHELLS
 from trainshed.replica.system.trees import TreeSize
 
 HOUR = 3600 * 10**9
@@ -122,7 +122,7 @@ async def test_they_are_found_again_and_go_in_time(house: House) -> None:
         await look(house, uid)
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MOST_BYTES", 6 << 20), ("MOST", 1)])
+@pytest.mark.parametrize(("limit", "most"), [("MAX_BYTES", 6 << 20), ("MAX_AUTOPSIES", 1)])
 async def test_the_oldest_goes_first_when_it_is_too_much(
     house: House, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
@@ -187,8 +187,8 @@ async def test_they_are_weighed_one_by_one_and_shells_are_few(
     await weighed(house, uids[0])
     await house.restart()
     assert all([(await weighed(house, uid)).size for uid in uids])
-    terminals = [await look(house, uid) for uid in (*[uids[0]] * MOST, uids[1])]
-    with pytest.raises(TerminalRefused, match="8 shells are open"):
+    terminals = [await look(house, uid) for uid in (*[uids[0]] * MAX_SHELLS, uids[1])]
+    with pytest.raises(TerminalRefused, match="it has 8 open shells"):
         await look(house, uids[0])
     for terminal in terminals:
         terminal.close()

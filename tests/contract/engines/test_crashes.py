@@ -46,15 +46,15 @@ async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
     await house.line(before, lambda text: text == "up")
     hung = house.zygote()
     os.kill(hung, signal.SIGSTOP)
-    turned, start, patience = [0], spawner.start, spawner.PATIENCE
+    turned, start, patience = [0], spawner.start, spawner.REQUEST_TIMEOUT
 
     def start_patiently() -> spawner.ZygoteHandle:
         # A busy machine may take long to begin another one, which does not hang.
-        monkeypatch.setattr(spawner, "PATIENCE", patience)
+        monkeypatch.setattr(spawner, "REQUEST_TIMEOUT", patience)
         turned.append(0)
         return start()
 
-    monkeypatch.setattr(spawner, "PATIENCE", 3.0)
+    monkeypatch.setattr(spawner, "REQUEST_TIMEOUT", 3.0)
     monkeypatch.setattr(spawner, "start", start_patiently)
     replicas = [ReplicaId(1, index) for index in range(10)]
     uid = house.job()
@@ -119,7 +119,7 @@ async def test_an_end_that_cannot_be_written_down_yet_is_told_later(
         return look(slot, incarnation)
 
     monkeypatch.setattr(engine, "probe_slot", refusing)
-    monkeypatch.setattr(engine, "_LOOK_PAUSE", 0.01)
+    monkeypatch.setattr(engine, "_RETRY_INTERVAL", 0.01)
     uid = await sleeper(house)
     os.kill(house.shim(uid)["shim"], signal.SIGKILL)
     assert isinstance(await house.end(uid), ReplicaLost)
@@ -139,7 +139,7 @@ async def test_a_stop_that_cannot_be_written_down_ends_what_runs(
 
     monkeypatch.setattr(Layout, "mark_stopped", refusing)
     uid = await sleeper(house)
-    with pytest.raises(EngineUnavailable, match="make room"):
+    with pytest.raises(EngineUnavailable, match="free disk space"):
         await house.engine.stop(uid, 1, SECOND)
     assert (await house.exit(uid)).exit.signal == signal.SIGTERM
     await house.engine.stop(uid, 1, SECOND)

@@ -89,5 +89,5 @@ async def test_dictated_lines_stand_beside_what_the_program_prints(house: House)
     parts = [text for text in map(str, house.texts(uid)) if text.startswith("y")]
     assert len(parts) > 1
     assert "".join(parts) == "y" * 100_000
-    with pytest.raises(EngineUnavailable, match="over"):
+    with pytest.raises(EngineUnavailable, match="ended"):
         await house.engine.write_log(uid, 2, PRIMARY, ["nobody"])

@@ -18,7 +18,7 @@ from trainshed.replica import protocol
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A data directory on a file system of 8 MB, of which the engine takes the last byte for room."""
-    monkeypatch.setattr(layout, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(layout, "_MIN_FREE_BYTES", 0)
     with disk_of("size=8m,mode=755", tmp_path / "disk") as disk:
         yield disk / "data"
 

@@ -296,7 +296,7 @@ async def test_a_level_that_cannot_be_had_is_refused_and_not_replaced(data: Path
         finally:
             await house.engine.close()
 
-    with pytest.raises(LevelUnavailable, match="there is no isolation 'none'; there are own-user"):
+    with pytest.raises(LevelUnavailable, match="The isolation 'none' does not exist"):
         await start("none")
     if os.geteuid() != 0:
         with pytest.raises(LevelUnavailable, match="the service does not run as root"):

@@ -56,7 +56,7 @@ async def test_it_has_the_programs_environment_directory_and_status(
 ) -> None:
     """spec/operations#shells: a shell into a running replica's own environment."""
     # On a busy machine the word of its end may come long after its last byte.
-    monkeypatch.setattr(terminals, "_FAREWELL", 60.0)
+    monkeypatch.setattr(terminals, "_STATUS_TIMEOUT", 60.0)
     program = "echo made >here; exec sleep 100"
     uid = await house.run("sh", "-c", program, environ=(("ASKED", "as given"),))
     await house.started(uid)
@@ -79,7 +79,7 @@ async def test_it_ends_with_the_program_and_is_not_its_end(house: House) -> None
     assert (await house.exit(uid)).exit.exit_code == 5
     await shown(stays)
     assert stays.status is None
-    with pytest.raises(TerminalRefused, match="over"):
+    with pytest.raises(TerminalRefused, match="ended"):
         await opened(house, uid)
 
 

@@ -1,8 +1,7 @@
-"""The engine port is what every engine implements: it gives an admitted gang its slots and reports what
-happens in them.
+"""The interface of all engines: an engine gives an admitted gang its slots and reports the events in them.
 
-One slot is one replica's "VM": a node, resources, an address. The verdict on a replica comes from its
-shim's record, never from an engine. Conformance suite: tests/engines/conformance.
+A slot is a replica's "VM": a node, resources, an address. The verdict on a replica comes from its shim's
+record, never from an engine. Conformance suite: tests/engines/conformance.
 """
 
 import enum
@@ -24,126 +23,124 @@ from trainshed.core.streams import Streams
 
 
 class EngineUnavailable(Unavailable):
-    """The engine cannot answer now; the same call may be made again."""
+    """The engine cannot answer now; the caller may repeat the call."""
 
 
 class StillWaiting(EngineUnavailable):
-    """The request has begun, and waits for something that `watch` reports (`StartWaits`)."""
+    """The request has begun, and waits for a condition that `watch` reports (`StartWaits`)."""
 
 
 class LevelUnavailable(Exception):
-    """This machine cannot give the isolation that the operator demands, or whether it can is not known. The
-    message says why, and which levels work."""
+    """This machine does not offer the isolation that the operator demands, or the probe failed. The message
+    contains the reason and the levels that work."""
 
 
 class LaunchRejected(Exception):
-    """The engine will never run this. The message says why and what would run."""
+    """The engine will never run this. The message contains the reason and an alternative."""
 
 
 class SecretMissing(LaunchRejected):
-    """A secret that the job names does not exist any more. That counts as the job's failure, not the
-    service's."""
+    """A secret of the job does not exist any more. That counts as the job's failure, not the service's."""
 
 
 class StartFailed(Exception):
-    """The attempt cannot be started, though neither a node nor the request is at fault; another attempt may
+    """The attempt cannot be started, through no fault of a node or the request; another attempt may
     succeed."""
 
 
 class Capabilities(Struct, frozen=True):
-    """What the engine can promise on this host; `doctor` and the docs show it."""
+    """The guarantees of the engine on this host, shown by `doctor` and the docs."""
 
-    #: Each replica has its own processes, its own address, and port 2222 to itself.
+    #: Each replica has its own processes, its own address, and its own port 2222.
     process_namespace: bool
-    #: Replicas find each other by their hostnames.
+    #: Replicas resolve each other's hostnames.
     stable_hostname: bool
-    #: How the memory limit is enforced: "kernel" (control groups) or "polling" (use is read several times a
+    #: Enforcement of the memory limit: "kernel" (control groups) or "polling" (several measurements per
     #: second; the same verdict, a moment later).
     memory_limit: str = "kernel"
-    #: The files of failed replicas are kept (`core.terminals`).
+    #: The engine keeps files of failed replicas (`core.terminals`).
     autopsies: bool = False
-    #: Sandbox level that keeps programs apart, in the engine's own terms.
+    #: Sandbox level that separates programs, in the engine's own terms.
     isolation: str = ""
-    #: (level, why it does not work here) of each stronger level.
+    #: (level, reason why it does not work here) of each stronger level.
     not_stronger: tuple[tuple[str, str], ...] = ()
-    #: Like `memory_limit`; None = there is none.
+    #: Like `memory_limit`; None = no enforcement.
     process_limit: str | None = None
-    #: Container images can be run.
+    #: The engine can run container images.
     images: bool = False
 
 
 class NodeState(enum.StrEnum):
-    """What an engine says of a node."""
+    """The state of a node, as the engine reports it."""
 
     #: It accepts new replicas.
     UP = "UP"
-    #: It accepts none, and replicas are to leave it.
+    #: It accepts no replicas, and running ones should leave it.
     DRAINING = "DRAINING"
-    #: The engine found it unfit, and it accepts none for a while.
+    #: The engine found it unfit. It accepts no replicas for a while.
     QUARANTINED = "QUARANTINED"
-    #: The cluster has not heard of it for a while and has not given it up: nothing new starts there, and what
-    #: runs there is left alone.
+    #: The cluster lost contact a while ago, but has not given it up: nothing new starts there, and running
+    #: replicas continue.
     UNHEARD = "UNHEARD"
     #: It stopped answering, or no longer exists.
     GONE = "GONE"
 
 
 class SlotRequest(Struct, frozen=True):
-    """What one replica needs."""
+    """The needs of one replica."""
 
     replica: ReplicaId
     hostname: str
-    #: Node that it is to run on; only a preference where the cluster chooses (`NodesChosen`).
+    #: Node to run on; only a preference if the cluster chooses (`NodesChosen`).
     node: str
-    #: Number of devices that it gets for itself.
+    #: Number of devices for its exclusive use.
     accelerators: int = 0
-    #: How many of the node's vCPUs are reserved for it; None = whatever is left.
+    #: Number of the node's vCPUs to reserve; None = no reservation.
     vcpus: float | None = None
     memory_bytes: int = 0
     machine: MachineWanted = MachineWanted()
-    #: Reference of the container image that its program runs in; None = in none. For engines whose cluster
-    #: brings images itself (`BringsImages`).
+    #: Reference of its container image; None = no image. For engines whose cluster pulls images
+    #: (`BringsImages`).
     image: str | None = None
-    #: The job's project; "" = not known. A cluster may run each project's programs as a user of its own.
+    #: The job's project; "" = unknown. A cluster may run each project's programs as a separate user.
     project: str = ""
-    #: Port at which running peers already look for it, so that it must get the same; None = none yet.
+    #: Port at which running peers expect it, so that it must get the same; None = any.
     port: int | None = None
-    #: False: it has lost its node and waits for another. `node` is then the former one, and of a slot that it
-    #: has, only what peers were told has to stay.
+    #: False: it has lost its node and waits for another. `node` is then the former one, and only the parts of
+    #: its slot that peers know must not change.
     is_placed: bool = True
-    #: Seconds for which its job may run, over all attempts; None = not known.
+    #: Time limit of its job in seconds, over all attempts; None = unknown.
     seconds: int | None = None
 
 
 class Slot(Struct, frozen=True):
-    """A replica's place."""
+    """The place of a replica."""
 
     replica: ReplicaId
     node: str
     hostname: str
-    #: Hostname or literal address by which peers reach it.
+    #: Hostname or literal address for its peers.
     host: str
-    #: The IP behind it.
+    #: The IP address of `host`.
     address: str
     #: Port that it may bind there.
     port: int
-    #: Value of CUDA_VISIBLE_DEVICES; None = it asked for no accelerators, "" = it asked and there are none.
+    #: Value of CUDA_VISIBLE_DEVICES; None = no accelerators requested, "" = requested, but the node has none.
     devices: str | None = None
-    #: First of the machine's user ids that are reserved for it; None = none are.
+    #: First of its reserved user IDs of the machine; None = none.
     users: int | None = None
-    #: The loopback address of its endpoint, where `address` is one that other machines reach; None =
-    #: `address`.
+    #: The loopback address of its endpoint, if other machines reach `address`; None = `address`.
     endpoint: str | None = None
 
 
 class ReplicaReport(Struct, frozen=True):
-    """What was seen of a replica, as the event of its job.
+    """An observation of a replica, as the event of its job.
 
-    ReplicaStarted: its main process was started. ReplicaExited: that ended, and log and attempt record are
-    sealed and synced. ReplicaLost: its shim is gone without a record (its program died with it), or never
-    came up. ReplicaNoted: only of plans that say `reduction`, and of disks (`core.lifecycle.notes`) if
-    the engine looks at what replicas use; each note is reported at least once before the incarnation's end
-    is, the same ones again after a restart of the service.
+    ReplicaStarted: its main process started. ReplicaExited: its main process ended, and log and attempt
+    record are sealed and synced. ReplicaLost: its shim is gone without a record (its program died with it),
+    or never started. ReplicaNoted: for plans with `reduction`, and for disks (`core.lifecycle.notes`) if the
+    engine measures the resources of replicas. Each note is reported at least once before the end of the
+    incarnation, and again after a restart of the service.
     """
 
     job_uid: JobUid
@@ -151,8 +148,8 @@ class ReplicaReport(Struct, frozen=True):
 
 
 class LinesWritten(Struct, frozen=True):
-    """New log lines of a replica can be read. Events are coalesced to at most one in about 20 ms per
-    replica."""
+    """New log lines of a replica can be read. Events are coalesced to at most one per replica in about 20
+    ms."""
 
     job_uid: JobUid
     attempt: int
@@ -161,9 +158,9 @@ class LinesWritten(Struct, frozen=True):
 
 
 class MetricsWritten(Struct, frozen=True):
-    """A new measurement of a trial's primary replica can be read. Events are coalesced like `LinesWritten`
-    and come only for plans with `watch_metrics`. The last measurement is readable before the replica's end is
-    reported, even if no event announced it."""
+    """A new measurement of a trial's primary replica can be read. Only for plans with `watch_metrics`, and
+    coalesced like `LinesWritten`. The last measurement is readable before the replica's end is reported, even
+    without an event."""
 
     job_uid: JobUid
     attempt: int
@@ -171,25 +168,25 @@ class MetricsWritten(Struct, frozen=True):
 
 
 class CapacityChanged(Struct, frozen=True):
-    """The result of `capacity` has changed: nodes have come or gone, or others use more or less of them."""
+    """The result of `capacity` has changed: nodes joined or left, or the use by other software changed."""
 
     nodes: tuple[Node, ...]
 
 
 class NodeChanged(Struct, frozen=True):
-    """A node's state has changed. Each replica on a node that is GONE is reported lost separately, and only
-    once it is certain to be dead (the fence)."""
+    """A node's state has changed. The loss of each replica on a GONE node is reported separately, and only
+    after it is certain to be dead (fencing)."""
 
     node: str
     state: NodeState
-    #: Why it is in that state; for a node that is UP, what is nevertheless wrong with it; None = nothing.
+    #: Reason for the state; for a node that is UP, a remaining problem; None = no reason.
     cause: str | None
 
 
 class Fault(enum.StrEnum):
-    """What `inject` does to a replica."""
+    """The effect of `inject` on a replica."""
 
-    #: All its processes die by SIGKILL from outside.
+    #: An external SIGKILL ends all its processes.
     KILL = "kill"
     #: Its main process dies as if it had exceeded its memory limit.
     OOM = "oom"
@@ -198,9 +195,9 @@ class Fault(enum.StrEnum):
 
 
 class StartWaits(Struct, frozen=True):
-    """The start of an attempt's programs waits for `delay`; None = it waits no more. The engine emits this
-    when the reason changes, at most every few seconds per attempt, and again after a restart of the service.
-    An engine that never makes a start wait never emits it."""
+    """The start of an attempt's programs waits for `delay`; None = it does not wait any more. Emitted when
+    the reason changes, at most every few seconds per attempt, and again after a restart of the service.
+    Engines without such waits never emit it."""
 
     job_uid: JobUid
     attempt: int
@@ -209,8 +206,8 @@ class StartWaits(Struct, frozen=True):
 
 class NodesChosen(Struct, frozen=True):
     """A cluster with its own queue has given an attempt's replicas these nodes instead of the requested ones.
-    The engine emits this before it reports any of them started, and again after a restart of the service for
-    replicas that have not ended. An engine that takes the requested nodes never emits it."""
+    Emitted before any of them starts, and again after a restart of the service for replicas that have not
+    ended. Engines that use the requested nodes never emit it."""
 
     job_uid: JobUid
     attempt: int
@@ -230,53 +227,52 @@ EngineEvent = (
 
 
 class ServiceAccess(Struct, frozen=True):
-    """How programs reach the service and its buckets. Paths are absolute."""
+    """The access of programs to the service and its buckets. Paths are absolute."""
 
-    #: Unix socket of the bucket process, for the endpoints of replicas; None = they get no endpoint.
+    #: Unix socket of the bucket process, for the endpoints of replicas; None = replicas have no endpoint.
     storage_socket: Path | None = None
-    #: Unix socket of the service's REST API, for the same endpoints; None = they answer for none of Google's
-    #: hosts.
+    #: Unix socket of the service's REST API, for the same endpoints; None = they serve no Google hosts.
     rest_socket: Path | None = None
     #: Unix socket of the service's gRPC API, likewise.
     grpc_socket: Path | None = None
-    #: PEM file with the key and chain that endpoints show for Google's hosts; None = those are not served.
+    #: PEM file with the key and chain of the endpoints for Google hosts; None = these are not served.
     certificate: Path | None = None
-    #: File of the certificate authorities that programs trust in that case.
+    #: File of the certificate authorities that programs then trust.
     trust: Path | None = None
 
 
 NO_ACCESS = ServiceAccess()
-"""Programs reach neither."""
+"""No access to either."""
 
 
 class ProgramRules(Struct, frozen=True):
     """The operator's rules for all programs, whatever the engine (docs/settings.md)."""
 
-    #: The sandbox level that is demanded; None = the strongest that works.
+    #: Required sandbox level; None = the strongest that works.
     isolation: str | None = None
-    #: How many processes a replica may have; None = any number.
+    #: Maximum number of processes of a replica; None = unlimited.
     max_processes: int | None = None
-    #: A replica whose files take more than its disk is ended.
+    #: End a replica whose files exceed its disk.
     enforce_disk: bool = False
-    #: Paths that programs may read even inside directories that are hidden from them.
+    #: Paths that programs may read inside hidden directories.
     visible: tuple[str, ...] = ()
-    #: Nanoseconds for which the files of failed replicas are kept; None = they are not.
+    #: How long to keep the files of failed replicas, in nanoseconds; None = not at all.
     autopsy_ttl: int | None = None
 
 
 class SecretSource(Protocol):
-    """Resolves the secrets that launch plans refer to by marks (`core.secrets`), just before a start. An
-    engine passes the values to the program and to nothing that is stored or shown."""
+    """Resolves the secret marks in launch plans (`core.secrets`), just before a start. An engine passes the
+    values to the program only, and never stores or shows them."""
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """Return the value of each reference. A start waits for this, so that it must be fast. Raises
-        SecretMissing, LaunchRejected (a secret cannot be decrypted), EngineUnavailable."""
+        """Return the value of each reference, quickly, because a start waits for it. Raises SecretMissing,
+        LaunchRejected (a secret cannot be decrypted), EngineUnavailable."""
         ...
 
 
 @runtime_checkable
 class LogWriter(Protocol):
-    """Optional part of an engine: it can write lines into the logs of its programs."""
+    """Optional interface of an engine that can write lines into the logs of its programs."""
 
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
@@ -288,57 +284,55 @@ class LogWriter(Protocol):
 
 @runtime_checkable
 class KeepsQuarantine(Protocol):
-    """Optional part of an engine: it puts nodes that it found unfit into QUARANTINED."""
+    """Optional interface of an engine that moves unfit nodes to QUARANTINED."""
 
     async def readmit(self, node: str) -> None:
-        """Take a node out of quarantine before its time; any other node is left as it is. Raises
-        EngineUnavailable."""
+        """Release a node from quarantine early. No effect on other nodes. Raises EngineUnavailable."""
         ...
 
 
 @runtime_checkable
 class BringsImages(Protocol):
-    """Optional part of an engine: its cluster pulls the container images of jobs (`SlotRequest.image`), and
-    programs run in them unchanged."""
+    """Optional interface of an engine whose cluster pulls the container images of jobs (`SlotRequest.image`)
+    and runs programs in them unchanged."""
 
     @property
     def read_image(self) -> Callable[[str], Image] | None:
-        """Reads what an image, by its reference, starts by itself, or why that cannot be read; blocks. None =
-        the cluster does not pull images."""
+        """Reads the default command of an image, by its reference, or the reason why it is unreadable.
+        Blocks. None = the cluster does not pull images."""
         ...
 
 
 @runtime_checkable
 class TakesMemory(Protocol):
-    """Optional part of an engine: its own processes count against the memory that it requests."""
+    """Optional interface of an engine whose own processes count against its requested memory."""
 
     @property
     def memory_beside(self) -> int:
-        """The most bytes that they take on a node per replica, beyond the replica's own memory."""
+        """Their maximum memory on a node per replica, in bytes, in addition to the replica's own."""
         ...
 
 
 class Engine(Protocol):
-    """What every engine implements. All methods are idempotent per (job_uid, attempt[, replica, incarnation])
-    and survive a restart of the service: state is found again on disk or in the cluster, never only in
-    memory."""
+    """The interface of all engines. All methods are idempotent per (job_uid, attempt[, replica, incarnation])
+    and survive a restart of the service: the state is on disk or in the cluster, never only in memory."""
 
     def capabilities(self) -> Capabilities: ...
 
     @property
     def streams(self) -> Streams:
-        """The replicas' logs and measurements. They are readable before `start`, and for as long as a
-        job's log is kept. A line is readable before its `LinesWritten` is emitted, and the whole stream
-        before the replica's end is reported."""
+        """The replicas' logs and measurements, readable even before `start`, and as long as a job's log is
+        kept. A line is readable before its `LinesWritten` is emitted, and the whole stream before the
+        replica's end is reported."""
         ...
 
     async def start(self) -> None:
-        """Bring the engine up and adopt what an earlier service left running: every live or unreported
-        replica is reported again through `watch` (started, exited or lost)."""
+        """Start the engine and adopt the replicas of an earlier service: `watch` reports every live or
+        unreported replica again (started, exited or lost)."""
         ...
 
     async def close(self) -> None:
-        """Release everything that this process holds without stopping any replica."""
+        """Release all resources of this process without stopping any replica."""
         ...
 
     async def capacity(self) -> tuple[Node, ...]: ...
@@ -346,27 +340,28 @@ class Engine(Protocol):
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Return slots for the whole gang or none. The same call again returns the same slots; a replica for
-        which it names another node moves there, with its hostname and without its files, if none of its
-        processes lives. Raises EngineUnavailable (also if a process of a replica that is to move lives),
-        LaunchRejected (also if a node is named that the engine never had), StartFailed."""
+        """Return slots for the whole gang or none. The same call again returns the same slots. A replica
+        whose request has another node moves there, with its hostname and without its files, if its processes
+        have ended. Raises EngineUnavailable (also if a process of a moving replica is alive), LaunchRejected
+        (also for a node that the engine never had), StartFailed."""
         ...
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
-        """Start programs in their slots, all at once. Returns when each start was handed over; the outcome
-        of each comes through `watch`. A plan whose incarnation already started, ended or was stopped is
-        not started again, only reported again. Raises LaunchRejected if a replica has no slot, and then
-        starts none of the programs; EngineUnavailable."""
+        """Start programs in their slots, all at once. Returns when each start was requested; `watch` reports
+        the outcomes. A plan whose incarnation already started, ended or was stopped is only reported again.
+        Raises EngineUnavailable. Raises LaunchRejected, and starts no program, if a replica has no slot."""
         ...
 
     async def stop(
         self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
     ) -> None:
-        """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Of every replica
-        named in `allocate` the end of its latest incarnation is then reported, again if it has ended already.
-        One that was never launched never will be: its incarnation 1 is reported lost with cause "never
+        """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Returns
+        immediately.
+
+        The end of the latest incarnation of every allocated replica is then reported, even if it was before.
+        A replica without a launch never starts: its incarnation 1 is reported lost with cause "never
         started". Does nothing if the attempt has no slots. `notice`: what the programs' metadata server
-        reports from now on. Returns at once."""
+        reports from now on."""
         ...
 
     async def stop_replica(
@@ -379,30 +374,30 @@ class Engine(Protocol):
         *,
         notice: StopNotice | None = None,
     ) -> None:
-        """Send SIGTERM to one incarnation, and SIGKILL after `grace` ns; its end is reported, again if it has
-        ended already. One that never started never will, and is reported lost with cause "never started".
-        Other incarnations are not touched. Raises LaunchRejected if the replica has no slot. Returns at
-        once."""
+        """Send SIGTERM to one incarnation, and SIGKILL after `grace` ns. Returns immediately. Its end is
+        reported, even if it was before. An incarnation that has not started never will, and is reported lost
+        with cause "never started". Other incarnations are not affected. Raises LaunchRejected if the replica
+        has no slot."""
         ...
 
     async def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
-        """Inject a fault into one incarnation; its effect comes through `watch`. Does nothing if the
-        incarnation has ended."""
+        """Inject a fault into one incarnation; `watch` reports the effect. Does nothing if the incarnation
+        has ended."""
         ...
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
-        """Return every (job_uid, attempt) that holds slots now, in no order, for reconciliation after a
+        """Return every (job_uid, attempt) that has slots now, in any order, for reconciliation after a
         crash."""
         ...
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
-        """Give back the slots and remove their scratch files (logs stay). Called only after all replicas have
+        """Release the slots and remove their scratch files (logs remain). Called only after all replicas have
         ended."""
         ...
 
     def watch(self) -> AsyncIterator[EngineEvent]:
-        """Yield events in the order in which they were seen; per replica: started, lines, metrics and notes,
-        then exited or lost. There is one reader."""
+        """Yield events in the order of their observation. Per replica: started, then lines, metrics and
+        notes, then exited or lost. Supports one reader."""
         ...

@@ -1,7 +1,7 @@
-"""The registry finds engines by name: the local one, and those of other packages, by entry points. Here is
-also what `trainshed doctor` finds: each fault with its cause and its remedy.
+"""Finds engines by name: the local one, and those of other packages by entry points. Also defines the
+findings of `trainshed doctor`: each fault with its cause and its remedy.
 
-Of the group `trainshed.engines` they name an `EngineFactory`, and of `trainshed.doctors` a `Doctor`:
+The group `trainshed.engines` contains an `EngineFactory` per engine, and `trainshed.doctors` a `Doctor`:
 
     [project.entry-points."trainshed.engines"]
     mine = "mypackage.engine:new_engine"
@@ -29,9 +29,9 @@ _OF_CLUSTERS = ("kubernetes", "slurm")
 
 
 class EngineContext(Struct, frozen=True):
-    """What a service passes to the engine that it builds. All paths are absolute."""
+    """The parameters from the service for its engine. All paths are absolute."""
 
-    #: The service's data directory. An engine keeps its own files in a directory of its name below it.
+    #: The service's data directory. An engine keeps its own files in a subdirectory with its name.
     data: Path
     #: The engine's table `[engines.NAME]` of the configuration. The engine checks it, except the local one.
     settings: Mapping[str, Any]
@@ -41,24 +41,24 @@ class EngineContext(Struct, frozen=True):
     now: Callable[[], int]
     #: Directories that no program may see.
     hidden: tuple[Path, ...]
-    #: Ports that the service listens on, which no program may take while it is away.
+    #: Ports of the service, which no program may bind while the service is stopped.
     kept_ports: tuple[int, ...]
     access: ServiceAccess
     rules: ProgramRules = ProgramRules()
-    #: Where the service keeps environments and images that programs run in.
+    #: Directory of the environments and images for programs.
     cache: Path = Path()
-    #: Returns the prefixes of the Pythons that those environments are built on. Its first call blocks.
+    #: Returns the prefixes of the Pythons of those environments. Its first call blocks.
     interpreters: Callable[[], Collection[Path]] = tuple
 
 
 EngineFactory = Callable[[EngineContext], Engine]
-"""Builds an engine that is not started. Raises ValueError: what is wrong with its settings."""
+"""Builds an engine without starting it. Raises ValueError with the faults of its settings."""
 
 
 class Verdict(enum.StrEnum):
-    """How good a finding is."""
+    """The grade of a finding."""
 
-    #: Nothing has to be done.
+    #: No action is necessary.
     GOOD = "good"
     #: It works, but not as well as it could.
     LESS = "less"
@@ -71,23 +71,22 @@ class Finding(Struct, frozen=True):
 
     about: str
     verdict: Verdict
-    #: What was found, as a text for people.
+    #: The observation, as a text for people.
     text: str
-    #: Why it is so; "" only in good findings.
+    #: The cause; "" only in good findings.
     cause: str = ""
-    #: What to do: a command, a setting, a file to change. In good findings: what could be gained beyond, or
-    #: "".
+    #: The fix: a command, a setting, a file to change. In good findings: a possible improvement, or "".
     remedy: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a fault without a cause or a remedy."""
         if self.verdict is not Verdict.GOOD and not (self.text and self.cause and self.remedy):
-            raise ValueError(f"{self.about}: a fault without its cause and its remedy")
+            raise ValueError(f"{self.about}: a fault without a cause or a remedy")
 
 
 def findings(module: str) -> Callable[..., Finding]:
-    """Return what makes the findings of a doctor, by the table beside its module (`__file__`): called with
-    the name of a row, and the values that stand in the row's texts as `{name}`."""
+    """Return a function that builds a doctor's findings from the TOML table next to its module (`__file__`).
+    Its arguments are the name of a row, and the values of the placeholders `{name}` in the row's texts."""
     table = Path(module).with_suffix(".toml").read_text("utf-8")
     rows = convert(tomllib.loads(table), dict[str, Finding])
 
@@ -105,8 +104,8 @@ def findings(module: str) -> Callable[..., Finding]:
 
 
 Doctor = Callable[[Mapping[str, Any], Path], Iterable[Finding]]
-"""Tries out what an engine needs. Is called with the engine's table and the cache's directory. May block for
-seconds."""
+"""Checks the requirements of an engine. Its arguments are the engine's table and the cache directory. May
+block for seconds."""
 
 
 def names() -> tuple[str, ...]:
@@ -115,8 +114,8 @@ def names() -> tuple[str, ...]:
 
 
 def factory(name: str) -> EngineFactory:
-    """Return the factory of an engine. Raises LookupError (there is no such engine, or it is not installed),
-    ImportError (its package cannot be loaded)."""
+    """Return the factory of an engine. Raises LookupError (unknown or not installed), ImportError (its
+    package cannot be loaded)."""
     if name == "local":
         return cast("EngineFactory", resolve_name(_LOCAL))
     for point in _points(ENGINES):
@@ -124,14 +123,13 @@ def factory(name: str) -> EngineFactory:
             return cast("EngineFactory", point.load())
     if name in _OF_CLUSTERS:
         raise LookupError(
-            f"it is in a package of its own, which is not installed here: pip install 'trainshed[{name}]'"
+            f"it is a separate package, which is not installed here. Run: pip install 'trainshed[{name}]'"
         )
-    raise LookupError(f"there is no engine {name!r}; there are {', '.join(names())}")
+    raise LookupError(f"the engine {name!r} does not exist. Choose one of {', '.join(names())}")
 
 
 def doctor(name: str) -> Doctor | None:
-    """Return what looks at all that an engine needs; None = its package has nothing of the kind. Raises
-    ImportError."""
+    """Return the doctor of an engine; None = its package has none. Raises ImportError."""
     for point in _points(DOCTORS):
         if point.name == name:
             return cast("Doctor", point.load())

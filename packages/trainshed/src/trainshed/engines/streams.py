@@ -1,9 +1,8 @@
-"""Stores the streams of replicas (logs, usage, metrics) as files of this machine, for any engine whose shims
-write here, and for the lines that the service itself writes.
+"""Stores the streams of replicas (logs, usage, metrics) as files of this machine, for every engine whose
+shims write here, and for lines of the service itself.
 
-`<root>/<job uid>/<attempt>/<replica>/` holds `<number of the first line, 12 digits>.jsonl` of the log
-(`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`,
-`launches.jsonl` beside it.
+`<root>/<job uid>/<attempt>/<replica>/` contains the log as `<number of the first line, 12 digits>.jsonl`
+(written by `trainshed.replica.observe.segments`), and `usage.jsonl`, `metrics.jsonl`, `launches.jsonl`.
 """
 
 import contextlib
@@ -20,8 +19,8 @@ _SEGMENT = re.compile(r"(\d{12})\.jsonl")
 
 
 class FileSegment:
-    """A `Segment` in one file. It does not stay open between reads: a job may have more replicas than a
-    process may have open files."""
+    """A `Segment` in one file, closed between reads: a job may have more replicas than a process may have
+    open files."""
 
     __slots__ = ("path",)
 
@@ -83,8 +82,7 @@ class FileStreams:
 
 
 class ServiceStreams(FileStreams):
-    """The lines that the service has written into the logs of jobs, as if `SERVICE` were one of the
-    replicas."""
+    """The service's own lines in the logs of jobs, as if `SERVICE` were a replica."""
 
     def _replicas(self, attempt: Path) -> Iterator[ReplicaId]:
         if (attempt / SERVICE_TASK).is_dir():

@@ -1,7 +1,7 @@
-"""Finds the GPUs of this machine, as the driver names them, and chooses which of them a replica gets.
+"""Finds the GPUs of this machine and its driver, and chooses the GPUs of each replica.
 
-A device is found by NVML (package nvidia-ml-py, loaded where there is a driver); without the package or a
-driver there are none. What a program then sees of them is said by `driver`.
+NVML lists the GPUs (package nvidia-ml-py, loaded only on machines with a driver). Without the package or the
+driver, the list is empty. `device_edits` returns what a program sees of its GPUs.
 """
 
 import contextlib
@@ -38,13 +38,12 @@ _TYPES: tuple[tuple[str, int, str], ...] = (
     ("K80", 0, "NVIDIA_TESLA_K80"),
     ("RTX PRO 6000", 0, "NVIDIA_RTX_PRO_6000"),
 )
-"""Words of the product's name, bytes of memory that it has at least, public type (facts, GPU table); first
-match."""
+"""Words of the product name, minimum memory in bytes, public type (facts, GPU table). The first match
+applies."""
 
 
 class Part(Struct, frozen=True):
-    """A part of a divided GPU (MIG): the `place`-th, with the numbers of its GPU instance and compute
-    instance."""
+    """A part of a divided GPU (MIG): its index `place`, and the numbers of its GPU and compute instance."""
 
     place: int
     gpu_instance: int
@@ -54,36 +53,36 @@ class Part(Struct, frozen=True):
 class Device(Struct, frozen=True):
     """One GPU."""
 
-    #: Its number in the order of the PCI bus.
+    #: Its position in the order of the PCI bus.
     index: int
     uuid: str
-    #: "NVIDIA H200".
+    #: Product name, for example "NVIDIA H200".
     product: str
-    #: All its memory.
+    #: Total memory.
     memory_bytes: int
-    #: The number in the name of its device file; None = it has none.
+    #: Number in the name of its device file; None = it has no device file.
     minor: int | None = None
-    #: Which part of a GPU it is, in which case only its uuid names it; None = it is a whole one.
+    #: The MIG part, which only the UUID identifies; None = a whole GPU.
     part: Part | None = None
 
     @property
     def accelerator(self) -> str:
-        """The public accelerator type; "" if no public type stands for it."""
+        """The public accelerator type; "" if the product has none."""
         return accelerator_type(self.product, self.memory_bytes)
 
     @property
     def word(self) -> str:
-        """The device's name in CUDA_VISIBLE_DEVICES: its number where possible, since programs parse that,
-        else its uuid."""
+        """The device's name in CUDA_VISIBLE_DEVICES: the index of a whole GPU, because programs parse it, and
+        the UUID of a part."""
         return self.uuid if self.part else str(self.index)
 
 
 def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Device, ...]:
-    """Return the GPUs that the driver lists, in the order of their index, without those that
-    CUDA_VISIBLE_DEVICES in `ambient`, the service's own environment, excludes. Blocks briefly. `library`:
-    name of the driver's NVML library."""
+    """Return the GPUs that the driver lists, by index, without those that CUDA_VISIBLE_DEVICES excludes.
+    Blocks briefly. `ambient`: the service's own environment. `library`: file name of the driver's NVML
+    library."""
     try:
-        # Without the driver, loading the package would only cost each service a megabyte.
+        # Without a driver, the package would cost each service a megabyte for nothing.
         ctypes.CDLL(library)
     except OSError as error:
         log.info("no GPUs: %s", error)
@@ -100,7 +99,7 @@ def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Devi
     try:
         return visible(tuple(_ask(nvml)), ambient.get("CUDA_VISIBLE_DEVICES"))
     except nvml.NVMLError as error:
-        log.warning("the GPUs cannot be listed (%s); programs get none", error)
+        log.warning("the driver cannot list the GPUs (%s); programs get no GPUs", error)
         return ()
     finally:
         nvml.nvmlShutdown()
@@ -110,7 +109,7 @@ def _ask(nvml: Any) -> Iterator[Device]:
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
         minor = None
-        # It may have no device file of its own, as in some virtual machines.
+        # Some virtual machines have no device file for it.
         with contextlib.suppress(nvml.NVMLError):
             minor = int(nvml.nvmlDeviceGetMinorNumber(whole))
         parts = list(_parts(nvml, whole))
@@ -129,7 +128,7 @@ def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
     with contextlib.suppress(nvml.NVMLError):  # This GPU cannot be divided.
         if nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
             for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
-                with contextlib.suppress(nvml.NVMLError):  # No part has this place.
+                with contextlib.suppress(nvml.NVMLError):  # This index has no part.
                     handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
                     gpu = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
                     yield (
@@ -139,11 +138,11 @@ def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
 
 
 def accelerator_type(product: str, memory_bytes: int) -> str:
-    """The public type of a product such as "Tesla T4" or "NVIDIA A100-SXM4-80GB"; "" if none stands for
-    it."""
+    """Return the public type of a product such as "Tesla T4" or "NVIDIA A100-SXM4-80GB"; "" if it has
+    none."""
     words = set(product.replace("-", " ").split())
     if "MIG" in words:
-        return ""  # A part of one.
+        return ""  # A part of a GPU.
     for words_of_it, least, accelerator in _TYPES:
         if words.issuperset(words_of_it.split()) and memory_bytes >= least:
             return accelerator
@@ -151,8 +150,8 @@ def accelerator_type(product: str, memory_bytes: int) -> str:
 
 
 def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[Device, ...]:
-    """Return the devices that CUDA_VISIBLE_DEVICES = `setting` leaves visible. It lists numbers or beginnings
-    of uuids, of which those from the first unknown one on do not count; None = the variable is not set."""
+    """Return the devices that CUDA_VISIBLE_DEVICES = `setting` leaves visible. None = the variable is not
+    set. The setting lists indexes or prefixes of UUIDs. As in CUDA, the first unknown entry ends the list."""
     if setting is None:
         return devices
     left: list[Device] = []
@@ -165,20 +164,24 @@ def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[Device, .
 
 
 def totals(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-    """Return (public type, count) pairs, in the order of the types' names."""
+    """Return (public type, count) pairs, sorted by type."""
     return tuple(sorted(Counter(device.accelerator for device in devices).items()))
 
 
 def choose(
     devices: Sequence[Device], count: int, accelerator: str | None, taken: Iterable[str | None]
 ) -> str:
-    """Choose the devices of a node for a replica that asks for `count` of a public type. Returns the value of
-    its CUDA_VISIBLE_DEVICES: "" if there are none. `taken`: the values of all replicas that have devices
-    already.
+    """Choose the devices of a node for a replica that requests `count` devices of a public type.
 
-    Devices of the type come first, and of those the ones that the fewest replicas have. If there are too few,
-    the replica gets and shares what there is (spec/queue#capacity, relaxed mode; in strict mode the scheduler
-    admits no more than there is).
+    Devices of that type are preferred, then the ones that the fewest replicas use. If the node has too few,
+    the replica shares them (spec/queue#capacity, relaxed mode). In strict mode, the scheduler never admits
+    too many.
+
+    Args:
+        taken: The CUDA_VISIBLE_DEVICES of all replicas that already have devices.
+
+    Returns:
+        The replica's CUDA_VISIBLE_DEVICES: "" if the node has no devices.
     """
     uses = Counter(word for words in taken if words for word in words.split(","))
     order = sorted(
@@ -188,35 +191,35 @@ def choose(
 
 
 Mount = tuple[str, str, bool]
-"""Source on the machine, target as the program sees it, whether it may only be read."""
+"""Source on the machine, target in the program's view, whether it is read-only."""
 
 _SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-"""Device files that every program needs that uses a GPU, whichever."""
+"""Device files that every program with a GPU needs."""
 _MINORS = "proc/driver/nvidia-caps/mig-minors"
 _LIBRARIES = ("libcuda.so", "libcudadebugger.so", "libnvidia-", "libnvcuvid.so")
 _PROGRAMS = ("nvidia-smi",)
 _OWN_PLACE = "/usr/local/nvidia"
-"""Where a driver lies that came in a container, and where images for GPUs look for it by themselves."""
+"""Path of a driver that came in a container, where images for GPUs search automatically."""
 _PLACES = (f"{_OWN_PLACE}/lib64", f"{_OWN_PLACE}/lib")
 _PROGRAM_PLACES = ("/usr/bin", "/bin", f"{_OWN_PLACE}/bin")
 _SECONDS = 10
-"""Until a program of the machine is given up."""
+"""Timeout in seconds for a program of the machine."""
 
 
 class DeviceEdits(Struct, frozen=True):
-    """What one replica gets for its GPUs."""
+    """The changes to a replica's environment and sandbox for its GPUs."""
 
-    #: Device files that its /dev shows besides the harmless ones.
+    #: Device files in its /dev, in addition to the harmless ones.
     devices: tuple[str, ...] = ()
     #: (source, target, read-only).
     mounts: tuple[Mount, ...] = ()
-    #: Variables that win over the job's own.
+    #: Variables that override the job's own.
     environ: dict[str, str] = field(default_factory=dict[str, str])
-    #: Directories, as the program sees them, to add to LD_LIBRARY_PATH.
+    #: Directories in the program's view, to add to LD_LIBRARY_PATH.
     library_path: tuple[str, ...] = ()
-    #: Directories to add to PATH, likewise.
+    #: Directories in the program's view, to add to PATH.
     path: tuple[str, ...] = ()
-    #: Uuids of its GPUs, for the measurement of their use.
+    #: UUIDs of its GPUs, to measure their use.
     gpus: tuple[str, ...] = ()
 
 
@@ -225,13 +228,13 @@ class Driver(Struct, frozen=True):
 
     #: Directory that all paths are relative to.
     root: Path = Path("/")
-    #: (name that programs ask for, file).
+    #: (name that programs load, file).
     libraries: tuple[tuple[str, str], ...] = ()
     #: Paths of its programs.
     programs: tuple[str, ...] = ()
-    #: Directories of libraries that the machine's own linker does not know.
+    #: Directories of libraries that are not in the linker's cache.
     apart: tuple[str, ...] = ()
-    #: Number in the device file's name, by the path of the capability (`gpu0/gi1/access`).
+    #: Number in the device file's name, by capability path (`gpu0/gi1/access`).
     caps: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -239,10 +242,10 @@ NO_DRIVER = Driver()
 
 
 def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
-    """Find the driver's files; called once, at the start, on a machine that has GPUs. `cache`: output of
-    `ldconfig -p`, None = run it. Blocks for some tens of milliseconds."""
+    """Find the driver's files. Called once, at the start, on machines with GPUs. Blocks for some tens of
+    milliseconds. `cache`: output of `ldconfig -p`; None = run it."""
     if not (root / "dev/nvidia-uvm").exists():
-        # The first program that uses it has it created, which is not possible from within a sandbox.
+        # The first program that uses it would create it, but a sandbox does not allow that.
         _run("nvidia-modprobe", "-u", "-c=0")
     known = dict(_known_to_linker(_run("ldconfig", "-p") if cache is None else cache))
     apart = dict(_lying_in(root, _PLACES))
@@ -266,9 +269,14 @@ def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
 def device_edits(
     words: str | None, devices: Sequence[Device], driver: Driver, *, private: bool, image: bool
 ) -> DeviceEdits:
-    """Return what a replica gets. `words`: its slot's `devices`. `devices`: all GPUs of the machine.
-    `private`: its /dev shows only what is named here, so that it cannot open other replicas' GPUs. `image`:
-    its root file system is not the machine's. Reads the file system, changes nothing."""
+    """Return the changes for one replica. Reads the file system, changes nothing.
+
+    Args:
+        words: `Slot.devices` of its slot.
+        devices: All GPUs of the machine.
+        private: Its /dev contains only the listed files, so that it cannot open other replicas' GPUs.
+        image: Its root file system is not the machine's.
+    """
     by_word = {device.word: device for device in devices}
     own = [by_word[word] for word in (words or "").split(",") if word in by_word]
     if not own:
@@ -279,11 +287,10 @@ def device_edits(
         return DeviceEdits(environ=environ, library_path=driver.apart, gpus=gpus)
     if all(device.minor is not None for device in own):
         files = tuple(_files(own, driver))
-        # CUDA counts from 0 on what it sees, and it sees no others.
+        # CUDA numbers the visible devices from 0, and only these are visible.
         numbers = ",".join(device.uuid if device.part else str(n) for n, device in enumerate(own))
     else:
-        # It is not known which file belongs to which GPU, so that it gets all of them, as without a private
-        # /dev.
+        # The device file of each GPU is unknown: the replica gets all of them, as without a private /dev.
         nodes = [*(driver.root / "dev").glob("nvidia*"), *(driver.root / "dev").glob("dxg")]
         files = tuple(sorted(f"/dev/{file.name}" for file in nodes if not file.is_dir()))
         numbers = words or ""
@@ -303,7 +310,7 @@ def device_edits(
 def _environ(numbers: str, gpus: Sequence[str]) -> dict[str, str]:
     return {
         "CUDA_VISIBLE_DEVICES": numbers,
-        # `Device.index` counts in this order; CUDA's default would begin with the fastest.
+        # The order of `Device.index`. CUDA's default order starts with the fastest GPU.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "NVIDIA_VISIBLE_DEVICES": ",".join(gpus),
     }
@@ -336,7 +343,7 @@ def _known_to_linker(cache: str) -> Iterator[tuple[str, str]]:
     for line in cache.splitlines():
         name, _, rest = line.strip().partition(" (")
         kinds, arrow, path = rest.partition(") => ")
-        # 32-bit libraries have no second kind beside "libc6".
+        # 32-bit libraries have no second word after "libc6".
         if arrow and "," in kinds and name.startswith(_LIBRARIES):
             yield name, path
 
@@ -349,8 +356,8 @@ def _lying_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_one_driver(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return those libraries, by name and real file, whose version is libcuda's. Others only have a similar
-    name."""
+    """Return the libraries, by name and real file, with libcuda's version. The rest only have similar
+    names."""
     files = {name: _real(root, path) for name, path in sorted(libraries.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
     return [
@@ -359,7 +366,7 @@ def _of_one_driver(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, 
 
 
 def _real(root: Path, path: str) -> str:
-    """Return the real path behind a path below `root`, as the machine names it."""
+    """Return the real path of a path below `root`, as the machine sees it."""
     real = (root / path[1:]).resolve()
     base = root.resolve()
     return f"/{real.relative_to(base)}" if real.is_relative_to(base) else str(real)
@@ -391,6 +398,6 @@ def _run(program: str, *arguments: str) -> str:
             env={"PATH": os.defpath, "LC_ALL": "C"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("%s cannot be asked: %s", path, error)
+        log.warning("running %s failed: %s", path, error)
         return ""
     return made.stdout

@@ -1,6 +1,5 @@
-"""Says where a program is started (the facts about a machine, the settings for all its programs, the place of
-one of them), and turns that and a launch plan into the document by which a shim starts it. Pure, except for
-the lookup of secrets."""
+"""Builds the launch document by which a shim starts a program, from a launch plan, the facts about the
+machine, the settings of all its programs, and the program's slot. Pure, except for the lookup of secrets."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -31,30 +30,30 @@ from trainshed.replica.system import roots
 from trainshed_reduction import variables as reduction
 
 PROGRAM_PORT = 2222
-"""The port that every replica may bind on its own address (facts/program#cluster_spec)."""
+"""Port that every replica may bind on its own address (facts/program#cluster_spec)."""
 
 _METADATA = ("metadata.google.internal", "metadata")
-"""Names of the metadata server, which TensorFlow before 2.5 takes from no variable."""
+"""Names of the metadata server. TensorFlow before 2.5 reads them from no variable."""
 
 
 class HostFacts(Struct, frozen=True):
-    """The facts about this machine that the engine found out at its start."""
+    """The facts about this machine that the engine found at its start."""
 
     #: Sandbox level (`protocol.LEVEL_*`).
     level: str
-    #: Directories in which control groups may be made, by what these limit: memory, cpu, pids.
+    #: Parent directories for control groups, by controller: memory, cpu, pids.
     bases: dict[str, str]
     #: Memory that all replicas share.
     memory_bytes: int
-    #: Tells this service from others on the machine.
+    #: Distinguishes this service from other services on the machine.
     identity: str
-    #: The GPUs of the machine; each replica is told which are its own.
+    #: The GPUs of the machine; each replica gets some of them.
     gpus: tuple[Device, ...] = ()
-    #: Processes and threads that one program gets at most, whatever the settings say; None = not known.
+    #: Maximum number of processes and threads of one program, whatever the settings; None = unknown.
     processes: int | None = None
     #: Files of the GPUs' driver.
     driver: Driver = NO_DRIVER
-    #: Number of processors that programs may use; None = not known.
+    #: Number of processors that programs may use; None = unknown.
     processors: float | None = None
 
     @property
@@ -62,24 +61,23 @@ class HostFacts(Struct, frozen=True):
         return self.level != protocol.LEVEL_SESSION
 
     def process_limit(self, chosen: int | None) -> int | None:
-        """Return an operator's limit of a program's processes, if there is one, held to `processes`."""
+        """Return an operator's limit of a program's processes, if set, capped at `processes`."""
         return min(chosen, self.processes) if chosen and self.processes else chosen
 
 
 class BuildPlace(Struct, frozen=True):
-    """What the sandboxes in which the service itself installs packages and renders curves may see of this
-    machine."""
+    """The view of this machine for the service's own sandboxes, which install packages and render curves."""
 
     host: HostFacts
-    #: Directories whose content they must not see.
+    #: Directories whose contents they must not see.
     hidden: tuple[str, ...]
-    #: Paths that may be read even inside those.
+    #: Paths that remain readable inside hidden directories.
     visible: tuple[str, ...]
 
 
 @runtime_checkable
 class HasBuildPlace(Protocol):
-    """Optional part of an engine: it knows the `BuildPlace` of its machine."""
+    """Optional interface of an engine that knows the `BuildPlace` of its machine."""
 
     def build_place(self) -> BuildPlace:
         """Return the machine's build place. Raises EngineUnavailable before `start`."""
@@ -89,30 +87,30 @@ class HasBuildPlace(Protocol):
 class SharedPaths(Struct, frozen=True):
     """The settings that all launch documents of one engine share."""
 
-    #: Directories whose content programs must not see.
+    #: Directories whose contents programs must not see.
     hidden: tuple[Path, ...] = ()
-    #: Paths that they may only read, visible even inside hidden ones.
+    #: Paths that programs may only read, visible even inside hidden directories.
     read_only: tuple[Path, ...] = ()
     access: ServiceAccess = NO_ACCESS
     #: The service's own environment.
     ambient: Mapping[str, str] | None = None
     rules: ProgramRules = ProgramRules()
-    #: Seconds between two looks at what a replica uses.
+    #: Interval in seconds between two measurements of a replica's resources.
     usage_every: float = 10.0
-    #: Ports of the service, which programs can bind on their own address alone, also while it is away.
+    #: Ports of the service. Programs can bind them only on their own address, even while the service is
+    #: stopped.
     kept_ports: tuple[int, ...] = ()
-    #: File of the moment after which no program may run (`replica.supervisor.deadline`); None = there is
-    #: none.
+    #: File with the time after which no program may run (`replica.supervisor.deadline`); None = no limit.
     deadline: Path | None = None
 
 
 class Where(Struct, frozen=True):
-    """Where one program is started."""
+    """The place where one program starts."""
 
     host: HostFacts
     shared: SharedPaths
     slot: Slot
-    #: Of the slot.
+    #: The slot's directory.
     directory: Path
     #: The gang's hosts file.
     hosts: Path
@@ -125,7 +123,7 @@ class Where(Struct, frozen=True):
 
     @property
     def endpoint(self) -> tuple[str, int]:
-        """Where the replica's own endpoint listens: always on the loopback, even if other machines reach the
+        """Address of the replica's own endpoint: always loopback, even if other machines reach the
         replica."""
         if self.slot.endpoint:
             return self.slot.endpoint, PROGRAM_PORT + 1
@@ -133,12 +131,12 @@ class Where(Struct, frozen=True):
 
     @property
     def intercepted(self) -> tuple[str, ...]:
-        """The names of Google's hosts that lead to the replica's own endpoint."""
+        """The names of Google hosts that resolve to the replica's own endpoint."""
         return intercepted(self.host, self.shared)
 
 
 def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
-    """Return the names of Google's hosts that lead to replicas' own endpoints there."""
+    """Return the names of Google hosts that resolve to the endpoints of replicas on this machine."""
     if not (host.namespaced and shared.access.certificate):
         return ()
     ours = tuple(regions.apis()) if shared.access.rest_socket else ()
@@ -151,24 +149,23 @@ COVERED = (
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
 )
-"""Sockets of daemons that would do anything for whoever may speak to them."""
+"""Sockets of daemons that obey every client."""
 
 CLOSED = ("/run/munge",)
-"""Directories of such sockets. By munge's a program could tell Slurm that it is the user whom agents run as:
-it could have a step run outside of all that it is kept in, or end others' allocations. The directory, since a
-daemon that is started again makes its socket anew."""
+"""Directories of such sockets. Through munge's socket, a program could authenticate to Slurm as the agents'
+user: it could run a step outside its limits, or cancel other users' allocations. The whole directory is
+hidden, because a restarted daemon creates a new socket."""
 
 
 Revealed = tuple[LaunchPlan, tuple[str, ...]]
-"""A plan as its program is to have it, secrets and all, and the texts that must not get into its log."""
+"""A plan with its secrets filled in, and the texts to mask in its log."""
 
 
 async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) -> list[Revealed]:
-    """Put secrets into plans, just before they go to a shim and to nobody else. Returns the plans in their
-    order, each with the texts that must not get into its log.
+    """Put secrets into plans, just before they go to a shim and nowhere else.
 
-    Plans that need no secret are returned as they are, and nothing is waited for. Raises what
-    `SecretSource.values` raises.
+    Returns the plans in their order, each with the texts to mask in its log. Plans without secrets are
+    returned unchanged and without waiting. Raises the errors of `SecretSource.values`.
     """
     known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
     shown: list[Revealed] = []
@@ -178,8 +175,8 @@ async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) ->
             shown.append((plan, ()))
             continue
         if secrets is None:
-            raise LaunchRejected("The job names secrets, and this engine was given no way to them.")
-        # A gang's replicas mostly need the same secrets: each set is looked up once.
+            raise LaunchRejected("The job refers to secrets, but this engine has no secret source.")
+        # The replicas of a gang mostly need the same secrets: look up each set once.
         key = (plan.account.project, refs)
         if key not in known:
             known[key] = await secrets.values(*key)
@@ -196,8 +193,8 @@ def launch_document(
     beginning: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart]
     | None = None,
 ) -> protocol.LaunchDocument:
-    """Compose the document. `masked`: texts that must not get into the log. `beginning`: decides how a
-    program that is to begin warm does, with that environment; None = none does."""
+    """Build the launch document. `masked`: texts to mask in the log. `beginning`: decides how a program with
+    a warm start begins, given its environment; None = all start cold."""
     slot, host, shared, image = where.slot, where.host, where.shared, plan.software.image
     edits = DeviceEdits()
     if host.gpus or slot.devices is not None:
@@ -221,8 +218,8 @@ def launch_document(
         limits=_limits(plan, host, shared),
         network=protocol.Network(
             address=slot.endpoint or slot.address,
-            # Where replicas share the machine's address each has its own port, so that binding to the
-            # wildcard address is harmless.
+            # Replicas that share the machine's address have separate ports, so that binding to the wildcard
+            # address is harmless.
             cluster_port=None if slot.endpoint else PROGRAM_PORT,
             kept_ports=shared.kept_ports,
             master_port=_master_port(plan) if host.namespaced else None,
@@ -248,8 +245,8 @@ def launch_document(
 
 
 def _master_port(plan: LaunchPlan) -> int | None:
-    """Return the port on which rank 0 of the job's processes listens. None = the replica has no rank, or the
-    job sets a MASTER_ADDR that is not the primary's."""
+    """Return the port of rank 0 of the job's processes. None = the replica has no rank, or the job sets a
+    MASTER_ADDR that is not the primary's."""
     environ, own = dict(plan.environ), {plan.hostname, plan.address}
     if plan.replica.pool > WORKER_POOL:
         return None
@@ -298,7 +295,7 @@ def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.
 
 
 def _memory(plan: LaunchPlan, host: HostFacts) -> int | None:
-    """Return the memory limit in bytes. No replica gets more than the machine has."""
+    """Return the memory limit in bytes, at most the machine's memory."""
     return min(plan.limits.memory, host.memory_bytes) if plan.limits.memory else None
 
 
@@ -307,7 +304,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def identity(plan: LaunchPlan) -> str:
-    """Return the identity with which the replica's endpoint speaks for it, as JSON."""
+    """Return the identity that the replica's endpoint presents, as JSON."""
     return json.dumps(
         {
             "job_uid": str(plan.job_uid),
@@ -326,8 +323,8 @@ def identity(plan: LaunchPlan) -> str:
 def hosts_text(
     gang: Sequence[Slot], hosts: Sequence[tuple[str, str]], intercepted: Sequence[str] = ()
 ) -> str:
-    """Return the gang's hosts file: the (name, address) pairs of `hosts`, the gang's slots that are not among
-    them, and the names of Google's hosts that are `intercepted`."""
+    """Return the gang's hosts file: the (name, address) pairs of `hosts`, the remaining slots of the gang,
+    and the `intercepted` names of Google hosts."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     address_of = dict(hosts) | {slot.hostname: slot.address for slot in gang}
     address_of |= dict.fromkeys(intercepted, socket_calls.GOOGLE)
@@ -348,8 +345,8 @@ _PLACES = (
     "PIP_FIND_LINKS",
     "UV_FIND_LINKS",
 )
-"""Variables of the service's own environment that have paths in them."""
-_PASSED_ON = frozenset(
+"""Variables of the service's own environment that contain paths."""
+_INHERITED_NAMES = frozenset(
     {
         *_PLACES,
         "HTTP_PROXY",
@@ -370,22 +367,21 @@ _PASSED_ON = frozenset(
         "TZ",
     }
 )
-"""All that a program gets of the service's own environment: how to reach the outside, never a secret of
-ours."""
+"""Variables that programs inherit from the service's environment: access to networks, never a secret."""
 
 
 def places_passed_on(ours: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the absolute paths in the variables that are passed on, which programs have to find where the
-    service does."""
+    """Return the absolute paths in the inherited variables. Programs need them at the same paths as the
+    service."""
     parts = (part for name in _PLACES for part in ours.get(name, "").replace(",", " ").split())
     return tuple(dict.fromkeys(part for part in parts if part.startswith("/")))
 
 
 def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> dict[str, str]:
-    """Return all variables of a program; the one place where they come together. `edits`: what it gets for
-    its GPUs.
+    """Return all variables of a program, the only place that combines them. `edits`: the changes for its
+    GPUs.
 
-    Who sets what, and where; later ones win over earlier ones, but for what is said:
+    The sources, where a later one overrides an earlier one unless noted:
 
     - the service's own environment (`_ambient`): LANG LC_ALL TZ *_PROXY *_proxy SSL_CERT_* REQUESTS_CA_BUNDLE
       CURL_CA_BUNDLE PIP_* UV_*
@@ -395,20 +391,20 @@ def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> d
       HTTPLIB2_CA_CERTS GRPC_DEFAULT_SSL_ROOTS_FILE_PATH CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE
       NODE_EXTRA_CA_CERTS
     - the machine's processors (`_reducer_threads`): TRAINSHED_REDUCTION_THREADS
-    - a proxy that is passed on, with our own places (`_past_proxies`): NO_PROXY no_proxy
-    - the author of a container image (`core.environment`): whatever it names
+    - an inherited proxy, with the replica's own hosts (`_past_proxies`): NO_PROXY no_proxy
+    - the author of a container image (`core.environment`): any
     - the job, as on the public services (`core.environment`): CLOUD_ML_* GOOGLE_CLOUD_PROJECT AIP_*
-      CUDA_VISIBLE_DEVICES PYTHONUNBUFFERED, and what its framework's older version took (`old_ways`)
+      CUDA_VISIBLE_DEVICES PYTHONUNBUFFERED, and those of its framework's older version (`old_ways`)
     - the gang (`core.environment`): CLUSTER_SPEC TF_CONFIG MASTER_ADDR MASTER_PORT RANK WORLD_SIZE
       NODE_RANK NNODES JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID
-    - the job's `env` (`core.environment`): whatever it names
+    - the job's `env` (`core.environment`): any
     - the metrics file and reducers (`core.environment`): CLOUD_ML_HP_METRIC_FILE TRAINSHED_REDUCTION*
       PYTHONPATH
-    - the slot (`_of_slot`): HOME TMPDIR PATH PYTHONUSERBASE VIRTUAL_ENV PYTHONUNBUFFERED HOSTNAME, of which
-      the job's own HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
+    - the slot (`_of_slot`): HOME TMPDIR PATH PYTHONUSERBASE VIRTUAL_ENV PYTHONUNBUFFERED HOSTNAME. The job's
+      own HOME, TMPDIR and PYTHONUNBUFFERED override them, and its PATH is appended
     - the slot's GPUs (`driver`): CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES
       LD_LIBRARY_PATH
-    - the stall watchdog, unless it is set (`replica.supervisor.main_process`): PYTHONFAULTHANDLER
+    - the stall watchdog, unless the job sets it (`replica.supervisor.main_process`): PYTHONFAULTHANDLER
     """
     slot, host, access = where.slot, where.host, where.shared.access
     own_address, own_port = where.endpoint
@@ -435,23 +431,23 @@ def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> d
 
 
 def _ambient(ours: Mapping[str, str]) -> dict[str, str]:
-    passed_on = {name: value for name, value in ours.items() if name in _PASSED_ON}
+    passed_on = {name: value for name, value in ours.items() if name in _INHERITED_NAMES}
     return {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"} | passed_on
 
 
 def _storage(place: str) -> dict[str, str]:
     """Return the variables that point the clients of gs:// at the replica's own endpoint, which adds the
-    job's identity (spec/program#storage, spec/clients#inside-jobs). The job's own values win. `place`:
-    ADDRESS:PORT."""
+    job's identity (spec/program#storage, spec/clients#inside-jobs). The job's own values take precedence.
+    `place`: ADDRESS:PORT."""
     endpoint = f"http://{place}"
     return {
         "STORAGE_EMULATOR_HOST": endpoint,
-        # Otherwise gcsfs asks the Storage Control service about each bucket, over gRPC, which nothing serves
+        # Otherwise gcsfs calls the Storage Control service for each bucket over gRPC, which does not exist
         # here.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{endpoint}/storage/v1/",
-        # Application Default Credentials come from the endpoint, which acts as the metadata server of a
-        # machine with the job's account.
+        # The endpoint provides Application Default Credentials: it acts as the metadata server of a machine
+        # with the job's service account.
         "GCE_METADATA_HOST": place,
         "GCE_METADATA_IP": place,
         "GCE_METADATA_ROOT": place,
@@ -460,8 +456,8 @@ def _storage(place: str) -> dict[str, str]:
 
 
 def _trust() -> dict[str, str]:
-    """Return the variables that name the trusted authorities to clients with their own root certificates
-    (Python's, gRPC's, gcloud's, Node's); the others find the same file at its usual path."""
+    """Return the variables that set the trusted authorities of clients with their own root certificates
+    (Python's, gRPC's, gcloud's, Node's). Other clients read the same file at its usual path."""
     return dict.fromkeys(
         (
             "CURL_CA_BUNDLE",
@@ -477,7 +473,7 @@ def _trust() -> dict[str, str]:
 
 
 def _past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
-    """Return NO_PROXY with `hosts` added if a proxy is passed on: a proxy cannot reach the replica's own
+    """Return NO_PROXY with `hosts` added if programs inherit a proxy: it cannot reach the replica's
     endpoint."""
     if not any(name.lower() in ("http_proxy", "https_proxy") for name in ours):
         return {}
@@ -487,8 +483,8 @@ def _past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, st
 
 
 def _reducer_threads(plan: LaunchPlan, processors: float | None) -> dict[str, str]:
-    """Return the variable that sets a reducer's threads: one per vCPU, and at most the machine's
-    `processors` (None = not known). Empty for other replicas."""
+    """Return the variable for the threads of a reducer: one per vCPU, at most the machine's `processors`
+    (None = unknown). Empty for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
     vcpus = min((plan.limits.cpu_weight or 0) / 100, reduction.MOST_THREADS)
@@ -496,32 +492,32 @@ def _reducer_threads(plan: LaunchPlan, processors: float | None) -> dict[str, st
 
 
 def _of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
-    """Return the variables that only the slot knows. They win over the plan's own, except where the job may
-    choose."""
+    """Return the variables that only the slot knows. They override the plan's own, except the ones that the
+    job may choose."""
     chosen = dict(plan.environ)
     environ: dict[str, str] = {} if namespaced else _own_reports(files, chosen)
     environ |= {"PYTHONUNBUFFERED": chosen.get("PYTHONUNBUFFERED", "1"), "HOSTNAME": slot.hostname}
     if plan.software.image is not None:
-        # The image sets everything else.
+        # The image sets all other variables.
         return environ | {"PATH": chosen.get("PATH", SANE_PATH)}
-    # The program's own copy of the template: what it installs there is first on its paths, and no other
-    # program's. Mounts show it in the template's place.
+    # The program's own copy of the template comes first on its paths: installs go there, and no other program
+    # sees them. Mounts show the copy at the template's path.
     home, copy = str(files), f"{files}/{program.PYTHON}"
     python = plan.software.template or copy if namespaced else copy
     path = [f"{python}/bin", *plan.software.path, chosen.get("PATH", SANE_PATH)]
-    # A short path where there is a private /tmp: paths of Unix sockets are limited to about 100 characters.
+    # Short paths if /tmp is private: paths of Unix sockets are limited to about 100 characters.
     if plan.software.template:
         environ["VIRTUAL_ENV"] = python  # For `uv pip`.
     return environ | {
         "HOME": chosen.get("HOME", home),
         "TMPDIR": chosen.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),
         "PATH": ":".join(path),
-        # `pip --user` installs there too: another directory would have to exist before Python starts.
+        # `pip --user` also installs there: another directory would have to exist before Python starts.
         "PYTHONUSERBASE": python,
     }
 
 
 def _own_reports(files: Path, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return where cloudml-hypertune writes, if /var/hypertune cannot be mounted for one replica alone."""
+    """Return the files for cloudml-hypertune if /var/hypertune cannot be mounted for one replica."""
     own = {METRIC_FILE: metrics.PROGRAM_FILE, REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE}
     return {name: str(files / program.HYPERTUNE / own[name]) for name in own.keys() & chosen.keys()}

@@ -1,9 +1,8 @@
-"""Autopsies keep the files of failed replicas for a while after their slots are released, for people to look
-at.
+"""Autopsies keep the files of failed replicas for some time after the release of their slots, for inspection.
 
-A slot's directory is kept whole, by one rename: its files, its journal, which says how it ended, and the plan
-by which it was started, without its secrets. So a crash during the release loses nothing. They lie in
-`<data>/autopsies/<job_uid>/<attempt>/<replica>/`, and a restarted service learns all about them there.
+One rename keeps a slot's whole directory: its files, its journal with the exit record, and its launch plan
+without secrets. So a crash during the release loses nothing. Autopsies are in
+`<data>/autopsies/<job_uid>/<attempt>/<replica>/`, where a restarted service finds them.
 """
 
 import asyncio
@@ -41,29 +40,29 @@ log = logging.getLogger(__name__)
 Key = tuple[JobUid, int, ReplicaId]
 
 PLAN = "plan.json"
-"""In a slot: the launch document of its latest incarnation, without secrets, and where its files lay. What is
-kept was kept when this was changed last."""
-_NO_SUCH = "nothing is kept of it; `trainshed jobs describe JOB` says what is"
+"""File in a slot: the launch document of its latest incarnation, without secrets, and the path of its files.
+The time of the last change is the autopsy's creation time."""
+_NO_SUCH = "no files of it are kept; `trainshed jobs describe JOB` lists the autopsies"
 _GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
-MOST_BYTES = 10 << 30
-"""Kept in all; the oldest go first."""
-MOST = 1000
-"""Autopsies kept, likewise: each keeps its users from other replicas."""
+MAX_BYTES = 10 << 30
+"""Maximum total size; the oldest autopsies are deleted first."""
+MAX_AUTOPSIES = 1000
+"""Maximum number of autopsies, likewise: each reserves user IDs that replicas cannot get."""
 _ADDRESS = "127.63.0.2"
-"""What is theirs of the machine's network: their replicas' addresses are given to others."""
+"""Network address of all autopsies. Other replicas may have the original addresses by now."""
 _HOUR = 3600.0
-_OF_ITS_TIME = (
+_RUNTIME_FIELDS = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
     *("cluster_port", "devices", "preloader"),
     *("stall_after", "watch_metrics", "reducers"),
 )
-"""What of a launch document is of no use, or nobody's business, when its program is gone."""
+"""Fields of a launch document that are useless or confidential after the end of its program."""
 
 
 class Autopsies:
-    """Keeps the autopsies of one engine, and opens shells in them. `ttl`: nanoseconds for which they are
-    kept; None = none are. `swept`: called when something was put into the trash. `now`: the clock, in
-    nanoseconds since the epoch."""
+    """Keeps the autopsies of one engine, and opens shells in them. `ttl`: how long to keep them, in
+    nanoseconds; None = keep none. `swept`: called after a move to the trash. `now`: the clock, in nanoseconds
+    since the epoch."""
 
     def __init__(
         self,
@@ -80,18 +79,18 @@ class Autopsies:
         self._swept = swept
         self._spawner = spawner
         self._kept: dict[Key, Autopsy] = {}
-        #: The first user id of each that has its own, which no replica may have meanwhile: its endpoint would
-        #: take a shell in the autopsy for the replica's.
+        #: The first user ID of each autopsy that has its own. No replica may have it in this time: its
+        #: endpoint would treat a shell in the autopsy as the replica's.
         self.users: dict[Key, int] = {}
-        #: Shells in each that has any.
+        #: Number of shells in each autopsy with open shells.
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
-        #: Others need the threads, too.
+        #: One at a time: other work needs the threads, too.
         self._weighing = asyncio.Lock()
 
     async def start(self) -> None:
-        """Find what an earlier service kept, and delete what has expired."""
+        """Find the autopsies of earlier services, and delete the expired ones."""
         for key, directory in await asyncio.to_thread(lambda: list(self._lying())):
             self._take_up(key, directory)
         self._tidy()
@@ -102,14 +101,14 @@ class Autopsies:
         await self._tasks.close()
 
     async def note(self, started: Mapping[Path, protocol.Message]) -> None:
-        """Write down how programs were started, by slot, in case they fail; a service that is killed before
-        has no autopsies of them. Secrets are left out, while this process still knows which they are."""
+        """Record how programs were started, by slot, in case they fail. Secrets are left out, because only
+        this process knows them. A service that is killed before this call keeps no autopsies of them."""
         if self._ttl:
             await asyncio.to_thread(_note, started)
 
     def keep(self, job_uid: JobUid, attempt: int, failed: Mapping[ReplicaId, Path]) -> None:
-        """Keep the slots of an attempt's replicas that failed; the others are about to be deleted. Nothing of
-        the attempt lives any more."""
+        """Keep the slots of an attempt's failed replicas; the rest is about to be deleted. No process of the
+        attempt is alive."""
         if not self._ttl or not failed:
             return
         for replica, slot in failed.items():
@@ -118,7 +117,7 @@ class Autopsies:
             key = job_uid, attempt, replica
             directory = self._directory(key)
             try:
-                # The hosts file is the gang's: the slot keeps a link.
+                # All slots of the gang share the hosts file: keep a link.
                 with contextlib.suppress(OSError):
                     os.link(slot.parent / protocol.HOSTS, slot / protocol.HOSTS)
                 directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,12 +134,12 @@ class Autopsies:
         return tuple(self._kept[key] for key in sorted(self._kept) if key[0] == job_uid)
 
     async def open(self, key: Key, request: TerminalRequest, level: str) -> LocalTerminal:
-        """Open a shell in an autopsy, which does not expire meanwhile. `level`: the machine's current sandbox
-        level. Raises TerminalRefused."""
+        """Open a shell in an autopsy, which does not expire while the shell is open. Raises TerminalRefused.
+        `level`: the machine's current sandbox level."""
         if (autopsy := self._kept.get(key)) is None:
             raise TerminalRefused(_NO_SUCH)
-        if self._open[key] >= shells.MOST:
-            raise TerminalRefused(f"{shells.MOST} shells are open in it already; close one")
+        if self._open[key] >= shells.MAX_SHELLS:
+            raise TerminalRefused(f"it has {shells.MAX_SHELLS} open shells already; close one")
         directory = self._directory(key)
         message = {
             "autopsy": True,
@@ -170,9 +169,9 @@ class Autopsies:
             raise
 
     def delete(self, key: Key) -> bool:
-        """Delete an autopsy; return whether there was one. Raises TerminalRefused."""
+        """Delete an autopsy; return whether it existed. Raises TerminalRefused."""
         if key in self._open:
-            raise TerminalRefused("a shell is open in it; end that first")
+            raise TerminalRefused("a shell is open in it; close the shell first")
         return self._discard(key)
 
     def _closed(self, key: Key) -> None:
@@ -184,13 +183,13 @@ class Autopsies:
     def _discard(self, key: Key) -> bool:
         if self._kept.pop(key, None) is None:
             return False
-        # A shell that was closed a moment ago may still be ending with them.
+        # A shell that was just closed may still be terminating its processes.
         asyncio.get_running_loop().call_later(2 * shells.GRACE, self.users.pop, key, None)
         directory = self._directory(key)
         with contextlib.suppress(FileNotFoundError):
             directory.rename(self._trash / uuid.uuid4().hex)
         for parent in (directory.parent, directory.parent.parent):
-            with contextlib.suppress(OSError):  # Other autopsies of the job are in there.
+            with contextlib.suppress(OSError):  # It contains other autopsies of the job.
                 parent.rmdir()
         self._swept()
         return True
@@ -227,16 +226,16 @@ class Autopsies:
         )
         if users := plan.get("users"):
             self.users[key] = users[0]
-        what = f"job {key[0]}: weighing what {key[2]} left"
+        what = f"job {key[0]}: measuring the files of {key[2]}"
         self._tasks.begin(self._weigh(key, directory), what)
 
     async def _weigh(self, key: Key, directory: Path) -> None:
         size = 0
-        # The files are what was promised; their size is only needed for the limit.
+        # The autopsy is complete without its size, which only the limit needs.
         async with self._weighing:
             with contextlib.suppress(OSError):
                 tree = trees.TreeSize(str(directory))
-                # In short steps, for which the service's end waits.
+                # In short steps: the service's shutdown waits for them.
                 while not await asyncio.to_thread(tree.go_on, 0.1):
                     pass
                 size = tree.found
@@ -245,19 +244,19 @@ class Autopsies:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Delete what has expired, then, oldest first, what exceeds the limit."""
+        """Delete expired autopsies, then the oldest ones above the limits."""
         now = self._now()
         ours = sorted(self._kept.items(), key=lambda item: item[1].kept)
         ours = [(key, autopsy) for key, autopsy in ours if key not in self._open]
         total = sum(autopsy.size or 0 for autopsy in self._kept.values())
-        spare = len(self._kept) - MOST
+        spare = len(self._kept) - MAX_AUTOPSIES
         for number, (key, autopsy) in enumerate(ours):
-            if autopsy.expires <= now or total > MOST_BYTES or number < spare:
+            if autopsy.expires <= now or total > MAX_BYTES or number < spare:
                 total -= autopsy.size or 0
                 self._discard(key)
         if self._timer is not None:
             self._timer.cancel()
-        # Open ones are examined again when they are closed.
+        # Open autopsies are checked again when they close.
         ends = [autopsy.expires for key, autopsy in self._kept.items() if key not in self._open]
         if ends:
             # Clocks are set and machines sleep: check at least once an hour.
@@ -268,17 +267,17 @@ class Autopsies:
 def _note(started: Mapping[Path, protocol.Message]) -> None:
     for slot, document in started.items():
         text = json.dumps({"files": str(slot / protocol.FILES), "plan": _without_secrets(document)})
-        # A full disk, for example, costs the autopsy but not the program.
+        # A full disk, for example, prevents the autopsy but not the program.
         with contextlib.suppress(OSError):
             durable.write(str(slot / PLAN), text, sync=False)
 
 
 def _without_secrets(document: protocol.Message) -> protocol.Message:
-    # The longest first: one may be a part of another.
+    # The longest first: a text may be a part of another one.
     masked: list[str] = sorted(document.get("masked", ()), key=len, reverse=True)
     environ: dict[str, str] = document["environ"]
     secret = {name for name, value in environ.items() if any(text in value for text in masked)}
-    kept = {name: value for name, value in document.items() if name not in _OF_ITS_TIME}
+    kept = {name: value for name, value in document.items() if name not in _RUNTIME_FIELDS}
     return kept | {
         "environ": redacted(environ, secret),
         "argv": [without(argument, masked) for argument in document["argv"]],
@@ -289,25 +288,24 @@ def banner(autopsy: Autopsy) -> str:
     until = datetime.fromtimestamp(autopsy.expires / 1e9, UTC)
     which = f", attempt {autopsy.attempt}" if autopsy.attempt > 1 else ""
     lines = [
-        f"{autopsy.replica}{which} as it was left: {autopsy.how}. Nothing of it runs; its environment is "
-        "without secrets.",
-        f"It ran:  {shlex.join(autopsy.argv)}" if autopsy.argv else "",
-        f"Kept until {until:%Y-%m-%d %H:%M} UTC. What is changed here stays until then.",
+        f"{autopsy.replica}{which} after its end: {autopsy.how}. None of its processes runs. Its environment "
+        "contains no secrets.",
+        f"Command: {shlex.join(autopsy.argv)}" if autopsy.argv else "",
+        f"Kept until {until:%Y-%m-%d %H:%M} UTC. Your changes here remain until then.",
     ]
     if tail := autopsy.tail.rstrip():
-        # Without the control characters that a terminal would obey.
+        # Without control characters, which would affect the terminal.
         shown = (c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in tail)
         last = "".join(shown).splitlines()[-10:]
-        lines += ["The end of its log:", *(f"  {line}" for line in last)]
+        lines += ["The last lines of its log:", *(f"  {line}" for line in last)]
     return "".join(f"{line}\n" for line in lines if line) + "\n"
 
 
 def _document(directory: Path, level: str, request: TerminalRequest) -> protocol.Message:
-    """Turn the document by which the program was started into one of a sandbox without a program. Raises
-    TerminalRefused."""
+    """Turn a program's launch document into one for a sandbox without a program. Raises TerminalRefused."""
     capture = durable.read_document(str(directory / PLAN))
     if capture is None:
-        raise TerminalRefused("how it was started is not known any more")
+        raise TerminalRefused("its launch plan is lost, so no shell can be opened in it")
     plan: dict[str, Any] = dict(capture["plan"])
     files, now = str(capture["files"]), str(directory / protocol.FILES)
     namespaced = level != protocol.LEVEL_SESSION
@@ -323,19 +321,18 @@ def _document(directory: Path, level: str, request: TerminalRequest) -> protocol
         "hosts": str(hosts),
         "logs": "",
         "buckets": request.buckets if namespaced else (),
-        # Its socket calls are filtered as its program's were.
+        # Its socket calls are filtered like those of its program.
         "address": _ADDRESS,
         "cluster_port": PROGRAM_PORT,
-        # It gets its own control group: the replica's next attempt, or another shell, may be running.
+        # Its own control group: the replica's next attempt, or another shell, may be running.
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
-        # It has no GPUs.
+        # No GPUs.
         "environ": plan["environ"] | dict.fromkeys(plan["environ"].keys() & _GPUS, ""),
-        # Mounts from the attempt's own directory went with the attempt.
+        # Without mounts from the attempt's own directory, which is deleted.
         "mounts": [mount for mount in plan.get("mounts", ()) if Path(mount[0]).exists()],
     }
     if namespaced and not plan.get("image"):
-        # The files appear where the program had them, because environments and caches contain their own
-        # paths.
+        # The files have the same paths as for the program: environments and caches contain their own paths.
         plan["mounts"] = [*plan["mounts"], [now, files, False]]
         plan["directory"] = plan.get("directory") or f"{files}/work"
     elif not namespaced:

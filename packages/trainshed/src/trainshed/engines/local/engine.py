@@ -1,5 +1,5 @@
-"""The local engine implements the port with slots on this machine. It holds no state of its own: the truth is
-in the slots' files."""
+"""The local engine implements the engine port with slots on this machine. It has no state of its own: the
+files of the slots are authoritative."""
 
 import asyncio
 import logging
@@ -58,19 +58,19 @@ from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
-_IN_A_TURN = 8
-"""Replicas of a gang that something is done for before others have their turn on the loop."""
+_BATCH = 8
+"""Replicas of a gang that are handled before other tasks get a turn on the loop."""
 _WARM_IDLE = 600.0
-"""Seconds without a program after which a preloader ends."""
-_QUESTIONS = 3
-"""How often a shim is asked within a lease."""
-_LOOK_PAUSE = 1.0
-"""Seconds before a slot whose files cannot be read or written now is looked into again."""
+"""Seconds without a program after which a preloader exits."""
+_PINGS_PER_LEASE = 3
+"""Number of pings to a shim within a lease."""
+_RETRY_INTERVAL = 1.0
+"""Seconds before another look at a slot whose files cannot be read or written."""
 
 
 class LocalEngine:
-    """An `Engine` for this machine. `data`: the service's data directory. `zygote`: a zygote started early;
-    the engine owns it from here on and starts new ones when it dies (None = it starts the first as well)."""
+    """An `Engine` for this machine. `data`: the service's data directory. `zygote`: a zygote that was started
+    early and that the engine now owns; None = start one. The engine replaces a dead zygote."""
 
     def __init__(
         self, data: Path, options: Options | None = None, *, zygote: ZygoteHandle | None = None
@@ -117,7 +117,7 @@ class LocalEngine:
         return self._streams
 
     def capabilities(self) -> Capabilities:
-        """Known after `start`."""
+        """Return the capabilities, which are known after `start`."""
         return replace(self._probe.capabilities(), autopsies=bool(self._options.rules.autopsy_ttl))
 
     async def start(self) -> None:
@@ -132,14 +132,14 @@ class LocalEngine:
         self._sweeper.later()
 
     async def _adopt(self) -> None:
-        """Make slot handles for the slots of earlier services, and find out how each stands."""
+        """Create slot handles for the slots of earlier services, and determine the state of each."""
         for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
             if slots:
                 self._gangs.add(*key, slots)
             else:
-                self._layout.discard(*key)  # No slot was given out, so nothing ever ran there.
-        async for some in in_turns(tuple(self._gangs.slot_handles()), _IN_A_TURN):
-            # In one go: the way to a thread and back takes longer than to look into a slot.
+                self._layout.discard(*key)  # It has no slots, so nothing ever ran there.
+        async for some in in_turns(tuple(self._gangs.slot_handles()), _BATCH):
+            # One thread for all: switching threads takes longer than reading a slot.
             latest = await asyncio.to_thread(list, map(probe_latest, some))
             for slot_handle, standing in zip(some, latest, strict=True):
                 if standing is not None:
@@ -176,37 +176,37 @@ class LocalEngine:
             if plan.incarnation > slot_handle.incarnation:
                 starting.append(plan)
             else:
-                begun.append((plan, ()))  # It runs already, and has its secrets.
+                begun.append((plan, ()))  # It already runs, and has its secrets.
         await self.launch_shown([*begun, *await revealed(starting, self._options.secrets)])
 
     async def launch_shown(self, shown: Sequence[Revealed]) -> None:
-        """Launch plans into which their secrets have been put already, as `launch` does."""
+        """Launch plans whose secrets are already filled in, like `launch`."""
         fresh = await self._documents(await self._starting(shown))
         for slot_handle, incarnation, document in fresh:
             slot_handle.begin(incarnation, document)
         self._reconciler.watch()
-        async for some in in_turns(fresh, _IN_A_TURN):
+        async for some in in_turns(fresh, _BATCH):
             for slot_handle, _, _ in some:
                 try:
                     await self._fork(slot_handle)
                 except (EngineUnavailable, OSError):
-                    # The others are started nevertheless; the reconciler retries this one, or gives it up.
+                    # Start the rest nevertheless; the reconciler retries this one, or ends it.
                     self._reconciler.reconcile(slot_handle)
-        # Only failures need this, so that no start waits for it.
+        # Only failures need this, so starts do not wait for it.
         await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
     async def stop(
         self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
     ) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())
-        # Running programs are stopped without waiting for this write: one of them may be what fills the disk.
+        # Do not wait for this write to stop running programs: one of them may be filling the disk.
         marking = joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))
         for slot_handle in gang:
             if slot_handle.incarnation:
                 slot_handle.stop(grace, notice)
         with written_down(f"the stop of job {job_uid}"):
             await marking
-        # What has not begun is only stopped once it is written down that it must not begin.
+        # End replicas that have not begun only after the record that forbids their start.
         for slot_handle in gang:
             if slot_handle.incarnation == 0:
                 slot_handle.begin(1)
@@ -224,7 +224,7 @@ class LocalEngine:
     ) -> None:
         slot_handle = self._gangs.slot_handle(job_uid, attempt, replica)
         if incarnation > slot_handle.incarnation or slot_handle.may_begin:
-            # Written first: a shim that is about to begin takes the lock and then looks for this.
+            # Write first: a shim that is about to begin takes the lock and then checks for this file.
             with written_down(f"the stop of {replica}"):
                 await asyncio.to_thread(self._layout.forbid, slot_handle.directory, incarnation)
         if incarnation < slot_handle.incarnation:
@@ -241,14 +241,13 @@ class LocalEngine:
         if slot_handle is None or slot_handle.incarnation != incarnation:
             return
         if not slot_handle.inject(fault):
-            # A fault that is only remembered would be lost with this service, though its caller takes it for
-            # done.
-            raise EngineUnavailable(f"the shim of {replica} does not listen just now; try again")
+            # A remembered fault would be lost with this service, although its caller considers it done.
+            raise EngineUnavailable(f"the shim of {replica} does not respond; try again")
 
     async def write_hosts(
         self, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
     ) -> None:
-        """Tell the attempt's replicas on this machine the current address of each hostname. Raises
+        """Write the current address of each hostname for the attempt's replicas on this machine. Raises
         EngineUnavailable."""
         gang = self._gangs.of(job_uid, attempt)
         if gang:
@@ -271,7 +270,7 @@ class LocalEngine:
         EngineUnavailable."""
         slot_handle = self._gangs.of(job_uid, attempt).get(replica)
         if slot_handle is None:
-            raise EngineUnavailable("the replica is over")
+            raise EngineUnavailable("the replica has ended")
         await slot_handle.write_log(lines)
 
     async def open_terminal(
@@ -303,14 +302,14 @@ class LocalEngine:
     async def _starting(
         self, shown: Sequence[Revealed]
     ) -> list[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]:
-        """Return the plans that are to be started, each with its slot; report again what is known of the
-        others. Raises LaunchRejected."""
+        """Return the plans to start, each with its slot; report again what is known of the rest. Raises
+        LaunchRejected."""
         places = [
             (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan, masked)
             for plan, masked in shown
         ]
         starting: list[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]] = []
-        async for some in in_turns(places, _IN_A_TURN):
+        async for some in in_turns(places, _BATCH):
             for slot_handle, plan, masked in some:
                 if plan.incarnation == slot_handle.incarnation:
                     slot_handle.report_again()
@@ -328,10 +327,10 @@ class LocalEngine:
     async def _documents(
         self, starting: Sequence[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]
     ) -> list[tuple[SlotHandle, int, protocol.Message]]:
-        """Return the documents by which the plans are started. Raises EngineUnavailable."""
+        """Return the launch documents of the plans. Raises EngineUnavailable."""
         documents: list[tuple[SlotHandle, int, protocol.Message]] = []
         hosts: dict[tuple[JobUid, int], Path] = {}
-        async for some in in_turns(starting, _IN_A_TURN):
+        async for some in in_turns(starting, _BATCH):
             for slot_handle, plan, masked in some:
                 key = plan.job_uid, plan.attempt
                 if key not in hosts:
@@ -353,8 +352,8 @@ class LocalEngine:
     def _hosts(
         self, gang: Gang, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
     ) -> Path:
-        """Bring the gang's hosts file up to date and return its path. `hosts`: (name, address) of replicas on
-        other machines as well. Raises EngineUnavailable, also if the disk is full."""
+        """Update the gang's hosts file and return its path. Raises EngineUnavailable, also if the disk is
+        full. `hosts`: (name, address), also of replicas on other machines."""
         slots = [slot_handle.slot for slot_handle in gang.values()]
         text = hosts_text(slots, hosts, intercepted(self._probe.host, self._options))
         with written_down(f"the hosts of job {job_uid}"):
@@ -367,8 +366,8 @@ class LocalEngine:
         self._reconciler.reconcile(slot_handle)
 
     async def _fork(self, slot_handle: SlotHandle) -> None:
-        """Have the zygote fork the slot's shim, and listen to it from its first moment. Raises
-        EngineUnavailable, OSError."""
+        """Request the slot's shim from the zygote, and listen to it from its start. Raises EngineUnavailable,
+        OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             slot_handle.attach(ours)
@@ -389,11 +388,11 @@ class LocalEngine:
 
 
 class Reconciler:
-    """Finds out how slots without a link to their shim stand, and ends those whose shims do not answer within
-    their leases: one task per such slot, and one timer that asks all shims whether they live.
+    """Determines the state of slots without a connection to their shim, and ends slots whose shims miss their
+    lease: one task per such slot, and one timer that pings all shims.
 
-    It counts unanswered questions, not elapsed time, so that no lease ends because the service itself was
-    stopped for a while, or the machine slept.
+    It counts unanswered pings, not elapsed time. So no lease expires because the service was stopped for a
+    while, or the machine was asleep.
     """
 
     def __init__(
@@ -406,18 +405,18 @@ class Reconciler:
         self._slot_handles = slot_handles
         #: Requests a shim for a slot from the zygote.
         self._request = request
-        #: Called if a shim that was asked for has not come up since the last question.
+        #: Called if a requested shim has not started since the last ping.
         self._unborn = unborn
-        #: Seconds that a shim may be silent.
+        #: Maximum silence of a shim, in seconds.
         self._lease = lease
         self._tasks = Crew()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Start the timer, which runs as long as there are live slots."""
+        """Start the timer, which runs as long as a slot is live."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._lease / _QUESTIONS, self._ask)
+            self._timer = loop.call_later(self._lease / _PINGS_PER_LEASE, self._ask)
 
     def _ask(self) -> None:
         self._timer = None
@@ -429,20 +428,20 @@ class Reconciler:
         for slot_handle in live:
             unanswered = slot_handle.ask()
             is_unborn |= unanswered == 1 and slot_handle.may_begin
-            if unanswered >= _QUESTIONS:
+            if unanswered >= _PINGS_PER_LEASE:
                 self.evict(slot_handle)
         if is_unborn:
             self._unborn()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
-        """Find out how a slot that has neither a link nor an end stands."""
+        """Determine the state of a slot that has neither a connection nor an end."""
         work = partial(self._reconcile, slot_handle, slot_handle.incarnation)
         what = f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
         self._tasks.keep(work, what)
 
     def evict(self, slot_handle: SlotHandle) -> None:
-        """Kill a shim whose lease is over and all processes of its replica, then report the loss. Nothing is
-        reported before all of them are dead."""
+        """Kill a shim whose lease has expired and all processes of its replica, then report the loss. The
+        report waits until all of them are dead."""
         if not slot_handle.is_evicted:
             slot_handle.is_evicted = True
             slot_handle.close()
@@ -459,13 +458,13 @@ class Reconciler:
             try:
                 finding = await asyncio.to_thread(self._look, slot_handle, incarnation)
             except OSError as error:
-                # On a full disk, for example, the end cannot be written down yet, and so must not be
-                # reported. The shim's silence is then not its fault.
+                # The end must not be reported before it is recorded, which a full disk prevents, for example.
+                # The shim is not to blame for this.
                 slot_handle.count_as_alive()
                 job_uid, attempt, replica = slot_handle.key
                 subject = about(log, job_uid, attempt=attempt, replica=replica)
-                subject.warning("slot not read: %s; once more in a second", error)
-                await asyncio.sleep(_LOOK_PAUSE)
+                subject.warning("cannot read the slot: %s; trying again in one second", error)
+                await asyncio.sleep(_RETRY_INTERVAL)
                 continue
             match finding:
                 case Unclear.CHANGING:
@@ -476,7 +475,7 @@ class Reconciler:
                     and slot_handle.plan
                     and slot_handle.retries_left > 0
                 ):
-                    # The request died with the zygote before a shim began, so that it may be repeated.
+                    # The request died with the zygote before a shim began, so it can be repeated.
                     slot_handle.retries_left -= 1
                     try:
                         await self._request(slot_handle)
@@ -489,8 +488,7 @@ class Reconciler:
                     return
 
     def _look(self, slot_handle: SlotHandle, incarnation: int) -> Finding:
-        """Return how an incarnation stands; one that is evicted is killed first, and can never start any
-        more. Blocks."""
+        """Return the state of an incarnation. An evicted one is killed first, and can never start. Blocks."""
         slot = slot_handle.directory
         if slot_handle.is_evicted:
             cause = f"no shim came up for it within {self._lease:g} s"
@@ -498,14 +496,14 @@ class Reconciler:
                 silent = f"its shim did not answer for {self._lease:g} s"
                 cause = f"{silent}; it was killed, and its program with it"
             if not journal.expel(str(slot), incarnation, cause):
-                # A process that waits for a device cannot die yet, for example.
+                # For example, a process that waits for a device cannot die yet.
                 return Unclear.CHANGING
         return probe_slot(slot, incarnation)
 
 
 def new_engine(context: EngineContext) -> LocalEngine:
-    """Build the engine. The service has checked the settings (`serve.settings`): all of them are set, by
-    their names in docs/settings.md."""
+    """Build the engine. The service has checked the settings (`serve.settings`): all of them are set, with
+    the names in docs/settings.md."""
     table = context.settings
     options = Options(
         access=context.access,

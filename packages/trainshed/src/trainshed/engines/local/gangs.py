@@ -1,5 +1,5 @@
-"""Gives gangs their slots: it chooses the address, port, GPUs and users of each, records the slots, moves
-them to other nodes and takes them back."""
+"""Allocates the slots of gangs: chooses the address, port, GPUs and users of each slot, records the slots,
+moves them to other nodes, and releases them."""
 
 import asyncio
 import hashlib
@@ -22,20 +22,20 @@ from trainshed.replica.sandbox import users
 
 Gang = Mapping[ReplicaId, SlotHandle]
 
-_MADE_IN_A_TURN: Final = 8
-"""Slots whose directories are made before others have their turn on the loop: where many were deleted a short
-while ago, ext4 takes a third of a millisecond for one."""
+_BATCH: Final = 8
+"""Slot directories to create before other tasks get a turn on the loop. After many deletions, ext4 takes a
+third of a millisecond for each."""
 
 _FIRST_ADDRESS = 127 << 24 | 64 << 16
 _ADDRESSES = 1 << 22
-"""127.64.0.0/10: loopback addresses that nothing else on a machine uses."""
+"""127.64.0.0/10: loopback addresses that no other software uses."""
 
 _FIRST_SHARED_PORT, _SHARED_PORTS = 20000, 12000
-"""Below those that the kernel gives out by itself."""
+"""Below the kernel's range of ephemeral ports."""
 
 _FIRST_USER = 0x70000000
 _USER_RANGES = 4000
-"""User numbers that no distribution gives out, in ranges of `users.COUNT`."""
+"""User IDs that no distribution assigns, in ranges of `users.COUNT`."""
 
 
 class Gangs:
@@ -52,19 +52,19 @@ class Gangs:
         address: str | None = None,
         kept: Collection[int] = (),
     ) -> None:
-        """`address`: the machine's, if other machines are to reach replicas; None = each replica has its own
-        loopback address. `kept`: the first user ids of those that left something, always as of now."""
+        """`address`: the machine's, if other machines reach replicas; None = each replica has its own
+        loopback address. `kept`: current first user IDs of the autopsies."""
         self._layout = layout
         self._probe = host_probe
         self._address = address
         self._kept = kept
-        #: Tells this service from others on the machine.
+        #: Distinguishes this service from other services on the machine.
         self._identity = identity
-        #: Passed to each `SlotHandle`, as is `unclear`.
+        #: Passed to each `SlotHandle`, like `unclear`.
         self._emit = emit
         self._unclear = unclear
         self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, SlotHandle]] = {}
-        #: Held until the slots that were given out are written down, so that the next gang gets others.
+        #: Held until the new slots are recorded, so that the next gang gets different ones.
         self._giving = asyncio.Lock()
 
     def slot_handles(self) -> Iterator[SlotHandle]:
@@ -74,7 +74,7 @@ class Gangs:
         return tuple(self._gangs)
 
     def of(self, job_uid: JobUid, attempt: int) -> Gang:
-        """Return the slot handles of an attempt; empty if it has none."""
+        """Return the slot handles of an attempt; empty if it has no slots."""
         return self._gangs.get((job_uid, attempt), {})
 
     def slot_handle(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SlotHandle:
@@ -103,7 +103,7 @@ class Gangs:
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """See the port. Other tasks get their turn on the loop while a large gang is written down."""
+        """See the port. Other tasks get a turn on the loop while a large gang is recorded."""
         for request in requests:
             if not is_node(request.node):
                 raise LaunchRejected(
@@ -129,13 +129,13 @@ class Gangs:
             shared=self._address,
         )
         with written_down(f"the slots of job {job_uid}"):
-            async for some in in_turns(slots, _MADE_IN_A_TURN):
+            async for some in in_turns(slots, _BATCH):
                 self._layout.make_slots(job_uid, attempt, some)
             self._layout.write(job_uid, attempt, slots)
         return self.add(job_uid, attempt, slots)
 
     def _move(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> None:
-        """Move the replicas that are requested on another node there, without their programs' files."""
+        """Move replicas whose request has another node to it, without their programs' files."""
         gang = self.of(job_uid, attempt)
         moving = {
             gang[request.replica]: request
@@ -159,12 +159,12 @@ class Gangs:
             slots[request.replica] = slot
             stay.append(slot)
         try:
-            # Files are removed first, so that the new slot never has the old files.
+            # Remove the files first, so that the new slot never has the old files.
             for slot_handle in moving:
                 self._layout.discard_files(slot_handle.directory)
         except OSError as error:
             raise EngineUnavailable(
-                f"the files of job {job_uid} cannot be thrown away ({error}); try again"
+                f"the files of job {job_uid} cannot be deleted ({error}); try again"
             ) from error
         with written_down(f"the slots of job {job_uid}"):
             self._layout.write(job_uid, attempt, tuple(slots.values()))
@@ -193,10 +193,14 @@ def new_slots(
     kept: Iterable[int] | None = None,
     shared: str | None = None,
 ) -> tuple[Slot, ...]:
-    """Choose the slots of a gang beside those that are taken. `identity`: tells this service from others on
-    the machine. `resolves`: replicas can resolve their peers' hostnames. `kept`: first user ids that are
-    taken beside theirs; None = none gets its own. `shared`: the machine's address, which all have, each with
-    a port that is free there; None = each has its own address."""
+    """Choose the slots of a gang.
+
+    Args:
+        identity: Distinguishes this service from other services on the machine. taken: Slots in use.
+        resolves: Replicas can resolve their peers' hostnames. kept: More first user IDs in use; None =
+        replicas do not get their own users. shared: The machine's address, which all slots share on different
+        ports; None = each has its own address.
+    """
     others = list(taken)
     addresses = {slot.endpoint or slot.address for slot in others}
     ports = {slot.port for slot in others}
@@ -232,8 +236,7 @@ def new_slots(
 
 
 def moved(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
-    """Return the same replica's slot on another node: its names stay (spec/failures), its GPUs are that
-    node's."""
+    """Return the replica's slot on another node: with the same names (spec/failures) and that node's GPUs."""
     return replace(slot, node=request.node, devices=_devices(request, others, shares))
 
 
@@ -247,31 +250,32 @@ def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> st
 
 
 def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:
-    """Choose a replica's own loopback address: always the same one for a replica as long as that is free.
+    """Choose a replica's own loopback address: always the same one for a replica, unless it is in use.
 
-    `identity`: tells this service from others on the machine. `used`: addresses of live slots.
+    `identity`: distinguishes this service from other services on the machine. `used`: addresses of live
+    slots.
     """
     for step in _steps(identity, job_uid, replica, _ADDRESSES):
         number = _FIRST_ADDRESS + step
         address = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
-        # Addresses that end in 0 or 255 look like networks to some programs.
+        # Some programs treat addresses that end in 0 or 255 as networks.
         if number & 255 not in (0, 255) and address not in used:
             return address
-    raise RuntimeError("all of 127.64.0.0/10 is in use; release slots")
+    raise RuntimeError("All addresses of 127.64.0.0/10 are in use. Stop some jobs.")
 
 
 def choose_shared_port(
     job_uid: JobUid, request: SlotRequest, address: str, used: Container[int]
 ) -> int:
-    """Choose a replica's port where all share an address that other machines reach: the one that peers were
-    told before, if that is free. Otherwise the search begins at the same port on every machine."""
+    """Choose a replica's port on an address that other machines reach and all replicas share: the port that
+    peers already have, if it is free. Otherwise the search starts at the same port on every machine."""
     if request.port and request.port not in used and is_free(address, request.port, again=True):
         return request.port
     for step in _steps("", job_uid, request.replica, _SHARED_PORTS):
         port = _FIRST_SHARED_PORT + step
         if port not in used and is_free(address, port, again=False):
             return port
-    raise RuntimeError("all ports from 20000 to 31999 are in use; release slots")
+    raise RuntimeError("All ports from 20000 to 31999 are in use. Stop some jobs.")
 
 
 def choose_users(
@@ -280,18 +284,18 @@ def choose_users(
     for step in _steps(identity, job_uid, replica, _USER_RANGES):
         if (first := _FIRST_USER + step * users.COUNT) not in used:
             return first
-    raise RuntimeError(f"all {_USER_RANGES} ranges of user numbers are in use; release slots")
+    raise RuntimeError(f"All {_USER_RANGES} ranges of user IDs are in use. Stop some jobs.")
 
 
 def _steps(identity: str, job_uid: JobUid, replica: ReplicaId, count: int) -> Iterator[int]:
-    """Yield the numbers below `count`, from one on that is always the same for a replica."""
+    """Yield the numbers below `count`, from a start that is always the same for a replica."""
     text = f"{identity}|{job_uid}|{replica}"
     start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return ((start + step) % count for step in range(count))
 
 
 def is_free(address: str, port: int, *, again: bool) -> bool:
-    """Whether a port is free: other agents, and other users of a node, may hold it. `again`: the replica had
+    """Whether a port is free: other agents, and other users of a node, may use it. `again`: the replica had
     it before, so that its old connections, which may still be closing, do not count."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         if again:

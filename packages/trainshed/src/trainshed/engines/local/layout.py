@@ -1,7 +1,7 @@
-"""Maps slots to files, so that everything can be found again after a restart.
+"""Maps slots to files, so that a restarted service finds everything.
 
-`<data>/slots/<job_uid>/<attempt>/slots.json` lists the gang's slots; beside it one directory per replica
-(`trainshed.replica.protocol`). Logs are in `<data>/logs/<job_uid>/<attempt>/<replica>/`.
+`<data>/slots/<job_uid>/<attempt>/slots.json` lists the gang's slots. The same directory has one directory per
+replica (`trainshed.replica.protocol`). Logs are in `<data>/logs/<job_uid>/<attempt>/<replica>/`.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from trainshed.replica import protocol
 from trainshed.replica.system import durable
 
 SLOTS = "slots.json"
-"""File in the directory of an attempt: its slots, by replica."""
-_LEAST_BYTES, _LEAST_FILES = 1 << 20, 100
-"""What has to be free for a program to be started: a shim that finds no room at its start can only give up,
-which costs its job a retry."""
+"""File in an attempt's directory: its slots, by replica."""
+_MIN_FREE_BYTES, _MIN_FREE_FILES = 1 << 20, 100
+"""Free space that the start of a program requires. A shim that finds a full disk can only fail, which costs
+its job a retry."""
 
 
 class Layout:
@@ -43,21 +43,21 @@ class Layout:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def require_room(self) -> None:
-        """Raise OSError if the disk is read-only, or so full that nothing more should be started."""
+        """Raise OSError if the disk is read-only, or too full to start programs."""
         system = os.statvfs(self.slots)
         blocks = system.f_bavail if os.geteuid() else system.f_bfree
-        few_files = system.f_files and system.f_ffree < _LEAST_FILES
+        few_files = system.f_files and system.f_ffree < _MIN_FREE_FILES
         if system.f_flag & os.ST_RDONLY:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        if few_files or blocks * system.f_frsize < _LEAST_BYTES:
+        if few_files or blocks * system.f_frsize < _MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def attempt(self, job_uid: JobUid, attempt: int) -> Path:
         return self.slots / f"{job_uid}/{attempt}"
 
     def gangs(self) -> Iterator[tuple[tuple[JobUid, int], tuple[Slot, ...]]]:
-        """Yield every attempt that has a directory, with its slots (() = none were given out), in no order.
-        Removes the directories of jobs that have no attempt left."""
+        """Yield every attempt that has a directory, with its slots (() = none allocated), in any order.
+        Removes the directories of jobs without attempts."""
         for job in self.slots.iterdir():
             if job.name.isdigit():
                 attempts = [entry.name for entry in job.iterdir() if entry.name.isdigit()]
@@ -70,15 +70,15 @@ class Layout:
                     yield key, tuple(Slot(ReplicaId.parse(name), **slots[name]) for name in slots)
 
     def make_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
-        """Make the directories of these slots. Called before `write`, whose record says that they exist."""
+        """Create the directories of these slots, before `write` records that they exist."""
         directory = self.attempt(job_uid, attempt)
         directory.mkdir(parents=True, exist_ok=True)
         for slot in slots:
             (directory / str(slot.replica)).mkdir(mode=0o700, exist_ok=True)
 
     def write(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
-        """Record the attempt's slots, atomically. The file is not synced: a power cut that loses it ends the
-        processes as well."""
+        """Record the attempt's slots, atomically. The file is not synced: a power failure that loses it also
+        ends the processes."""
         directory = self.attempt(job_uid, attempt)
         fields = {str(slot.replica): asdict(slot) for slot in slots}
         for own in fields.values():
@@ -86,7 +86,7 @@ class Layout:
         durable.write(str(directory / SLOTS), json.dumps(fields), sync=False)
 
     def write_hosts(self, job_uid: JobUid, attempt: int, text: str) -> Path:
-        """Bring the gang's hosts file up to date, in place so that running programs see it; return its path.
+        """Update the gang's hosts file in place, so that running programs see the change; return its path.
         Raises OSError."""
         path = self.attempt(job_uid, attempt) / protocol.HOSTS
         rewrite(path, text)
@@ -97,8 +97,8 @@ class Layout:
         return (self.attempt(job_uid, attempt) / protocol.STOPPED).exists()
 
     def mark_stopped(self, job_uid: JobUid, attempt: int) -> None:
-        """Record durably that nothing of the attempt may start any more; does nothing if its slots were given
-        back. Blocks for a disk write."""
+        """Record durably that no program of the attempt may start any more. Does nothing if its slots were
+        released. Blocks for a disk write."""
         with contextlib.suppress(FileNotFoundError):
             durable.write(str(self.attempt(job_uid, attempt) / protocol.STOPPED), "")
 
@@ -106,23 +106,23 @@ class Layout:
         return (slot / protocol.stopped_mark(incarnation)).exists()
 
     def forbid(self, slot: Path, incarnation: int) -> None:
-        """Record durably that one incarnation of the replica in `slot` may not start any more; has no effect
-        if it has started. Blocks for a disk write. Raises OSError."""
+        """Record durably that one incarnation of the replica in `slot` may not start. No effect if it has
+        started. Blocks for a disk write. Raises OSError."""
         durable.write(str(slot / protocol.stopped_mark(incarnation)), "")
 
     def discard_files(self, slot: Path) -> None:
-        """Move the files of a replica's programs to the trash; its journal and its logs stay. Raises
+        """Move the files of a replica's programs to the trash; its journal and its logs remain. Raises
         OSError."""
         with contextlib.suppress(FileNotFoundError):
             (slot / protocol.FILES).rename(self.trash / uuid.uuid4().hex)
 
     def discard(self, job_uid: JobUid, attempt: int) -> None:
-        """Move an attempt's directory to the trash, or the job's with its last attempt; the trash is emptied
-        later."""
+        """Move an attempt's directory to the trash, or the job's directory together with its last attempt.
+        The trash is emptied later."""
         directory = self.attempt(job_uid, attempt)
-        with contextlib.suppress(OSError):  # It is gone already.
-            # The job's directory is moved whole: removing a directory takes many times as long as a rename,
-            # and everything waits for it.
+        with contextlib.suppress(OSError):  # It does not exist any more.
+            # Move the job's directory whole: removing a directory takes many times as long as a rename, and
+            # blocks the loop.
             is_last = [entry.name for entry in directory.parent.iterdir()] == [directory.name]
             gone = directory.parent if is_last else directory
             gone.rename(self.trash / uuid.uuid4().hex)
@@ -130,21 +130,21 @@ class Layout:
 
 @contextlib.contextmanager
 def written_down(what: str) -> Generator[None]:
-    """Raise EngineUnavailable if `what` cannot be written to the disk now."""
+    """Raise EngineUnavailable if writing `what` to the disk fails."""
     try:
         yield
     except OSError as error:
         raise EngineUnavailable(
-            f"{what} cannot be written down ({error}); make room and try again"
+            f"writing {what} failed ({error}); free disk space and try again"
         ) from error
 
 
-_OURS = "# Replicas of the job, kept up to date by its agent."
-"""Line below which nothing is kept that others have written."""
+_MARKER = "# Replicas of the job, kept up to date by its agent."
+"""Marker line. The engine replaces everything below it."""
 
 
 class MachineHosts:
-    """The machine's hosts file, which may have lines of others."""
+    """The machine's hosts file, which may contain lines of other software."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -160,17 +160,17 @@ class MachineHosts:
     def write(self, hosts: Sequence[tuple[str, str]]) -> None:
         """Put these (name, address) pairs into the file, in place of those of an earlier call. Raises
         OSError."""
-        begun, _, _ = self.path.read_text("utf-8").partition(f"{_OURS}\n")
+        begun, _, _ = self.path.read_text("utf-8").partition(f"{_MARKER}\n")
         if begun and not begun.endswith("\n"):
             begun += "\n"
         words = [line.split() for line in begun.splitlines()]
         known = {(name, address) for address, *names in filter(None, words) for name in names}
         lines = [f"{address}\t{name}\n" for name, address in hosts if (name, address) not in known]
-        rewrite(self.path, f"{begun}{_OURS}\n{''.join(lines)}")
+        rewrite(self.path, f"{begun}{_MARKER}\n{''.join(lines)}")
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Change a file in place, so that those who have mounted it see the change and nobody finds it empty.
+    """Change a file in place, so that processes that have mounted it see the change and never an empty file.
     Creates it if it does not exist. Raises OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -1,5 +1,5 @@
-"""Finds out once what this machine offers an engine: its isolation, its resources, which it divides among
-virtual nodes, and the capabilities that follow from them."""
+"""Determines once what this machine offers an engine: its isolation, its resources, divided among virtual
+nodes, and the resulting capabilities."""
 
 import asyncio
 import hashlib
@@ -30,18 +30,17 @@ Shares = Mapping[str, Sequence[Device]]
 
 
 def identity(data: Path) -> str:
-    """Return eight hexadecimal digits that tell this data directory from those of other services on the
-    machine."""
+    """Return eight hexadecimal digits that distinguish this data directory from those of other services."""
     return hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:8]
 
 
 def is_node(name: str) -> bool:
-    """Whether a node of this machine has that name, now or with another number of nodes."""
+    """Whether a node of this machine has that name, for any number of virtual nodes."""
     return _NODE_NAME.fullmatch(name) is not None
 
 
 class HostProbe:
-    """The facts about this machine. `identity`: tells this service from others on the machine."""
+    """The facts about this machine. `identity`: distinguishes this service from others on the machine."""
 
     def __init__(self, options: Options, identity: str) -> None:
         self._options = options
@@ -51,25 +50,25 @@ class HostProbe:
         #: The machine's virtual nodes, and the GPUs of each.
         self.nodes: tuple[Node, ...] = ()
         self.shares: Shares = {}
-        #: The hosts file of the machine, if programs use that because their gang's own cannot be mounted;
-        #: None = programs do not use it, or it is not this engine's.
+        #: The hosts file of the machine, if programs use it because the gang's own cannot be mounted. None =
+        #: programs do not use it, or this engine may not write it.
         self.machine_hosts: MachineHosts | None = None
 
     @property
     def host(self) -> HostFacts:
-        """Raises EngineUnavailable before `explore`."""
+        """The facts. Raises EngineUnavailable before `explore`."""
         if self._host is None:
             raise EngineUnavailable("the local engine has not been started yet")
         return self._host
 
     @property
     def is_named(self) -> bool:
-        """Whether programs find their peers by their hostnames."""
+        """Whether programs can resolve their peers' hostnames."""
         return self.host.namespaced or self.machine_hosts is not None
 
     async def explore(self, spawner: Spawner, scratch: Path) -> None:
-        """Find everything out, by trying the sandbox levels. `scratch`: an empty directory on the file system
-        of the slots. Raises LevelUnavailable."""
+        """Determine all facts, by trying the sandbox levels. Raises LevelUnavailable. `scratch`: an empty
+        directory on the file system of the slots."""
         options = self._options
         level, devices = await asyncio.gather(
             self._find_level(spawner, scratch), asyncio.to_thread(find_devices, os.environ)
@@ -111,7 +110,7 @@ class HostProbe:
         demanded = self._options.rules.isolation
         if demanded is not None and demanded not in levels.LEVELS:
             raise LevelUnavailable(
-                f"there is no isolation {demanded!r}; there are {', '.join(levels.LEVELS)}"
+                f"The isolation {demanded!r} does not exist. Choose one of {', '.join(levels.LEVELS)}"
             )
         level, self._refused = await spawner.probe(
             scratch, (demanded,) if demanded else levels.LEVELS
@@ -120,16 +119,16 @@ class HostProbe:
             return level or protocol.LEVEL_SESSION
         level, _ = await spawner.probe(scratch, levels.LEVELS)
         raise LevelUnavailable(
-            f"the isolation {demanded} does not work on this machine: {self._refused[demanded]}. "
-            f"What works is {level or protocol.LEVEL_SESSION}"
+            f"The isolation {demanded} does not work on this machine: {self._refused[demanded]}. "
+            f"The level {level or protocol.LEVEL_SESSION} works"
         )
 
 
 def node(group_of_memory: str | None) -> Node:
-    """Return the machine as one node, without its GPUs. `group_of_memory`: whose limit, if any,
+    """Return the machine as one node, without its GPUs. `group_of_memory`: control group whose limit, if any,
     is the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # A container sees its own group as the topmost, mostly read-only, so that it is no base.
+    # A container sees its own group as the topmost one, mostly read-only, so it is not a base.
     groups = [cgroups.ROOT, f"{cgroups.ROOT}/memory"]
     while group_of_memory and group_of_memory.startswith(f"{cgroups.ROOT}/"):
         groups.append(group_of_memory)
@@ -149,8 +148,8 @@ def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ..
 def split(
     whole: Node, shares: dict[str, tuple[Device, ...]], declared: Declared
 ) -> tuple[Node, ...]:
-    """Divide the machine into virtual nodes, each with an equal share of it or with what it is declared to
-    have."""
+    """Divide the machine into virtual nodes, each with an equal share of it or with its declared
+    resources."""
     count = len(shares)
     return tuple(
         replace(

@@ -1,8 +1,8 @@
 """Runs the preloaders of one engine: one for each runtime and project, and for each value of variables like
-OMP_NUM_THREADS, made for the programs that come after the first (docs/adr/0083).
+OMP_NUM_THREADS. A preloader serves the programs after the first one (docs/adr/0083).
 
-`trainshed.replica.preloader` is their own side. No request waits: a program whose preloader is not ready
-starts by itself. Preloaders end by themselves when they are idle, and with the service.
+`trainshed.replica.preloader` is the other side. No request waits: a program whose preloader is not ready
+starts cold. A preloader exits when it is idle, and together with the service.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from trainshed.replica.system import listening
 log = logging.getLogger(__name__)
 
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
-_MOST: Final = 4
-"""Preloaders at once. Each takes what its frameworks take, some 150 MB for PyTorch."""
-_IMPORT_SECONDS: Final = 300.0
-"""Until one is ready, or is given up."""
-_END_SECONDS: Final = 5.0
+_MAX_PRELOADERS: Final = 4
+"""Maximum number of preloaders. Each uses the memory of its frameworks, some 150 MB for PyTorch."""
+_IMPORT_TIMEOUT: Final = 300.0
+"""Seconds to wait for a preloader to become ready."""
+_EXIT_TIMEOUT: Final = 5.0
 
 
 class _Key(Struct, frozen=True):
-    """What the programs of one preloader have in common. Projects are kept apart, because forks share the
-    layout of their memory and the seed of their hashes."""
+    """The common properties of a preloader's programs. Projects are separate, because forks share their
+    memory layout and hash seed."""
 
     project: str
     runtime: str
@@ -54,19 +54,19 @@ class _Key(Struct, frozen=True):
 
 
 class _Preloader(Struct):
-    """A preloader, or the reason why there is none."""
+    """A preloader, or the reason for its absence."""
 
     is_ready: bool = False
-    #: The modules that its programs find imported, as a text for people.
+    #: The imported modules, as a text for people.
     preloaded: str = ""
-    #: Why there is none, as a clause; None = there is one, or will be.
+    #: The reason for its absence, as a clause; None = it exists or will exist.
     refused: str | None = None
     task: "asyncio.Task[None] | None" = field(default=None)
 
 
 class Preloaders:
     """The preloaders of an engine. `directory`: of their sockets. `idle`: seconds without a program after
-    which one ends; None = none are made."""
+    which a preloader exits; None = no preloaders."""
 
     def __init__(self, directory: Path, idle: float | None) -> None:
         self._directory = directory
@@ -76,16 +76,16 @@ class Preloaders:
     def beginning(
         self, plan: LaunchPlan, host: HostFacts, environ: Mapping[str, str]
     ) -> protocol.WarmStart:
-        """Decide how a program that is to begin warm does so now: as a fork of a preloader, or cold.
-        `environ`: its whole environment."""
+        """Decide whether a program with a warm start starts as a fork of a preloader, or cold. `environ`: its
+        whole environment."""
         warm, template = plan.warm, plan.software.template
         assert warm is not None
         if warm.runtime is None or template is None:
             why = warm.cold_because
         elif not host.namespaced:
-            why = "at isolation level session its Python is a copy of its own"
+            why = "isolation level session gives it a private copy of Python"
         elif self._idle is None:
-            why = "no frameworks are kept imported there: it is a node of a cluster"
+            why = "nodes of a cluster have no preloaded frameworks"
         elif names := warm_start.differing(environ):
             names = ", ".join(names)
             why = f"{names}: an import may read that, and the preloader imported without it"
@@ -103,7 +103,7 @@ class Preloaders:
         return protocol.WarmStart(cold_because=why)
 
     async def close(self) -> None:
-        """End all of them. Programs go on."""
+        """End all preloaders. Their programs continue."""
         tasks = [preloader.task for preloader in self._found.values() if preloader.task is not None]
         for task in tasks:
             task.cancel()
@@ -113,21 +113,19 @@ class Preloaders:
         return self._directory / key.name
 
     def _make(self, key: _Key) -> str:
-        """Make a preloader if there is memory for it. Returns why the program that asks begins cold."""
-        if sum(preloader.task is not None for preloader in self._found.values()) >= _MOST:
-            return "frameworks of others are kept imported, and there is memory for no more"
+        """Start a preloader if the limit allows it. Returns why the requesting program starts cold."""
+        if sum(preloader.task is not None for preloader in self._found.values()) >= _MAX_PRELOADERS:
+            return f"the maximum of {_MAX_PRELOADERS} other sets of frameworks is preloaded"
         made = self._found[key] = _Preloader()
         made.task = begin(self._keep(key, made), f"keeping {', '.join(key.modules)} ready")
         return "its frameworks are being imported for the programs that follow"
 
     async def _keep(self, key: _Key, made: _Preloader) -> None:
-        """Run a preloader until it ends; then the next program has another made."""
+        """Run a preloader until it exits; then the next program starts another one."""
         try:
             await self._run(key, made)
         except OSError as error:
-            made.refused = (
-                f"the process that would import its frameworks cannot be started ({error})"
-            )
+            made.refused = f"the process that imports its frameworks cannot be started ({error})"
         finally:
             made.task, made.is_ready = None, False
             with contextlib.suppress(OSError):
@@ -140,7 +138,7 @@ class Preloaders:
         reader, writer = await asyncio.open_connection(sock=ours)
         received = b""
         try:
-            async with asyncio.timeout(_IMPORT_SECONDS):
+            async with asyncio.timeout(_IMPORT_TIMEOUT):
                 received = await reader.readline()
             if received.endswith(b"\n"):
                 message = json.loads(received)
@@ -152,9 +150,9 @@ class Preloaders:
                 made.is_ready = made.refused is None
             if made.is_ready:
                 log.info("preloader %s: %s", process.pid, made.preloaded)
-                await reader.read()  # It says nothing more until it ends.
+                await reader.read()  # It sends nothing more until it exits.
         except TimeoutError:
-            made.refused = f"its frameworks were not imported within {_IMPORT_SECONDS:g} s"
+            made.refused = f"its frameworks were not imported within {_IMPORT_TIMEOUT:g} s"
         finally:
             writer.close()
             status = await asyncio.shield(asyncio.to_thread(_reap, process))
@@ -180,7 +178,8 @@ class Preloaders:
                 process = subprocess.Popen(
                     [f"{binaries}/python3", "-c", START, json.dumps(configuration), _SOURCE],
                     stdin=subprocess.DEVNULL,
-                    # A pipe, as programs have: Python checks the kind of its streams when it opens them.
+                    # Pipes, like the streams of programs: Python checks the kind of its streams when it opens
+                    # them.
                     stdout=never,
                     stderr=never,
                     cwd="/",
@@ -200,8 +199,8 @@ class Preloaders:
 
 
 def _reap(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the end of a preloader whose control socket is closed; return its exit status."""
+    """Wait for the exit of a preloader whose control socket is closed; return its exit status."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        return process.wait(_END_SECONDS)
+        return process.wait(_EXIT_TIMEOUT)
     process.kill()
     return process.wait()

@@ -1,11 +1,11 @@
-"""The engine's view of one slot: its incarnation, how that stands, and what was reported of it.
+"""The engine's view of one slot: its incarnation, the state of that, and its last report.
 
-A slot is in one of three states: its end is known, or its shim is connected, or it has to be looked into
-(`engine.Reconciler`), which every loss of a connection begins. An end is final until the next incarnation
+A slot is in one of three states: its end is known, its shim is connected, or its state has to be determined
+(`engine.Reconciler`). The last one follows every lost connection. An end is final until the next incarnation
 begins.
 
-What a slot that was copied with its data directory says of processes is of the original's, which may live on:
-its incarnation counts as lost (`journal`).
+The files of a slot that was copied with its data directory describe the original's processes, which may be
+alive: its incarnation counts as lost (`journal`).
 """
 
 import asyncio
@@ -43,57 +43,58 @@ from trainshed.replica import protocol
 from trainshed.replica.supervisor import clients, journal
 
 _RETRIES = 3
-_ENDED = protocol.encode({"e": "refused", "cause": "the replica has ended in this moment"})
-_PATIENCE = 10.0
-"""Seconds that a shim may take to write lines of others into its log."""
-_MOST_WRITTEN = 32 << 10
-"""Characters of one order, unless a single line has more: the shim does nothing else meanwhile."""
-_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""Why a shim cannot be called that says nothing about the shim."""
+_ENDED = protocol.encode({"e": "refused", "cause": "the replica has just ended"})
+_WRITE_TIMEOUT = 10.0
+"""Seconds that a shim may take to write the lines of an order into its log."""
+_MAX_ORDER = 32 << 10
+"""Maximum characters of one order, unless a single line is longer: the shim does nothing else in this
+time."""
+_LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""Errors of a connection to a shim that are not caused by the shim."""
 
 _COPIED = (
-    "the data directory was copied, or put back from a backup: the replica's processes, if they "
-    "are still there, are another service's"
+    "the data directory was copied, or restored from a backup: if the replica's processes still run, "
+    "another service owns them"
 )
 
 
 class Over(Struct, frozen=True):
-    """The incarnation ended. `record`: its attempt record (exited or lost). `notes`: everything that its shim
-    noted."""
+    """The incarnation ended. `record`: its attempt record (exited or lost). `notes`: all notes of its
+    shim."""
 
     record: protocol.Message
     notes: tuple[protocol.Message, ...] = ()
 
 
 class Unclear(enum.Enum):
-    """The incarnation has not ended, and no shim can be connected to."""
+    """The incarnation has not ended, and no shim accepts connections."""
 
-    #: A shim begins, ends or dies, or what a killed one left is not cleared away yet: the caller should probe
-    #: again soon.
+    #: A shim is starting, ending or dying, or the processes of a killed one are still there: the caller
+    #: should probe again soon.
     CHANGING = enum.auto()
-    #: Nothing of the incarnation ever ran, and no shim is about to start it.
+    #: No process of the incarnation ever ran, and no shim is about to start it.
     NEVER_STARTED = enum.auto()
 
 
 Finding = Over | socket.socket | Unclear
-"""A socket: a shim serves the incarnation, and took this connection."""
+"""A socket: the connection to the shim that serves the incarnation."""
 
 
 def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
-    """Find out how the latest incarnation stands that was started in its slot; None = none was."""
+    """Determine the state of the latest incarnation that was started in its slot; None = none was."""
     entries = journal.Entries(str(slot_handle.directory))
     if not entries.latest:
         return None
     try:
         return entries.latest, probe_slot(slot_handle.directory, entries.latest, entries)
     except OSError:
-        return entries.latest, Unclear.CHANGING  # It is looked into again.
+        return entries.latest, Unclear.CHANGING  # The caller probes it again.
 
 
 def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = None) -> Finding:
-    """Find out how an incarnation stands, and connect to the shim of one that is held. If its shim was
-    killed, the remaining processes are killed and the loss recorded, so that the answer stays the same for
-    ever. Raises OSError if this cannot be found out now. `entries`: of its journal, if just read."""
+    """Determine the state of an incarnation, and connect to its shim if it has one. If its shim was killed,
+    kill the remaining processes and record the loss, so that the answer never changes. Raises OSError if the
+    state cannot be determined now. `entries`: of its journal, if just read."""
     place = str(slot)
     entries = entries or journal.Entries(place)
     if (record := entries.record(incarnation)) is not None:
@@ -103,11 +104,11 @@ def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = N
         try:
             return clients.connect(place)
         except OSError as error:
-            if error.errno in _OURS:
+            if error.errno in _LOCAL_ERRORS:
                 raise
             return Unclear.CHANGING
     try:
-        # Its holder may have written the record between our two readings.
+        # The lock's holder may have written the record between the two reads.
         entries = journal.Entries(place)
         if (record := entries.record(incarnation)) is None:
             if entries.latest < incarnation:
@@ -140,19 +141,19 @@ class SlotHandle:
         self.directory = directory
         #: The latest incarnation; 0 = nothing was launched yet.
         self.incarnation = 0
-        #: Document by which this service started it; None = an earlier service did.
+        #: Its launch document; None = an earlier service started it.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
-        #: Its shim did not answer: it is being killed.
+        #: Its shim did not answer and is being killed.
         self.is_evicted = False
         self._emit = emit
-        #: Called when it has to be looked into how it stands.
+        #: Called when its state has to be determined.
         self._unclear = unclear
-        #: The connection to its shim, read on the event loop; None = there is none.
+        #: The connection to its shim, read on the event loop; None = not connected.
         self._connection: socket.socket | None = None
         self._lines = protocol.Lines()
         self._started = 0
-        #: How it ended; None = that is not known, or nothing was launched yet.
+        #: The record of its end; None = unknown, or nothing was launched yet.
         self._record: protocol.Message | None = None
         self._grace: int | None = None
         self._notice: StopNotice | None = None
@@ -166,12 +167,12 @@ class SlotHandle:
 
     @property
     def is_live(self) -> bool:
-        """Whether a program of it runs, or may run."""
+        """Whether its program runs, or may run."""
         return self.incarnation > 0 and self._record is None
 
     @property
     def has_failed(self) -> bool:
-        """Whether its latest incarnation failed by itself, and was not stopped."""
+        """Whether its latest incarnation failed, and was not stopped."""
         match self._record:
             case None:
                 return False
@@ -181,17 +182,16 @@ class SlotHandle:
                 return record["exit_code"] != 0 and not record["stopped"]
 
     def expects(self, incarnation: int) -> bool:
-        """Whether that incarnation's end is still to come."""
+        """Whether that incarnation has not ended yet."""
         return self.is_live and self.incarnation == incarnation
 
     @property
     def may_begin(self) -> bool:
-        """Whether it is live, but no shim has told this service that the program was started."""
+        """Whether it is live, but no shim has reported the start of the program to this service."""
         return self.is_live and not self._started
 
     def begin(self, incarnation: int, plan: protocol.Message | None = None) -> None:
-        """Begin another incarnation. `plan`: the `LaunchDocument` by which it is to start; None = an earlier
-        service started it."""
+        """Begin another incarnation. `plan`: its `LaunchDocument`; None = an earlier service started it."""
         self.close()
         self.incarnation = incarnation
         self.plan = plan
@@ -205,7 +205,7 @@ class SlotHandle:
         self._silent = 0
 
     def attach(self, connection: socket.socket) -> None:
-        """Listen to the shim at the other end, and send the orders that it has not got yet."""
+        """Listen to the shim at the other end, and send the pending orders."""
         self.close()
         self._connection, self._lines = connection, protocol.Lines()
         connection.setblocking(False)
@@ -214,27 +214,26 @@ class SlotHandle:
             self._order_stop()
 
     def ask(self) -> int:
-        """Ask the shim for a sign of life; return how many questions it has not answered since its last
-        one."""
+        """Ping the shim; return the number of pings since its last message."""
         self._silent = 0 if self._heard_of else self._silent + 1
         self._heard_of = False
-        # Its loop answers `pong` at once.
+        # Its loop answers `pong` immediately.
         self._order({"o": "ping", "n": self._silent})
         return self._silent
 
     def count_as_alive(self) -> None:
-        """Count a missing answer as given, because the shim could not be asked for reasons of our own."""
+        """Count a missing answer as received, because the shim was not to blame for it."""
         self._heard_of = True
 
     def close(self) -> None:
-        """Close the connection; the shim goes on."""
+        """Close the connection; the shim continues."""
         if self._connection is not None:
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
             self._connection.close()
             self._connection = None
 
     def stop(self, grace: int, notice: StopNotice | None = None) -> None:
-        """Send SIGTERM, and SIGKILL after `grace` ns; report the end again if it has ended. `notice`: what
+        """Send SIGTERM, and SIGKILL after `grace` ns; if it has ended, report the end again. `notice`: what
         the program's metadata server reports from now on."""
         self._grace = grace
         self._notice = notice or self._notice
@@ -248,21 +247,21 @@ class SlotHandle:
         self._order({"o": "stop", "grace": self._grace, **notice})
 
     def inject(self, fault: Fault) -> bool:
-        """Have the shim inject a fault; do nothing if the incarnation has ended. Returns False if it lives
-        and cannot be reached now."""
+        """Have the shim inject a fault; do nothing if the incarnation has ended. Returns False if it is live
+        but not reachable."""
         self._order({"o": "fault", "kind": fault.value})
         return self._connection is not None or not self.is_live
 
     async def write_log(self, lines: Sequence[str]) -> None:
-        """Have the shim write lines into its log as if its program had printed them, and wait until they are
-        there. Raises EngineUnavailable if the replica has ended, or its shim does not answer."""
+        """Have the shim write lines into its log as if its program had printed them, and wait for the write.
+        Raises EngineUnavailable if the replica has ended, or its shim does not answer."""
         if not self.is_live:
-            raise EngineUnavailable("the replica is over")
+            raise EngineUnavailable("the replica has ended")
         try:
             connection = clients.connect(str(self.directory))
             reader, writer = await asyncio.open_connection(sock=connection)
             with contextlib.closing(writer):
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_WRITE_TIMEOUT):
                     writer.writelines(map(protocol.encode, _orders(lines)))
                     written = 0
                     while written < len(lines):
@@ -271,14 +270,13 @@ class SlotHandle:
                             raise EngineUnavailable(message["cause"])
                         written += message["n"] if message["e"] == "written" else 0
         except OSError as failure:  # TimeoutError is an OSError as well.
-            raise EngineUnavailable(f"its shim does not listen just now ({failure!r})") from failure
+            raise EngineUnavailable(f"its shim does not respond: {failure!r}") from failure
 
     def lose(self, cause: str, *, by_service: bool = False) -> None:
         self._end(journal.lost_record(cause, by_service=by_service))
 
     def settle(self, incarnation: int, finding: Finding) -> None:
-        """Take over what the slot's files say of an incarnation; do nothing if it is no longer the live
-        one."""
+        """Adopt the state of an incarnation from the slot's files; do nothing if it is not the live one."""
         if not self.expects(incarnation):
             if isinstance(finding, socket.socket):
                 finding.close()
@@ -302,7 +300,7 @@ class SlotHandle:
     def report(
         self, incarnation: int, record: protocol.Message, notes: Sequence[protocol.Message] = ()
     ) -> None:
-        """Emit the end that an attempt record describes, and before it the notes."""
+        """Emit the notes, then the end that an attempt record describes."""
         replica = self.slot.replica
         if "lost" in record:
             self._emit_notes(incarnation, notes)
@@ -338,8 +336,8 @@ class SlotHandle:
 
     def _order(self, message: protocol.Message) -> None:
         if self._connection is not None:
-            # If nobody listens, the connection ends, which tells so. If this does not fit into the socket's
-            # buffer, the shim has not read for long and is about to lose its lease.
+            # Without a listener, the connection ends, which `_read` detects. If this does not fit into the
+            # socket's buffer, the shim has not read for long and is about to lose its lease.
             with contextlib.suppress(OSError):
                 self._connection.send(protocol.encode(message))
 
@@ -360,7 +358,7 @@ class SlotHandle:
         self._heard_of = True
         match message["e"]:
             case "pong":
-                pass  # This only says that it lives.
+                pass  # It only shows that the shim is alive.
             case "started":
                 self._started = message["at"]
                 self._emit_started(self.incarnation, self._started)
@@ -379,11 +377,11 @@ class SlotHandle:
             case "refused":
                 if message["cause"] == protocol.REFUSED_STOPPED:
                     self.lose(protocol.NEVER_STARTED)
-                else:  # The files know more than this service did.
+                else:  # The files have newer information than this service.
                     self.retries_left = 0
                     self._disconnected()
             case other:
-                raise ValueError(f"a shim said {other!r}, which its protocol does not know")
+                raise ValueError(f"unknown message {other!r} from a shim")
 
     def _disconnected(self) -> None:
         self.close()
@@ -392,7 +390,7 @@ class SlotHandle:
 
     def _end(self, record: protocol.Message, notes: Sequence[protocol.Message] = ()) -> None:
         if not self.is_live:
-            return  # The end was learned from the shim and from the files.
+            return  # Both the shim and the files have reported the end.
         self._record = record
         self.close()
         self.report(self.incarnation, record, notes)
@@ -402,7 +400,7 @@ def _orders(lines: Sequence[str]) -> Iterator[protocol.Message]:
     batch: list[str] = []
     size = 0
     for line in lines:
-        if batch and size + len(line) > _MOST_WRITTEN:
+        if batch and size + len(line) > _MAX_ORDER:
             yield {"o": "write", "lines": batch}
             batch, size = [], 0
         batch.append(line)

@@ -1,10 +1,10 @@
-"""Keeps a zygote running, passes requests to it, and starts a new one when it is dead or hangs.
+"""Runs a zygote, passes requests to it, and starts a new one when it is dead or hangs.
 
-`trainshed.replica.zygote` is its own side.
+`trainshed.replica.zygote` is the other side.
 
-The requests of a hung zygote reach the new one exactly once: when it is killed, the handles of requests that
-it has not read are closed, which their callers see; what it has begun lives on, and the slot's lock refuses a
-second start.
+The requests of a hung zygote reach the new one exactly once. Killing it closes the handles of unread
+requests, which their callers detect. Shims that it has started live on, and the slot's lock prevents a second
+start.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ log = logging.getLogger(__name__)
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
 _ENVIRONMENT: Final = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "LD_BIND_NOW": "1"}
-"""A zygote's. Functions of libraries are looked up in it at once, not again in each fork that calls them."""
-PATIENCE: Final = 10.0
-"""Seconds after which a zygote that does not read what it is given counts as hung. Well below a lease."""
-_FULL_PAUSE: Final = 0.002
-"""Seconds until it is given more, if it has not read what it was given."""
-_END: Final = 2.0
-"""Seconds that one has to end in."""
+"""Environment of a zygote. It resolves library functions at its start, not again in each fork."""
+REQUEST_TIMEOUT: Final = 10.0
+"""Seconds after which a zygote that does not read its requests counts as hung. Well below a lease."""
+_FULL_INTERVAL: Final = 0.002
+"""Seconds between two attempts to write to a zygote that has not read yet."""
+_EXIT_TIMEOUT: Final = 2.0
+"""Seconds to wait for the exit of a zygote."""
 
 
 class ZygoteHandle:
-    """A running zygote, from the point of view of the process that started it."""
+    """The parent's view of a running zygote."""
 
     __slots__ = ("_is_reaped", "_turn", "connection", "pid")
 
@@ -52,18 +52,18 @@ class ZygoteHandle:
         self._is_reaped = False
 
     async def request(self, message: protocol.Message, handle: int) -> None:
-        """Hand over one request and a copy of `handle`, which stays open meanwhile; requests go one after the
-        other. Raises OSError: nothing was started, because the zygote is dead, or took nothing for `PATIENCE`
+        """Send one request and a copy of `handle`, which must stay open until then. Requests are sent one by
+        one. Raises OSError if nothing was started: the zygote is dead, or read nothing for `REQUEST_TIMEOUT`
         seconds (TimeoutError)."""
         line = protocol.encode(message)
-        async with self._turn, asyncio.timeout(PATIENCE):
+        async with self._turn, asyncio.timeout(REQUEST_TIMEOUT):
             sent = 0
             try:
                 while not sent:
                     try:
                         sent = unix_sockets.send_some(self.connection, line, handle)
                     except BlockingIOError:
-                        await asyncio.sleep(_FULL_PAUSE)
+                        await asyncio.sleep(_FULL_INTERVAL)
                 if rest := line[sent:]:
                     await asyncio.get_running_loop().sock_sendall(self.connection, rest)
             except BaseException:
@@ -72,42 +72,40 @@ class ZygoteHandle:
                 raise
 
     def kill(self) -> None:
-        """Kill it. Shims go on; requests that it has not read are lost."""
+        """Kill it. Its shims continue; unread requests are lost."""
         if not self._is_reaped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     async def dismiss(self, *, at_once: bool = False) -> None:
-        """Close as `close` does, without blocking the loop. `at_once`: kill it instead of waiting for its
-        end."""
+        """Close it without blocking the loop. `at_once`: kill it instead of waiting for its exit."""
         if at_once or self._turn.locked():
             self.kill()
-        # Tasks that waited to hand something over no longer use the connection.
+        # Tasks that wait to send a request no longer use the connection.
         async with self._turn:
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """End it and reap it; one that hangs is killed. Shims go on. Blocks for some seconds at most."""
+        """End it and reap it; kill it if it hangs. Its shims continue. Blocks for a few seconds at most."""
         self.connection.close()
         if not self._reap():
             self.kill()
             self._reap()
 
     def _reap(self) -> bool:
-        deadline = time.monotonic() + _END
+        deadline = time.monotonic() + _EXIT_TIMEOUT
         while not self._is_reaped and time.monotonic() < deadline:
             try:
                 self._is_reaped = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
             except ChildProcessError:
-                self._is_reaped = True  # Something else in this process has reaped it.
+                self._is_reaped = True  # Other code in this process has reaped it.
             if not self._is_reaped:
                 time.sleep(0.002)
         return self._is_reaped
 
 
 def start() -> ZygoteHandle:
-    """Start a zygote as a new interpreter, at any time. Returns in a millisecond; requests may follow at
-    once."""
+    """Start a zygote in a new interpreter. Returns in a millisecond; requests may follow immediately."""
     ours, theirs = socket.socketpair()
     source = str(Path(__file__).resolve().parents[3])
     options = ["-B"] if sys.dont_write_bytecode else []
@@ -121,22 +119,22 @@ def start() -> ZygoteHandle:
             env=_ENVIRONMENT,
         )
     cgroups.enlist(process.pid)
-    # The handle's own close reaps it; Popen must not warn about a child still running.
+    # `ZygoteHandle.close` reaps it; Popen must not warn about a running child.
     process.returncode = 0
     return ZygoteHandle(process.pid, ours)
 
 
-_PROBE_SECONDS = 30.0
-_PROBES = 3
-"""How often somebody may be killed who tries what this machine allows."""
+_PROBE_TIMEOUT = 30.0
+_MAX_PROBES = 3
+"""Maximum number of probes, because the probing process may be killed."""
 
 POOL: Final = 6
-"""Idle shims: so many programs start without waiting for forks. Each takes some two megabytes with its
-main process."""
+"""Number of idle shims, and so of programs that start without waiting for forks. Each uses some two
+megabytes, including its main process."""
 
 
 class Spawner:
-    """The zygote of an engine, replaced when it fails. `handle`: a zygote that already runs, or None."""
+    """The zygote of an engine, replaced when it fails. `handle`: a running zygote, or None."""
 
     def __init__(self, handle: ZygoteHandle | None) -> None:
         self._handle = handle
@@ -144,9 +142,10 @@ class Spawner:
         self._lock = asyncio.Lock()
 
     async def request(self, message: protocol.Message, connection: socket.socket) -> None:
-        """Have a shim forked with `connection` as its own. Raises EngineUnavailable.
+        """Request a shim with `connection` as its own. Raises EngineUnavailable.
 
-        Returning means handed over, not forked: if the zygote dies first, `connection`'s other end is closed.
+        The call returns when the request is sent, before the fork. If the zygote dies first, the other end of
+        `connection` is closed.
         """
         for _ in range(3):
             handle = self._handle or await self._replace(None)
@@ -157,47 +156,48 @@ class Spawner:
             else:
                 return
         raise EngineUnavailable(
-            "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
+            "the process that starts programs exits immediately; run `trainshed doctor`"
         )
 
     async def replace_hung(self) -> None:
-        """Replace the zygote, which has not taken up a request in time. What it has begun lives on, and
-        whoever waits for another request asks the new one."""
+        """Replace a zygote that has not handled a request in time. Its shims live on, and waiting requests
+        are repeated by their callers."""
         if (handle := self._handle) is not None:
-            log.warning("the zygote (process %d) is replaced: a start takes long", handle.pid)
+            log.warning("replacing the zygote (process %d), because a start takes long", handle.pid)
             await self._replace(handle)
 
     async def probe(self, directory: Path, levels: Sequence[str]) -> tuple[str, dict[str, str]]:
-        """Return the first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine, "" =
-        none, and by level why those before it do not. Raises LevelUnavailable if that could not be found
-        out."""
-        for _ in range(_PROBES):
+        """Find the first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine.
+
+        Returns that level, or "" if none works, and the reason for each level before it. Raises
+        LevelUnavailable if the probe fails.
+        """
+        for _ in range(_MAX_PROBES):
             if answer := await self._try_levels(directory, levels):
                 result = json.loads(answer)
                 if "failed" in result:
                     raise LevelUnavailable(result["failed"])
                 return result["level"], result["refused"]
-        raise LevelUnavailable("isolation cannot be probed: whoever tried it was killed")
+        raise LevelUnavailable("isolation cannot be probed: the probing process was killed")
 
     async def _try_levels(self, directory: Path, levels: Sequence[str]) -> bytes:
-        """Return the answer of the process that tried; empty if it was killed, most likely with its
-        zygote."""
+        """Return the answer of the probing process; empty if it was killed, most likely with its zygote."""
         ours, theirs = socket.socketpair()
         with theirs:
             await self.request({"probe": str(directory), "levels": list(levels)}, theirs)
         ours.setblocking(False)
         with ours, contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PROBE_SECONDS):
+            async with asyncio.timeout(_PROBE_TIMEOUT):
                 return await asyncio.get_running_loop().sock_recv(ours, 4096)
         return b""
 
     async def keep_pool(self, level: str) -> None:
-        """Keep some idle shims of that level ready, of this zygote and of later ones."""
+        """Keep some idle shims of that level ready, in this zygote and its successors."""
         self._level = level
         await self._ask_for_pool(self._handle or await self._replace(None))
 
     async def _ask_for_pool(self, handle: ZygoteHandle) -> None:
-        # No answer is needed, but each request comes with a handle.
+        # It needs no answer, but each request comes with a handle.
         nothing = os.open(os.devnull, os.O_RDONLY)
         wish: protocol.Message = {"pool": POOL, "level": self._level}
         try:
@@ -229,9 +229,9 @@ class Spawner:
             return self._handle
 
 
-_PAUSE = 5.0
-_AT_ONCE = 500
-"""Trees that a process is told to delete."""
+_SWEEP_DELAY = 5.0
+_BATCH = 500
+"""Number of trees that one process deletes."""
 
 
 class Sweeper:
@@ -243,25 +243,25 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
 
     def later(self) -> None:
-        """Note that there is something to delete."""
+        """Schedule a sweep."""
         self._is_wanted = True
         if self._task is None or self._task.done():
             self._task = begin(self._sweep(), "emptying the trash")
 
     async def _sweep(self) -> None:
         while self._is_wanted:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_SWEEP_DELAY)
             self._is_wanted = False
             trees_left = [str(tree) for tree in self._trash.iterdir()]
-            async for some in in_turns(trees_left, _AT_ONCE):
-                with contextlib.suppress(OSError):  # No process can be started: it is tried again.
+            async for some in in_turns(trees_left, _BATCH):
+                with contextlib.suppress(OSError):  # No process can start: retry later.
                     process = await asyncio.create_subprocess_exec(
                         *trees.deletion(some), stderr=subprocess.DEVNULL
                     )
                     await process.wait()
 
     async def close(self) -> None:
-        """Stop; the rest of the trash is deleted after the next start."""
+        """Stop; the next service deletes the rest of the trash."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

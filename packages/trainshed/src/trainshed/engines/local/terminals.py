@@ -1,5 +1,5 @@
-"""The service's side of a shell in a replica: it asks the replica's shim for the shell and moves its bytes on
-the event loop."""
+"""The service's side of a shell in a replica: requests the shell from the replica's shim and moves its bytes
+on the event loop."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,12 @@ from trainshed.replica import protocol
 from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import unix_sockets
 
-_PATIENCE = 10.0
+_ORDER_TIMEOUT = 10.0
 """Seconds that the answer to an order may take."""
-_FAREWELL = 2.0
-"""Seconds between the end of a shell's streams and the word of how it ended."""
+_STATUS_TIMEOUT = 2.0
+"""Seconds between the end of a shell's streams and its exit status."""
 _CHUNK = 1 << 16
-_ENDED = "it ended in this moment"
+_ENDED = "it has just ended"
 
 
 class LocalTerminal:
@@ -37,14 +37,14 @@ class LocalTerminal:
         greeting: bytes = b"",
         closed: Callable[[], None] | None = None,
     ) -> None:
-        #: Connection to the replica's shim, which reports the shell's end on it.
+        #: Connection to the replica's shim, which reports the shell's exit on it.
         self._connection = connection
         #: The other side of the shell's streams.
         self._handle = handle
         self._is_terminal = is_terminal
-        #: Text that is read before the shell's output.
+        #: Text that precedes the shell's output.
         self._greeting = greeting
-        #: Called once, when it is closed.
+        #: Called once, after it is closed.
         self._tell_closed = closed
         self._lines = protocol.Lines()
         self._loop = asyncio.get_running_loop()
@@ -65,12 +65,12 @@ class LocalTerminal:
             greeting, self._greeting = self._greeting, b""
             return greeting
         while not self._closed:
-            # Checked before reading, so that output from before the end is read completely.
+            # Checked before the read, so that all output from before the exit is read.
             over = self._over
             try:
                 data = os.read(self._handle, _CHUNK)
             except BlockingIOError:
-                # Processes that outlived the shell and might still write are not waited for.
+                # Do not wait for processes that outlive the shell and may still write.
                 if over:
                     return b""
                 await self._wait(readable=True)
@@ -78,9 +78,9 @@ class LocalTerminal:
             except OSError:
                 data = b""  # An empty read reports the terminal's end.
             if not data:
-                # The exit status comes a moment before or after the end of the streams.
+                # The exit status arrives shortly before or after the end of the streams.
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_FAREWELL):
+                    async with asyncio.timeout(_STATUS_TIMEOUT):
                         while not (self._over or self._closed):
                             await self._wait()
             return data
@@ -94,7 +94,7 @@ class LocalTerminal:
             except BlockingIOError:
                 await self._wait(writable=True)
             except OSError:
-                return  # The shell has ended, which `read` reports.
+                return  # The shell has exited, which `read` reports.
 
     async def end_input(self) -> None:
         if self._is_terminal:
@@ -107,7 +107,7 @@ class LocalTerminal:
     def resize(self, rows: int, columns: int) -> None:
         if self._is_terminal and not self._closed:
             size = struct.pack("HHHH", rows, columns, 0, 0)
-            with contextlib.suppress(OSError):  # It is over.
+            with contextlib.suppress(OSError):  # The shell has exited.
                 fcntl.ioctl(self._handle, termios.TIOCSWINSZ, size)
 
     def close(self) -> None:
@@ -143,10 +143,10 @@ class LocalTerminal:
             self._loop.remove_reader(self._connection.fileno())
 
     async def _wait(self, *, readable: bool = False, writable: bool = False) -> None:
-        """Wait until the handle is ready, or the shell has ended or was closed. May return early."""
+        """Wait until the handle is ready, or the shell has exited or was closed. May return early."""
         if self._over and not writable:
-            # The shell's children may hold the terminal for ever, so that only output that is already there
-            # is read now.
+            # The shell's children may keep the terminal open forever: read only the output that is already
+            # there.
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
@@ -170,7 +170,7 @@ class LocalTerminal:
 
 
 class LocalPort(StreamLine):
-    """A `Terminal` whose input and output are those of a connection to a port."""
+    """A `Terminal` over a connection to a port."""
 
     status = 0
 
@@ -179,7 +179,7 @@ class LocalPort(StreamLine):
 
 
 def shell_order(request: TerminalRequest) -> protocol.Message:
-    """Return the order for a shell or a port, in the form that a shim takes (`protocol`)."""
+    """Return the order for a shell or a port in the shim's protocol (`protocol`)."""
     if request.port:
         return {
             "o": "port",
@@ -199,16 +199,16 @@ def shell_order(request: TerminalRequest) -> protocol.Message:
 async def open_in(
     slot_handle: SlotHandle | None, incarnation: int, request: TerminalRequest
 ) -> LocalTerminal | LocalPort:
-    """Open a shell beside the program of one incarnation, or a connection to a port. Raises
+    """Open a shell next to the program of one incarnation, or a connection to a port. Raises
     TerminalRefused."""
     if slot_handle is None or not slot_handle.expects(incarnation):
-        raise TerminalRefused("it is over")
+        raise TerminalRefused("it has ended")
     try:
         connection = connect(str(slot_handle.directory))
         # A line this short always fits into the buffer.
         connection.send(protocol.encode(shell_order(request)))
     except OSError:
-        raise TerminalRefused("it is only just starting, or ending; try again") from None
+        raise TerminalRefused("it is starting or ending; try again") from None
     handle = await handed_over(connection)
     if not request.port:
         return LocalTerminal(connection, handle, is_terminal=request.is_terminal)
@@ -218,11 +218,11 @@ async def open_in(
 
 
 async def handed_over(connection: socket.socket) -> int:
-    """Wait for the handle that answers an order. Raises TerminalRefused, and then closes the connection."""
+    """Wait for the handle that answers an order. Raises TerminalRefused after closing the connection."""
     connection.setblocking(False)
     handles: list[int] = []
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_ORDER_TIMEOUT):
             answer = await _answer(connection, handles)
         if answer["e"] != "shell" or not handles:
             raise TerminalRefused(answer.get("cause") or _ENDED)
@@ -232,15 +232,15 @@ async def handed_over(connection: socket.socket) -> int:
         for handle in handles:
             os.close(handle)
         if isinstance(failure, TimeoutError):
-            raise TerminalRefused("its shim gives no answer; try again") from None
+            raise TerminalRefused("its shim does not respond; try again") from None
         if isinstance(failure, OSError):
             raise TerminalRefused(_ENDED) from None
         raise
 
 
 async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Message:
-    """Return a shim's answer to an order for a shell; the file handle that comes with it is added to
-    `handles`. Raises OSError if none will come."""
+    """Return a shim's answer to an order for a shell; add its file handle to `handles`. Raises OSError if the
+    connection ends first."""
     lines = protocol.Lines()
     while True:
         loop = asyncio.get_running_loop()
@@ -255,6 +255,6 @@ async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Mes
         if not data:
             raise ConnectionError
         for message in lines.feed(data):
-            # Before the answer come the messages that a shim sends on every new connection.
+            # A shim starts every new connection with some other messages.
             if message["e"] in ("shell", "refused", "exited", "lost"):
                 return message

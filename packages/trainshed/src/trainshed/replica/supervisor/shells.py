@@ -24,9 +24,9 @@ from trainshed.replica import protocol
 from trainshed.replica.supervisor import main_process, program
 from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
-MOST = 8
+MAX_SHELLS = 8
 """Number of shells that may be open in one replica at a time."""
-TOO_MANY = "%d shells are open in it already; close one" % MOST
+TOO_MANY = "%d shells are open in it already; close one" % MAX_SHELLS
 NO_PROCESS = "no more process can be made in it: %s"
 _CONNECT_SECONDS = 5.0
 GRACE = 2.0
@@ -68,7 +68,7 @@ class Shells:
         """Fork a shell, or refuse it on its connection, which is owned by this object from here on."""
         connection.setblocking(True)
         is_port = order["o"] == "port"
-        if len(self._connections) >= MOST and not is_port:
+        if len(self._connections) >= MAX_SHELLS and not is_port:
             refuse(connection, TOO_MANY)
             connection.close()
             return
