@@ -187,6 +187,23 @@ async def test_a_log_that_is_followed_ends_with_the_right_to_it(house: Shelled, 
         assert "second" in str(await others.next())
 
 
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("access:change", {"role": "roles/aiplatform.viewer", "member": f"user:{ANA}"}),
+        ("quotas:set", {"metric": "jobs", "limit": 1}),
+    ],
+)
+async def test_a_change_in_all_projects_needs_rights_in_all(
+    house: Shelled, path: str, change: dict[str, Any]
+) -> None:
+    """It is not a change in the only project of its caller, who would not notice the difference."""
+    owner = known(house.tokens, "bo@corp.example", "roles/owner", "p1")
+    answer = await house.call("POST", f"{OURS}/{path}", {**change, "project": "-"}, token=owner)
+    assert answer.status == 403
+    assert (await house.call("POST", f"{OURS}/{path}", change, token=owner)).status == 200
+
+
 async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shelled) -> None:
     """Jobs with their secrets, quotas, shells and rights; looks are not told, nor what was no request."""
     made = await token_of(house)

@@ -73,6 +73,7 @@ _IN_PROJECTS: Final = frozenset(
 )
 """Methods that are about one project, which their query or body names."""
 _ALL_PROJECTS: Final = ("-",)
+_CHANGES_EVERYWHERE: Final = frozenset({"trainshed.v1.Access.Change", "trainshed.v1.Quotas.Set"})
 _SECRET: Final = 4 << 20
 """Most bytes of such a body. It exceeds every valid secret, so that too large ones are refused with their own
 limit."""
@@ -254,8 +255,10 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
     if method.startswith(_OF_JOBS) and call.target and not project_in(call.target):
         return await _with_full_name(call, method)
     projects = _projects(call, method)
-    # A request to cancel all jobs of a project must contain that project.
+    # A request to cancel all jobs of a project must contain that project. A change in all projects is not
+    # one in the caller's only project.
     is_vague = method == "trainshed.v1.Jobs.CancelAll" and not call.body.get("user")
+    is_vague |= projects == _ALL_PROJECTS and method in _CHANGES_EVERYWHERE
     if projects in ((), _ALL_PROJECTS) and method in _IN_PROJECTS and not is_vague:
         own = principal.rights.where(permission)
         if len(own) == 1:
