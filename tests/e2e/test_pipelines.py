@@ -162,5 +162,5 @@ def test_a_package_leaves_a_second_version(ran: dict[str, Any], service: Service
 def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any]) -> None:
     """Issue 4: artifacts are checked to exist, and the error says what to do."""
     job = ran["empty"]
-    assert f"there is no model at gs://{BUCKET}/models/sdk/empty/model" in job
+    assert f"gs://{BUCKET}/models/sdk/empty/model contains no model" in job
     assert "AIP_MODEL_DIR" in job

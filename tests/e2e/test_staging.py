@@ -41,7 +41,7 @@ def test_a_job_file_runs_what_it_was_written_for(service: Service, tmp_path: Pat
     content = service.read(*place_of(uri))
     service.put(*place_of(uri), content + b"\n")
     refusal = trainshed(*run, status=1, **here).stderr
-    assert f"The package {uri} is not the one that the job was made with" in refusal
+    assert f"The package {uri} has changed since the job was created" in refusal
     assert hashlib.sha256(content + b"\n").hexdigest() in refusal
     service.put(*place_of(uri), content)
     assert "mine" in trainshed(*run, "--watch", **here).stdout

@@ -222,7 +222,7 @@ class Judge:
         elif verdict.cause == "budget":
             wanted = "The job was stopped because "
         elif verdict.cause == "rejected":
-            wanted = "The job cannot be started here: "
+            wanted = "The job cannot be started on this service: "
         elif verdict.cause == "service":
             wanted = "Internal error occurred for the current attempt"
         elif verdict.cause in ("exit", "crash"):

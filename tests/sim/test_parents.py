@@ -235,7 +235,7 @@ def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
         assert [str(w.model).rpartition("@")[2] for w in done] == ["1"]
         (failed,) = (w for w in ended if w not in done)
         assert failed.error is not None
-        assert "made by somebody else meanwhile" in failed.error.message
+        assert "created by another request" in failed.error.message
         assert len(made.books.families.models) == 1
 
 

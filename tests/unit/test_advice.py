@@ -116,13 +116,13 @@ def test_a_module_of_the_jobs_own() -> None:
 def test_frameworks_come_with_an_image() -> None:
     assert "vertex-ai/training/tf-cpu.2-17.py310:latest" in on(missing("tensorflow.keras"))
     assert "vertex-ai/training/pytorch-xla.2-4.py310:latest" in on(missing("torchvision"), PACKAGE)
-    assert "name one, such as pytorch (" in on(missing("torch"), RUN)
+    assert "set one, such as pytorch (" in on(missing("torch"), RUN)
     torch = replace(COMMAND, runtime=replace(RUNTIME, family="pytorch"))
     assert "If torchaudio is" in on(missing("torchaudio"), torch)
     # TensorFlow 2.1 has `tensorflow.io` as an attribute only.
     old = replace(COMMAND, runtime=replace(RUNTIME, family="tensorflow", version="2.1"))
     assert on(missing("tensorflow.io"), old).startswith(
-        "tensorflow 2.1 is there and has no module tensorflow.io"
+        "tensorflow 2.1 is installed and has no module tensorflow.io"
     )
 
 
@@ -311,7 +311,7 @@ def test_out_of_memory_shows_the_limit_and_a_larger_machine(main: bool) -> None:
     )
     record = replace(record, child_oom=0 if main else 1, tail=missing("wget"))
     text = advice_on_end(record, 137, spec(COMMAND), 0) or ""
-    assert "A replica on n1-standard-4 may use 12.0 GiB" in text
+    assert "The memory limit of a replica on n1-standard-4 is 12.0 GiB" in text
     assert "n1-highmem-4, " in text
 
 

@@ -91,8 +91,8 @@ def test_a_plan_without_secrets_stays_as_it_is() -> None:
         ("$(secret:1st)", "'1st' is not the name of a secret"),
         ("$(secret:db@0)", "'0' is not a version"),
         ("$(secret:db@latest)", "'latest' is not a version"),
-        ("x $(secret:db", "without its end"),
-        ("$(secret:$(NAME))", "without its end"),
+        ("x $(secret:db", "without an end"),
+        ("$(secret:$(NAME))", "without an end"),
         ("\ufdd0db\ufdd1", "U+FDD0"),
     ],
 )

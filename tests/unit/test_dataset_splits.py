@@ -112,11 +112,11 @@ def test_later_files_may_repeat_the_header_or_leave_it_out() -> None:
             [b'id,text\n1,"a\n\nb"\n2,b,c\n'],
             "in/0.csv, row 3 (line 5): it has 3 fields, and the header has 2",
         ),
-        ([b"id,text\n1,a\n", b"text,id\n"], "in/1.csv: its columns stand in another order"),
-        ([b'id,text\n1,"a\n2,b\n'], "in/0.csv, row 2 (line 2): a quoted field begins"),
+        ([b"id,text\n1,a\n", b"text,id\n"], "in/1.csv: the order of its columns differs from"),
+        ([b'id,text\n1,"a\n2,b\n'], "in/0.csv, row 2 (line 2): a quoted field starts"),
         ([b""], "in/0.csv is empty"),
         ([b"id,text\n"], "its files have no rows"),
-        ([b"id,text\r1,a\r"], "carriage returns alone"),
+        ([b"id,text\r1,a\r"], "carriage returns only"),
         ([b"\x1f\x8b\x08 zipped"], "in/0.csv is compressed"),
     ],
 )
@@ -144,7 +144,7 @@ class Endless(Memory):
 @pytest.mark.parametrize(
     ("content", "end", "words"),
     [
-        (b'id,text\n1,"', b"\n", "in/a.csv, row 2 (line 2): a quoted field begins"),
+        (b'id,text\n1,"', b"\n", "in/a.csv, row 2 (line 2): a quoted field starts"),
         (b'id,text\n1,"', b"", "in/a.csv, line 2: it has more than"),
         (b"id", b"", "in/a.csv, line 1: it has more than"),
     ],

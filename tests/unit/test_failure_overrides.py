@@ -157,7 +157,7 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
         'failure_rules "out_of_memory".code',
         'failure_rules "out_of_memory".message',
     ]
-    assert "there is no such field; the fields are name, before, causes" in faults[6]
+    assert "unknown field; the fields are name, before, causes" in faults[6]
     assert "'explode' is not one of succeed, done, fail" in faults[11]
 
 
@@ -167,13 +167,17 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
         ("mine", {"action": "fail"}, "causes: say it: a list of exited"),
         ("mine", {"causes": []}, "causes: [] is not a list of"),
         ("mine", {"causes": ["cancelled"]}, "causes: ['cancelled'] is not a list of"),
-        ("user_code_failed", {"action": "done"}, "action: a job cannot go on without"),
-        ("internal_error", {"action": "succeed"}, 'action: "succeed" is for ends of a replica'),
-        ("mine", {"before": "nobody"}, "before: there is no row 'nobody'"),
+        ("user_code_failed", {"action": "done"}, "action: a job cannot continue without"),
+        (
+            "internal_error",
+            {"action": "succeed"},
+            'action: "succeed" requires that a replica ended',
+        ),
+        ("mine", {"before": "nobody"}, "before: the row 'nobody' does not exist"),
         ("user_code_failed", {"text": "{job} is over"}, "text: '{job} is over' is not a text, in"),
-        ("stock_out", {"gives_room": False}, "gives_room: the job has no room"),
+        ("stock_out", {"gives_room": False}, "gives_room: the job has no capacity"),
         ("stock_out", {"restarts": 1}, "restarts: no single replica ended"),
-        ("cancelled", {}, "name: a cancel does not pass the table"),
+        ("cancelled", {}, "name: cancellations do not use the failure table"),
         ("out_of_memory", {"memory_growth": 0.5}, "memory_growth: 0.5 is not a factor"),
         ("out_of_memory", {"window": float("inf"), "restarts": 1}, "window: inf is not a number"),
         ("out_of_memory", {"code": 99}, "code: 99 is not a google.rpc code"),
@@ -189,5 +193,5 @@ def test_what_cannot_be_meant_is_refused(name: str, changes: dict[str, Any], fau
 def test_two_entries_of_one_name_are_refused() -> None:
     entry = toml("stock_out")
     assert violations(entry + entry) == (
-        'failure_rules "stock_out".name: an entry of this name came before; put both into one',
+        'failure_rules "stock_out".name: an earlier entry has the same name; merge the two entries',
     )

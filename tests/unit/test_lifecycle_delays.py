@@ -75,7 +75,7 @@ def test_nodes_that_a_cluster_has_chosen_are_the_replicas_from_then_on() -> None
     life.see(RuntimePrepared(1), NodesGiven(2, given_nodes.nodes), given_nodes, given_nodes)
     assert [replica.node for replica in life.job.replicas] == ["c", "d"]
     [entry] = [entry for entry in life.told if entry.kind == "nodes_given"]
-    assert entry.message == "The cluster has put workerpool0-0 on c, workerpool1-0 on d."
+    assert entry.message == "The cluster has placed workerpool0-0 on c, workerpool1-0 on d."
     # Of one that had to leave, and has another place by our count, what was before is no news.
     life.see(
         NodeLeft("d", "maintenance"),

@@ -41,7 +41,7 @@ def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
     life = Life(job(1)).up().exits(PRIMARY, 0, child_oom=2)
     assert life.job.state is JobState.SUCCEEDED
     (entry,) = [e for e in life.told if e.kind == "child_out_of_memory"]
-    assert "workerpool0-0 lost 2 processes beside its main one" in entry.message
+    assert "workerpool0-0 lost 2 child processes" in entry.message
 
 
 @pytest.mark.parametrize("crash", [{"code": 139}, {"signal": 11}, {"code": 6}])
@@ -75,8 +75,8 @@ def test_a_job_that_a_hard_budget_stops_waits_for_it_and_nothing_is_counted() ->
     for _ in range(MAX_ATTEMPTS + 2):
         life.see(Preempted(spent, Cause.BUDGET))
         assert life.last == (
-            f"Rule budget_used_up for the attempt ({spent}): the job waits for its budget, and nothing is "
-            "counted."
+            f"Rule budget_used_up for the attempt ({spent}): the job waits for its budget, and the count "
+            "does not change."
         )
         life.exits(PRIMARY, signal=15, stopped=True)
         assert (life.job.state, deadlines(life.job)) == (JobState.PREPARING, ())
@@ -116,8 +116,8 @@ def test_a_job_without_retries_that_a_hard_budget_stops_ends_with_it_once_it_has
         life.exits(PRIMARY, signal=15, stopped=True)
         assert failed(life) == (
             8,
-            "The job was stopped because project vision has used 5 of 5 of this month's budget, and it is "
-            "not to be retried (disableRetries).",
+            "The job was stopped because project vision has used 5 of 5 of this month's budget, and it "
+            "does not allow retries (disableRetries).",
         )
     assert life.job.state == state
 
@@ -173,7 +173,7 @@ def test_repeated_ends_at_a_time_limit_are_explained_once(whole_job: bool) -> No
     assert not warnings(), "it may have saved its state"
     expire()
     [warning] = warnings()
-    assert "has ended workerpool0-0 2 times, after 602 s the last time" in warning
+    assert "has stopped workerpool0-0 2 times, most recently after 602 s" in warning
     assert "Save checkpoints to gs://" in warning
     while life.job.state is not JobState.FAILED:
         expire()

@@ -79,7 +79,7 @@ def test_a_job_that_is_up_as_its_maximum_wait_ends_runs_on() -> None:
         (CancelCause.MAX_WAIT, "maximum wait time of 1800 seconds"),
         (CancelCause.TIMEOUT, "maximum running time of 2592000 seconds"),
         (CancelCause.USER, "cancelled by the user"),
-        (CancelCause.IDLE, "did nothing for longer than this service allows"),
+        (CancelCause.IDLE, "was idle for longer than this service allows"),
     ],
 )
 def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:

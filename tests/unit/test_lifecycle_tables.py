@@ -95,5 +95,5 @@ def test_a_table_with_a_gap_cannot_be_made() -> None:
         name: cell for name, cell in transition.ROWS["replica"]["RUNNING"].items() if name != "LOST"
     }
     rows = {**transition.ROWS["replica"], "RUNNING": running}
-    with pytest.raises(ValueError, match="nothing is said of"):
+    with pytest.raises(ValueError, match="the table has no cell for"):
         Table("replica", ReplicaState, ReplicaTrigger, rows)

@@ -103,5 +103,5 @@ def test_a_target_hears_of_the_highest_of_its_own_percentages_and_of_hard_budget
     subject, text = mail_of(json.loads(notices[1].notification.content))
     assert subject == "a@x in p: 100 % of cost_per_month_hard"
     assert (
-        "a@x in p has used 90 of 90 cost_per_month_hard.\nWhat runs gives its places back" in text
+        "a@x in p has used 90 of 90 cost_per_month_hard.\nRunning jobs release their places" in text
     )

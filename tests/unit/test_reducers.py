@@ -49,9 +49,9 @@ def reducers(count: int, kind: str = "n1-highcpu-16") -> Request:
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        (TENSORFLOW, "Programs of tensorflow have no use for reducers, so worker pool 2"),
-        (XGBOOST, "Programs of xgboost have no use"),
-        (SKLEARN, "Programs of scikit-learn have no use"),
+        (TENSORFLOW, "Programs of tensorflow do not use reducers, so worker pool 2"),
+        (XGBOOST, "Programs of xgboost do not use"),
+        (SKLEARN, "Programs of scikit-learn do not use"),
     ],
 )
 def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, words: str) -> None:

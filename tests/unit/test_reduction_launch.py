@@ -86,7 +86,7 @@ def test_the_token_is_a_mark_that_no_job_can_write() -> None:
     with pytest.raises(ValueError, match="is not the name of a secret"):
         secrets.SecretRef.parse(ref.name)
     env = [{"name": "A", "value": f"$(secret:{ref.name})"}]
-    with pytest.raises(Exception, match="names no secret"):
+    with pytest.raises(Exception, match="is not a secret"):
         parsed(package(env=env), pool(), reducers())
 
 

@@ -51,10 +51,10 @@ def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt() -> None:
 @pytest.mark.parametrize(
     ("progress", "why", "advice"),
     [
-        (Progress(), "the log tells no step", "let the program print its step"),
-        (steps(None, 12, 5), "the log of workerpool0-0 tells no step", "let the program print"),
-        (steps(1, 12, None), "no line of workerpool0-0 has told a step", "another drill, earlier"),
-        (replace(steps(1, 12, 5), ascending=False), "that only grows", "let the program print"),
+        (Progress(), "the log shows no step", "make the program print its step"),
+        (steps(None, 12, 5), "the log of workerpool0-0 shows no step", "make the program print"),
+        (steps(1, 12, None), "no line of workerpool0-0 shows a step", "another drill, earlier"),
+        (replace(steps(1, 12, 5), ascending=False), "that only grows", "make the program print"),
     ],
 )
 def test_what_the_log_does_not_say_is_unknown_and_why(
@@ -88,7 +88,7 @@ def test_one_that_started_over_fails_the_report() -> None:
 
 @pytest.mark.parametrize(
     ("in_bucket", "advice"),
-    [(True, "looks for its latest one"), (False, "write checkpoints to a bucket")],
+    [(True, "loads its latest one"), (False, "Write checkpoints to a bucket")],
 )
 def test_the_advice_names_the_likely_cause(advice: str, *, in_bucket: bool) -> None:
     hit = only(killed())
@@ -99,12 +99,12 @@ def test_the_advice_names_the_likely_cause(advice: str, *, in_bucket: bool) -> N
 def test_a_fault_under_way_is_unknown_for_now() -> None:
     life = Life(job(1, 1)).up().see(order(DrillKind.KILL))
     finding = find(only(life), steps(1, 5, None), 0, in_bucket=True, over=False)
-    assert finding.why == "the fault has shown no effect yet"
+    assert finding.why == "the fault has had no effect yet"
     life.exits(PRIMARY, signal=9)
     finding = find(only(life), steps(1, 5, None), 0, in_bucket=True, over=False)
-    assert finding.why == "it is not up again yet"
+    assert finding.why == "it has not restarted yet"
     finding = find(only(life.up()), steps(1, 5, None), 0, in_bucket=True, over=False)
-    assert finding.why == "no line of workerpool0-0 has told a step since the restart"
+    assert finding.why == "no line of workerpool0-0 shows a step since the restart"
 
 
 def test_a_crash_is_told_by_the_verdict_on_the_replica() -> None:

@@ -123,7 +123,7 @@ def test_a_content_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None
     for package in (pinned, by_its_path):
         with pytest.raises(PackageFailed) as refused:
             packages.fetch((package,))
-        for word in (_URI, package.digest, theirs, "put the former content back"):
+        for word in (_URI, package.digest, theirs, "restore the former content"):
             assert word in str(refused.value)
         assert packages.known((package,)) is None
     # Somebody else's job was made with it.

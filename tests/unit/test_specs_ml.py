@@ -268,7 +268,7 @@ def test_nothing_that_has_no_effect_is_passed_over_in_silence() -> None:
     disk = {"bootDiskType": "pd-standard", "bootDiskSizeGb": "300"}
     assert "a boot disk of 300 GB pd-standard" in said(masterConfig={"diskConfig": disk})
     assert said(masterConfig={"tpuTfVersion": "1.15"}).startswith(
-        "master_config.tpu_tf_version is not served here: there are no TPUs"
+        "master_config.tpu_tf_version is not supported by this service: this service has no TPUs"
     )
     assert said(workerConfig={"diskConfig": disk}) == (
         "worker_config has no effect: the job has no worker replicas."

@@ -15,7 +15,7 @@ def test_accelerators_that_the_public_services_have_no_more_are_taken_with_a_not
     assert spec.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
     (notice,) = spec.warnings
     assert notice.startswith(
-        "The public services have no NVIDIA_TESLA_K80 any more; the job is taken"
+        "The public services no longer offer NVIDIA_TESLA_K80. This service accepts the job"
     )
     assert not parse(with_gpus("NVIDIA_TESLA_P100", 1)).spec.warnings, "these are still there"
 

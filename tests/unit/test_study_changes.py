@@ -89,12 +89,12 @@ def test_every_wrong_parameter_is_named_at_once() -> None:
     """spec/submit#refusals."""
     faults = refused(params(rate=2.0, model="shallow", depth=1.0))
     assert faults == {
-        "trial.parameters[0].value": "2.0 is no value of 'rate', which has numbers from 0.001 to 1.",
+        "trial.parameters[0].value": "2.0 is not a value of 'rate', which has numbers from 0.001 to 1.",
         "trial.parameters[1].value": (
-            "'shallow' is no value of 'model', which has the values linear and deep."
+            "'shallow' is not a value of 'model', which has the values linear and deep."
         ),
         "trial.parameters[2].parameter_id": (
-            "'depth' is no parameter of the study, which has rate, model, layers and width."
+            "'depth' is not a parameter of the study, which has rate, model, layers and width."
         ),
     }
 
@@ -102,8 +102,8 @@ def test_every_wrong_parameter_is_named_at_once() -> None:
 def test_an_inactive_parameter_is_refused_however_deep_it_stands() -> None:
     faults = refused(params(rate=0.5, model="linear", layers=2.0, width=16.0))
     assert faults == {
-        "trial.parameters[2].parameter_id": "'layers' is not active here: it asks for model = deep.",
-        "trial.parameters[3].parameter_id": "'width' is not active here: it asks for layers = 2 and 3.",
+        "trial.parameters[2].parameter_id": "'layers' is not active: it requires model = deep.",
+        "trial.parameters[3].parameter_id": "'width' is not active: it requires layers = 2 and 3.",
     }
 
 
@@ -117,7 +117,7 @@ def test_what_is_no_integer_of_the_range_is_refused(value: float | str | None) -
 def test_a_parameter_that_is_missing_or_given_twice_is_refused() -> None:
     entries = [{"parameterId": "rate", "value": value} for value in (0.5, 0.6)]
     faults = refused(Section({"parameters": entries}, "trial", Faults()))
-    assert faults["trial.parameters[1].parameter_id"].startswith("'rate' is given twice")
+    assert faults["trial.parameters[1].parameter_id"].startswith("'rate' appears twice")
     assert faults["trial.parameters"].startswith("The parameter 'model' is missing")
 
 
@@ -136,7 +136,7 @@ def test_a_measurement_may_have_some_of_the_metrics_and_a_final_one_has_all() ->
     sent.faults.refuse()
     assert read == Measurement((("loss", 0.1),), 3, 5 * 10**9)
     read_measurement(SPEC, sent, final=True)
-    with pytest.raises(InvalidRequest, match="missing: memory"):
+    with pytest.raises(InvalidRequest, match="Missing: memory"):
         sent.faults.refuse()
 
 
@@ -158,7 +158,9 @@ def test_every_fault_of_a_measurement_is_named_at_once(elapsed: int) -> None:
 def test_a_measurement_of_nothing_is_refused() -> None:
     sent = measurement()
     read_measurement(SPEC, sent, final=True)
-    with pytest.raises(InvalidRequest, match="No metric is given; the study has loss and memory"):
+    with pytest.raises(
+        InvalidRequest, match="The measurement has no metric. The study has loss and memory"
+    ):
         sent.faults.refuse()
 
 

@@ -59,11 +59,11 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
     ("api", "tags", "reason"),
     [
         (Api.ML, None, "hypertune"),
-        (Api.ML, ("a_1", "b"), f"'a_1' and 'b', and hyperparameterMetricTag says '{METRIC}'"),
-        (Api.VERTEX, ("a_1", "b"), f"'a_1' and 'b', and metricId says '{METRIC}'"),
+        (Api.ML, ("a_1", "b"), f"'a_1' and 'b', but hyperparameterMetricTag is '{METRIC}'"),
+        (Api.VERTEX, ("a_1", "b"), f"'a_1' and 'b', but metricId is '{METRIC}'"),
         (Api.ML, (), "hypertune.* as a TensorFlow summary below gs://b/job/1"),
         (Api.ML, (METRIC,), f"^its program measured no finite value of the metric '{METRIC}', only"),
-        (Api.ML, tuple(f"layer_{n}" for n in range(1000)), "'layer_19' and 980 more, and"),
+        (Api.ML, tuple(f"layer_{n}" for n in range(1000)), "'layer_19' and 980 more, but"),
     ],
     ids=["nothing", "other tags", "other tags of Vertex", "no summaries", "never finite", "many"],
 )  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_job_none_of_whose_trials_has_a_result_fails() -> None:
     assert "None of the 2 trials has a result" in subject.job.error.message
     assert not subject.wrong()
     error = Play(tuning(), points=0).look().job.error
-    assert error is not None and "jobs that this one resumes" in error.message
+    assert error is not None and "earlier jobs tried" in error.message
 
 
 # --- too many failures ---

@@ -36,14 +36,14 @@ def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
         assert of(argv) == WarmStart("/runtime", ("numpy", "torch"))
 
 
-NO_MODULE = "none of python3 -m MODULE, python3 -c TEXT and python3 FILE"
+NO_MODULE = "not python3 -m MODULE, python3 -c TEXT or python3 FILE"
 
 
 @pytest.mark.parametrize(
     ("warm", "why"),
     [
         (of(in_image=True), "container image"),
-        (of(modules=()), "names no framework"),
+        (of(modules=()), "has no framework"),
         (of(gpus=1), "it has GPUs"),
         (of(reduces=True), "it reduces"),
         (of(("python3", "-u", "-m", "x")), NO_MODULE),

@@ -65,4 +65,4 @@ async def test_no_directory_leads_out_of_its_bucket(house: House, path: str) -> 
         ("/v1/projects/p1/jobs", ml_job(jobDir=path)),
     ):
         (fault,) = violations(await house.call("POST", url, body)).values()
-        assert "has a . or .. between its slashes" in fault
+        assert "contains . or .. between slashes" in fault

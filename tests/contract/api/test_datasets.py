@@ -83,7 +83,7 @@ async def test_a_table_s_files_are_read_in_the_spelling_of_airflow(house: House)
 async def test_a_dataset_of_videos_is_refused_with_what_to_do(house: House) -> None:
     answer = await house.call("POST", DATASETS, body("video"))
     assert fields(answer) == {"dataset.metadata_schema_uri"}
-    assert "make a tabular dataset of it" in str(answer.error)
+    assert "create a tabular dataset from it" in str(answer.error)
 
 
 async def test_tables_of_bigquery_are_refused_with_what_to_do(house: House) -> None:

@@ -82,5 +82,5 @@ async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> N
     over = await house.happen(NAME, intent.event)
     assert over.outcome is not None and over.outcome.rule == "cancelled_idle"
     assert over.outcome.error is not None
-    assert "did nothing for longer than this service allows" in over.outcome.error.message
+    assert "was idle for longer than this service allows" in over.outcome.error.message
     assert house.woken[-1] == UID

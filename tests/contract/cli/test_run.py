@@ -367,7 +367,10 @@ def test_a_job_file_of_either_api_is_submitted(
         (("x.py", "--epochs", "3"), "put it after --: trainshed run task.py"),
         (("x.py",), "The file or directory x.py does not exist on this machine."),
         (("PROGRAM/other.py", "--image", "pytoch"), "Did you mean pytorch?"),
-        (("PROGRAM/other.py", "--image", "pytorch:9"), "pytorch 9; the versions are 2.4, 2.3"),
+        (
+            ("PROGRAM/other.py", "--image", "pytorch:9"),
+            "pytorch 9 exists; available versions: 2.4, 2.3",
+        ),
         (("PROGRAM/other.py", "--cpus", "5"), "sets CPUs: --machine-type n1-standard-8."),
         (("PROGRAM/other.py", "--memory=64G"), "sets memory: --machine-type n1-highmem-16."),
         (("PROGRAM/other.py", "--gpus", "3"), "can have 1, 2, 4, 8, 16 GPUs"),
@@ -381,8 +384,8 @@ def test_a_job_file_of_either_api_is_submitted(
                 *("PROGRAM/other.py", "--minimize", "loss", "--tune", "a=9..1"),
                 *("--tune", "b=0..1:log", "--tune", "c"),
             ),
-            "--tune a=9..1: 9 is not below 1; b=0..1:log: a range on a log scale begins above 0; "
-            "c: this is not a name, = and values.",
+            "--tune a=9..1: 9 is not below 1; b=0..1:log: a range on a log scale must start above 0; "
+            "c: it does not have the form NAME=VALUES.",
         ),
         (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "omit --gpus, arguments"),
         (("x.py", "--local", "--detach", "--as=json"), "--local excludes --detach, --as"),

@@ -101,7 +101,7 @@ def test_a_cordoned_node_is_maintenance(site: School) -> None:
     first, second = nodes(story)
     assert first == node != second
     [entry] = story.of_kind("replica_asked_to_leave")
-    assert entry["message"] == f"{PRIMARY} is asked to leave {node}: it is cordoned."
+    assert entry["message"] == f"{PRIMARY} must leave {node}: it is cordoned."
     [left, *_] = story.of_kind("replica_exited")
     assert left["details"]["signal"] == signal.SIGTERM
     assert story.of_kind("verdict")[0]["details"]["cause"] == "left"

@@ -80,7 +80,7 @@ def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
     assert story.state == "FAILED"
     assert story.verdicts == [Verdict("out_of_disk", "job_fails")]
     assert causes(story) == ["out_of_disk"]
-    assert "its files took more than its disk has" in story.message
+    assert "its files exceeded the size of its disk" in story.message
     assert "usage exceeds the total limit of containers 100Mi (Evicted)" in described(site, job_id)
 
 

@@ -138,7 +138,7 @@ def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
     first, second = nodes(story)
     assert first == node != second
     (entry,) = story.of_kind("replica_asked_to_leave")
-    assert entry["message"] == f"{WORKER} is asked to leave {node}: a fan is loud."
+    assert entry["message"] == f"{WORKER} must leave {node}: a fan is loud."
     (left, *_) = [e for e in story.of_kind("replica_exited") if e["details"]["replica"] == WORKER]
     assert left["details"]["signal"] == signal.SIGTERM
     assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]

@@ -162,7 +162,7 @@ def tuning_job(job: Mapping[str, Any], sweep: Sweep) -> dict[str, Any]:
             wrong.append(f"{text}: {fault}")
     names = [spec["parameterId"] for spec in parameters]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    wrong += [f"{name}: it is tuned twice" for name in twice]
+    wrong += [f"{name}: it is tuned twice; remove one of the two" for name in twice]
     if wrong:
         raise ValueError(f"{'; '.join(wrong)}. Write {_EXAMPLES}.")
     about = {key: value for key, value in job.items() if key != "jobSpec"}
@@ -183,14 +183,14 @@ def parameter(text: str) -> dict[str, Any]:
     """Return the parameter that a text such as `lr=1e-4..1e-1:log` means. Raises ValueError."""
     name, _, values = text.partition("=")
     if not _PARAMETER.fullmatch(name) or not values:
-        raise ValueError("this is not a name, = and values")
+        raise ValueError("it does not have the form NAME=VALUES")
     low, is_range, rest = values.partition("..")
     if is_range:
         high = rest.removesuffix(":log")
         return {"parameterId": name, **_span(low, high, is_log=high != rest)}
     choices = [choice.strip() for choice in values.split(",")]
     if len(choices) < 2 or not all(choices):
-        raise ValueError("this is no range, and not several values with commas between them")
+        raise ValueError("it is neither a range nor several values separated by commas")
     numbers = [_number(choice) for choice in choices]
     if None not in numbers:
         ascending = sorted({number for number in numbers if number is not None})
@@ -205,7 +205,7 @@ def _span(low: str, high: str, *, is_log: bool) -> dict[str, Any]:
     if first >= last:
         raise ValueError(f"{low} is not below {high}")
     if is_log and first <= 0:
-        raise ValueError("a range on a log scale begins above 0")
+        raise ValueError("a range on a log scale must start above 0")
     scale = {"scaleType": "UNIT_LOG_SCALE" if is_log else "UNIT_LINEAR_SCALE"}
     if _WHOLE.fullmatch(low) and _WHOLE.fullmatch(high):
         return {"integerValueSpec": {"minValue": low, "maxValue": high}, **scale}

@@ -69,8 +69,8 @@ class JobName(Struct, frozen=True, order=True):
         if match := _ML_JOB.fullmatch(name):
             return JobName(Api.ML, match[1], "", match[2])
         raise ValueError(
-            f"{name!r} is not a job name; expected projects/PROJECT/locations/LOCATION/customJobs/ID "
-            "or projects/PROJECT/jobs/ID"
+            f"{name!r} is not a job name. Use "
+            "projects/PROJECT/locations/LOCATION/customJobs/ID or projects/PROJECT/jobs/ID"
         )
 
 

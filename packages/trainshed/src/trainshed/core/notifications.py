@@ -187,11 +187,11 @@ def _budget_mail(data: Mapping[str, Any]) -> tuple[str, str]:
     whose = f"{data['user']} in {data['project']}" if data["user"] else f"project {data['project']}"
     hard = str(data["metric"]).endswith(HARD)
     then = (
-        "What runs gives its places back, and waits with the rest"
+        "Running jobs release their places and wait with the others"
         if hard
-        else "Nothing new starts"
+        else "No new jobs start"
         if data["percent"] >= 100
-        else "Jobs start as before until it is used up"
+        else "Jobs start as before until the budget is used up"
     )
     return f"{whose}: {data['percent']} % of {data['metric']}", (
         f"{whose} has used {data['used']:g} of {data['limit']:g} {data['metric']}.\n{then}.\n"

@@ -34,12 +34,12 @@ class JobPackage(Struct, frozen=True, order=True):
         if digest.startswith(self.digest):
             return None
         bucket = self.uri.split("/")[2]
-        verb = "is" if len(self.digest) == len(digest) else "begins with"
+        verb = "was" if len(self.digest) == len(digest) else "started with"
         return (
-            f"The package {self.uri} is not the one that the job was made with: the SHA-256 of that {verb} "
-            f"{self.digest}, and that of what lies there now is {digest}. Nothing of it was run. If the new "
-            "content is yours, submit it as a new job; otherwise look who may write to "
-            f"gs://{bucket}, and put the former content back."
+            f"The package {self.uri} has changed since the job was created: its SHA-256 "
+            f"{verb} {self.digest}, and is now {digest}. The service ran nothing from it. "
+            "If the new content is yours, submit it as a new job. Otherwise check who may "
+            f"write to gs://{bucket}, and restore the former content."
         )
 
 

@@ -84,13 +84,16 @@ def compile_regex(
     try:
         compiled = re2.compile(text.encode(), options)
     except UnicodeEncodeError:
-        raise PatternError(f"{text!r} holds half a character; spell it as a whole one.") from None
+        raise PatternError(
+            f"{text!r} contains half a character (an unpaired surrogate); use a complete one."
+        ) from None
     except re2.error as error:
         raise PatternError(_fault(text, error)) from None
     if compiled.programsize > most_steps:
         raise PatternError(
-            f"{text!r} is too much work for each character of a text: it has {compiled.programsize} steps;"
-            f" at most {most_steps}. Repeat less often ({{m,n}})."
+            f"{text!r} needs too many steps for each character of a text: "
+            f"{compiled.programsize}; at most {most_steps} are allowed. Use fewer "
+            f"repetitions ({{m,n}})."
         )
     return Regex(text, compiled)
 
@@ -107,14 +110,19 @@ def _fault(text: str, error: "re2.error") -> str:
     message = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
     if message.startswith(_ABSENT):
         return (
-            f"{text!r} is no regular expression of RE2: {message}. RE2 has no look-around, no "
-            "back-references and no \\Z (\\z is the end); see github.com/google/re2/wiki/Syntax."
+            f"{text!r} is not a regular expression of RE2: {message}. RE2 has no "
+            "look-around, no back-references and no \\Z (use \\z for the end); see "
+            "github.com/google/re2/wiki/Syntax."
         )
     if "repetition" in message:
         return (
-            f"{text!r} is no regular expression: {message}. Repeat at most 1000 times, all in all."
+            f"{text!r} is not a regular expression: {message}. Use at most 1000 repetitions "
+            "in total."
         )
-    return f"{text!r} is no regular expression: {message}. Put \\ before signs that are meant literally."
+    return (
+        f"{text!r} is not a regular expression: {message}. Put \\ before literal "
+        "special characters."
+    )
 
 
 def _bytes(text: str) -> bytes:

@@ -120,7 +120,7 @@ def observe(transition: WorkTransition[Pipeline], backing: Job | TuningJob | Non
     if pipeline.state.is_final:
         return
     if backing is None:
-        error = JobError(INVALID_ARGUMENT, "The pipeline's job is gone or unreadable.")
+        error = JobError(INVALID_ARGUMENT, "The pipeline's job was deleted or is unreadable.")
         _end(transition, JobTrigger.FAILED, error)
         return
     if backing.started and not pipeline.started:
@@ -167,7 +167,7 @@ def succeed(
     at = max(transition.now, transition.job.updated)
     started = transition.job.started or at
     transition.change(model=version_name, best_job=best_job, started=started, ended=at)
-    left = f" It left the model {version_name}." if version_name else ""
+    left = f" It uploaded the model {version_name}." if version_name else ""
     text, details = f"The pipeline succeeded.{left}", {"model": version_name or ""}
     transition.record(TimelineEntry(transition.now, "succeeded", text, details))
 
@@ -184,17 +184,17 @@ def model_fault(
     of this name has; `is_there`: whether anything lies at `uri`."""
     if not is_there:
         return (
-            f"there is no model at {uri}: the program must write its model to the directory that "
-            "AIP_MODEL_DIR names, or model_to_upload.artifact_uri must say where it is."
+            f"{uri} contains no model. The program must write its model to the directory in "
+            "AIP_MODEL_DIR, or model_to_upload.artifact_uri must specify its location."
         )
     if draft.is_new_version and not versions:
-        return f"{name}, which was to get its model as a new version, was deleted meanwhile."
+        return f"{name}, the parent of the new model version, was deleted during the training."
     if versions and not draft.is_new_version:
         # That model gets no version that nobody asked for.
         return (
-            f"{name}, which was to be made of what it left, was made by somebody else meanwhile. Name "
-            "another model_id, or that model as the parent_model, to which this one adds a version; or "
-            "upload what was trained from its directory."
+            f"the model {name} was created by another request during the training. Use "
+            "another model_id, or set parent_model to that model to add a version to it. "
+            "You can also upload the trained files from their directory."
         )
     return None
 
@@ -238,6 +238,6 @@ def model_version(
 def _end(transition: WorkTransition[Pipeline], trigger: JobTrigger, error: JobError | None) -> None:
     transition.fire_job(trigger)
     transition.change(error=error, ended=max(transition.now, transition.job.updated))
-    message = error.message if error else "The pipeline is over."
+    message = error.message if error else "The pipeline has ended."
     kind = transition.job.state.value.lower()
     transition.record(TimelineEntry(transition.now, kind, message))

@@ -218,8 +218,8 @@ def read_bound(text: str) -> Bound:
         limit = math.nan
     if match is None or not math.isfinite(limit):
         raise ValueError(
-            f"{text[:60]!r} is no bound of a metric; write a name, one of >, >=, <, <= and =, and a number: "
-            "val_accuracy>0.9."
+            f"{text[:60]!r} is not a condition on a metric. Write a name, one of >, >=, <, "
+            "<= and =, and a number: val_accuracy>0.9."
         )
     return Bound(match[1], match[2], limit)
 

@@ -162,11 +162,9 @@ def kind_of(machine: Machine) -> str:
 def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) -> str | None:
     """Return why a job can never run on the resource of that name; None = it can."""
     if resource is None:
-        return f"{name} does not exist. Create it first, or leave the field out."
+        return f"{name} does not exist. Create it first, or omit the field."
     if resource.state in (ReservationState.STOPPING, ReservationState.ERROR):
-        return (
-            f"{name} is {resource.state}. Use another persistent resource, or leave the field out."
-        )
+        return f"{name} is {resource.state}. Use another persistent resource, or omit the field."
     limits, needed = Counter[str](), Counter[str]()
     for pool in resource.pools:
         limits[kind_of(pool.machine)] += pool.count

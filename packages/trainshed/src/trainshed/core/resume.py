@@ -238,19 +238,20 @@ def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over
         advice = _STARTED_OVER if in_bucket else _NOT_IN_BUCKET
     elif lost:
         advice = (
-            f"resumed: {lost} {progress.word}{'s' * (lost != 1)} had to be done again; checkpoints that are "
-            "written more often lose less."
+            f"resumed: {lost} {progress.word}{'s' * (lost != 1)} had to be repeated. More "
+            "frequent checkpoints lose less."
         )
     return Finding(hit, progress, first_line, outcome, lost, None, advice)
 
 
 _STARTED_OVER: Final = (
-    "started over: see that checkpoints are written often enough, and that the program looks for its latest "
-    "one when it starts."
+    "started over: check that the program writes checkpoints often enough, and "
+    "that it loads its latest one when it starts."
 )
 _NOT_IN_BUCKET: Final = (
-    "started over: the job has no baseOutputDirectory or jobDir, and what lies in the working directory does "
-    "not survive a retry or a move; write checkpoints to a bucket."
+    "started over: the job has no baseOutputDirectory or jobDir, and files in the "
+    "working directory do not survive a retry or a move. Write checkpoints to a "
+    "bucket."
 )
 
 
@@ -265,17 +266,19 @@ def result(findings: tuple[Finding, ...]) -> Result:
 def _unknown(hit: Hit, progress: Progress, *, over: bool) -> tuple[str, str]:
     """Return why it is not known whether the program resumed, and what to do about that."""
     later = (
-        "order another drill, earlier or of a longer job" if over else "ask again when it runs on"
+        "order another drill, earlier or of a longer job"
+        if over
+        else "run the report again after the job has resumed"
     )
     whose = f"of {progress.source} " if progress.source else ""
     if not hit.restarted and hit.verdict is None:
-        return "the fault has shown no effect" + ("" if over else " yet"), later
+        return "the fault has had no effect" + ("" if over else " yet"), later
     if not hit.restarted and not over:
-        return "it is not up again yet", later
+        return "it has not restarted yet", later
     if not hit.restarted and hit.verdict is not None:
-        why = f"by the rule {hit.verdict.details.get('rule', '')} nothing was started again"
-        return why, "the failure table can be given restarts for it (docs/failure-table.md)"
+        why = f"the rule {hit.verdict.details.get('rule', '')} did not restart anything"
+        return why, "add restarts to the rule in the failure table (docs/failure-table.md)"
     if progress.first is None or progress.before is None or not progress.ascending:
-        why = f"the log {whose}tells no {progress.word} before the fault that only grows"
-        return why, "let the program print its step (step 120)"
-    return f"no line {whose}has told a {progress.word} since the restart", later
+        why = f"the log {whose}shows no {progress.word} before the fault that only grows"
+        return why, "make the program print its step (step 120)"
+    return f"no line {whose}shows a {progress.word} since the restart", later

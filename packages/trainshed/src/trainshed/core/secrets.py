@@ -54,8 +54,8 @@ class SecretRef(Struct, frozen=True, order=True):
             return SecretRef(name)
         if not _VERSION.fullmatch(version):
             raise ValueError(
-                f"{version!r} is not a version of a secret; it is a whole number from 1 on, and without "
-                f"@{version} the newest one is meant."
+                f"{version!r} is not a version of a secret. Use a whole number from 1 up, or "
+                f"omit @{version} to use the newest version."
             )
         return SecretRef(name, int(version))
 
@@ -65,28 +65,30 @@ def name_fault(name: str) -> str | None:
     if _NAME.fullmatch(name):
         return None
     return (
-        f"{name!r} is not the name of a secret; it has at most {MAX_NAME} letters (a-z, A-Z), digits, "
-        "underscores and dashes, and begins with a letter."
+        f"{name!r} is not the name of a secret. Use at most {MAX_NAME} letters (a-z, "
+        "A-Z), digits, underscores and dashes, and start with a letter."
     )
 
 
 def value_fault(value: str) -> str | None:
     """Return what is wrong with the value of a secret, without showing the value; None = nothing."""
     if "\0" in value:
-        return "It holds a zero byte; no program can be given one. Store binary data as base64."
+        return (
+            "It contains a zero byte, which variables cannot contain. Store binary data as base64."
+        )
     if len(value.strip()) < LEAST_VALUE_CHARS:
         return (
-            f"It has fewer than {LEAST_VALUE_CHARS} characters besides blanks; so short a text could not "
-            "be kept out of logs."
+            f"It has fewer than {LEAST_VALUE_CHARS} characters apart from blanks. Logs "
+            "cannot be masked reliably for so short a text. Use a longer value."
         )
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        return "It is no text: it holds half of a surrogate pair. Store binary data as base64."
+        return "It is not text: it contains half of a surrogate pair. Store binary data as base64."
     if size > MAX_VALUE_BYTES:
         return (
-            f"It has {size} bytes; at most {MAX_VALUE_BYTES} are allowed. Put what is longer into a file "
-            "of a bucket, encrypted, and its key here."
+            f"It has {size} bytes; at most {MAX_VALUE_BYTES} are allowed. Put longer values "
+            "into an encrypted file of a bucket, and store its key here."
         )
     return None
 
@@ -109,13 +111,13 @@ def text_fault(text: str) -> str | None:
             continue
         if match[1] is None:
             return (
-                "It has a $(secret: without its end; write $(secret:NAME) or $(secret:NAME@VERSION), and "
-                "$$(secret: for those characters themselves."
+                "It contains a $(secret: without an end. Write $(secret:NAME) or "
+                "$(secret:NAME@VERSION), or $$(secret: for the characters themselves."
             )
         try:
             SecretRef.parse(match[1])
         except ValueError as wrong:
-            return f"{match[0]} names no secret: {wrong} Write $$( for a $( that is meant as it is."
+            return f"{match[0]} is not a secret: {wrong} Write $$( for a literal $(."
     return None
 
 
@@ -124,9 +126,9 @@ def argument_fault(text: str) -> str | None:
     command line, so a secret gets there only by way of a variable, and not by mistake."""
     if any(match[0] != "$$(" for match in _REFERENCE.finditer(text)):
         return (
-            "A secret cannot be named in an argument. Name it in the value of a variable in env, and have "
-            "the program read that; or write $(VARIABLE) here. $$(secret: stands for those characters "
-            "themselves."
+            "Arguments cannot contain secrets. Use the secret in the value of a variable "
+            "in env, and read the variable in the program, or write $(VARIABLE) here. "
+            "$$(secret: stands for the characters themselves."
         )
     return None
 
@@ -135,7 +137,8 @@ def marks_fault(text: str) -> str | None:
     """Return what is wrong with a text that could pass for one with marks in it; None = nothing."""
     if _BEGIN in text or _END in text:
         return (
-            "It holds U+FDD0 or U+FDD1, which are no characters and stand for something else here."
+            "It contains U+FDD0 or U+FDD1, which are not characters and have a special use "
+            "in this service. Remove them."
         )
     return None
 

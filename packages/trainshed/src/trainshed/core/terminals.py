@@ -42,14 +42,16 @@ class TerminalRequest(Struct, frozen=True):
         if not (0 < self.rows <= MOST_ROWS and 0 < self.columns <= MOST_ROWS):
             raise ValueError(f"a terminal has 1 to {MOST_ROWS} rows and columns")
         if not _TERM.fullmatch(self.term):
-            raise ValueError(f"{self.term!r} is no kind of terminal, such as xterm-256color")
+            raise ValueError(f"{self.term!r} is not a kind of terminal, such as xterm-256color")
         if not _LABEL.fullmatch(self.label):
-            raise ValueError(f"{self.label!r} holds more than letters, digits, blanks, and . _ -")
+            raise ValueError(
+                f"{self.label!r} contains characters other than letters, digits, blanks, and . _ -"
+            )
         if self.port and self.port.isdecimal() and not is_port(self.port):
-            raise ValueError(f"{self.port} is no port: they have numbers from 1 to {HIGHEST}")
+            raise ValueError(f"{self.port} is not a port; ports have numbers from 1 to {HIGHEST}")
         command = self.command or ""
         if "\0" in command:
-            raise ValueError("a command line holds no zero bytes")
+            raise ValueError("a command line cannot contain zero bytes")
         if len(command.encode("utf-8", "surrogatepass")) > MOST_COMMAND:
             raise ValueError(f"a command line has at most {MOST_COMMAND} bytes; put it into a file")
 
@@ -145,8 +147,8 @@ def page_entry(name: str, port: str) -> str:
     text = f"{name}-{port}" if port else name
     if _ENTRY.fullmatch(text) is None or (port and not is_port(port)):
         raise ValueError(
-            f"{name}={port} is no page: write NAME=PORT, a name of at most 20 small letters and digits and a "
-            f"port from 1 to {HIGHEST}"
+            f"{name}={port} is not a page: write NAME=PORT, a name of at most 20 lowercase "
+            f"letters and digits and a port from 1 to {HIGHEST}"
         )
     return text
 
@@ -183,7 +185,7 @@ class Terminals(Protocol):
         """Open a shell beside the program of one live incarnation, or a connection to a port as the program
         could make it: it has the program's view of the machine, its rights and its limits, and is ended with
         it. It neither keeps the replica alive nor decides how that ends. Raises TerminalRefused."""
-        raise TerminalRefused("this engine has no shells")
+        raise TerminalRefused("this engine does not support shells")
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         """Return what is kept of the job's failed replicas, in order of attempt and replica. Never blocks. A
@@ -196,7 +198,7 @@ class Terminals(Protocol):
     ) -> Terminal:
         """Open a shell where a failed replica's program ran: with the program's view of the machine, the
         files that it left, and its environment without secrets. Raises TerminalRefused."""
-        raise TerminalRefused("this engine keeps nothing of failed replicas")
+        raise TerminalRefused("this engine does not keep the files of failed replicas")
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         """Delete what is kept of a replica; return whether there was any. Raises TerminalRefused if a shell

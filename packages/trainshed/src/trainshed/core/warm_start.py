@@ -80,13 +80,13 @@ def of_program(
     if in_image:
         why = "it runs in a container image, not in a runtime of this service"
     elif not modules:
-        why = "its runtime names no framework that could be imported ahead"
+        why = "its runtime has no framework to import in advance"
     elif gpus:
-        why = "it has GPUs, and frameworks that have loaded their drivers cannot be forked"
+        why = "it has GPUs, and processes with loaded GPU drivers cannot be forked"
     elif reduces:
-        why = "it reduces gradients by a plug-in of its own"
+        why = "it reduces gradients with its own plug-in"
     elif not _is_python(argv):
-        why = "its command is none of python3 -m MODULE, python3 -c TEXT and python3 FILE"
+        why = "its command is not python3 -m MODULE, python3 -c TEXT or python3 FILE"
     return WarmStart(None if why else runtime, () if why else tuple(modules), why)
 
 

@@ -131,7 +131,7 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
     versions = [known for listed, known in _listed() if listed == framework]
     if version and version not in versions:
         listed_ones = ", ".join(sorted(versions, key=_order, reverse=True))
-        raise ValueError(f"there is no image of {word} {version}; the versions are {listed_ones}")
+        raise ValueError(f"no image of {word} {version} exists; available versions: {listed_ones}")
     wanted = version or max(versions, key=_order)
     # PyTorch has no image for CPUs alone.
     devices = ("gpu",) if gpu else ("cpu", "xla", "gpu")
@@ -144,7 +144,7 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
         and match["device"] in devices
     ]
     if not names:
-        raise ValueError(f"{word} {wanted} has no image for GPUs; name another version")
+        raise ValueError(f"{word} {wanted} has no image for GPUs; use another version")
     _, _, image = min(names)
     return f"us-docker.pkg.dev/vertex-ai/training/{image}:latest"
 

@@ -50,8 +50,8 @@ def _unmarked(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
             break
     if first.startswith(_ZIPPED):
         raise BadData(
-            f"{uri} is compressed; unpack it first, `gcloud storage cat {uri} | gunzip | gcloud storage cp - "
-            "gs://BUCKET/PATH`."
+            f"{uri} is compressed. Decompress it first: `gcloud storage cat {uri} | gunzip "
+            "| gcloud storage cp - gs://BUCKET/PATH`."
         )
     yield first.removeprefix(_MARK)
     yield from source
@@ -88,12 +88,13 @@ def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
 
 
 _NOT_CLOSED: Final = (
-    f"a quoted field begins in it that is not closed within {MAX_RECORD >> 20} MiB or the file; close it "
-    'with ", and double a quote that belongs to the text.'
+    f"a quoted field starts here and is not closed within {MAX_RECORD >> 20} MiB or "
+    'before the end of the file; close it with ", and double each quote inside '
+    "the text."
 )
 _CARRIAGE_RETURN: Final = (
-    "a carriage return stands in a field without quotes, or its lines end with carriage returns alone; let "
-    "them end with line feeds."
+    "an unquoted field contains a carriage return, or the lines end with carriage "
+    "returns only; end lines with line feeds."
 )
 
 

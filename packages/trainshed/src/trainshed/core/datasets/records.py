@@ -116,8 +116,8 @@ FORMATS: Final = {
 }
 """Import formats by URI. Others are refused: no public program trains on them by a program of its own."""
 OTHERWISE: Final = (
-    "For anything else name the files and what is known of them in a CSV file, and make a tabular "
-    "dataset of it."
+    "To use other data, list the files and their properties in a CSV file, and "
+    "create a tabular dataset from it."
 )
 """What to do with items that no format here describes."""
 

@@ -37,7 +37,8 @@ class Table:
         first = next(self._rows_of(self._files[0]), None)
         if first is None:
             raise BadData(
-                f"{self._files[0].uri} is empty; a table begins with the names of its columns."
+                f"{self._files[0].uri} is empty; the first line of a table contains the names "
+                "of its columns."
             )
         self.columns = first.fields
 
@@ -68,8 +69,8 @@ class Table:
     def _is_header(self, file: TableFile, fields: Sequence[str]) -> bool:
         if fields != self.columns and sorted(fields) == sorted(self.columns):
             raise BadData(
-                f"{file.uri}: its columns stand in another order than those of {self._files[0].uri}; write "
-                "all files with one header."
+                f"{file.uri}: the order of its columns differs from {self._files[0].uri}; use "
+                "the same header in all files."
             )
         return fields == self.columns
 
@@ -228,11 +229,11 @@ def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
         try:
             public: Any = json.loads(raw)
         except (ValueError, RecursionError) as failure:
-            raise BadData(f"{place}: it is no JSON: {failure}.") from None
+            raise BadData(f"{place}: it is not valid JSON: {failure}.") from None
         wanted = _CONTENT[file.format.kind]
         item = cast("dict[str, Any]", public) if isinstance(public, dict) else {}
         if not any(isinstance(item.get(name), str) for name in wanted):
-            raise BadData(f"{place}: it is no JSON object with {' or '.join(wanted)}.")
+            raise BadData(f"{place}: it is not a JSON object with {' or '.join(wanted)}.")
         try:
             msgspec.convert(item.get(_LABELS) or {}, dict[str, str])
         except msgspec.ValidationError:
@@ -269,9 +270,9 @@ def _parts(file: ItemFile, record: Record, place: str) -> tuple[str, str, Sequen
     content = fields[0]
     if file.format.kind is DatasetKind.TEXT:
         if not content:
-            raise BadData(f"{place}: there is no text in it.")
+            raise BadData(f"{place}: it contains no text.")
     elif not content.startswith("gs://"):
-        raise BadData(f"{place}: {content[:100]!r} is no file; it must look like gs://BUCKET/PATH.")
+        raise BadData(f"{place}: {content[:100]!r} is not a file; use the form gs://BUCKET/PATH.")
     return use, content, [*fields[1:]]
 
 
@@ -287,7 +288,10 @@ def _public(form: ImportFormat, content: str, rest: Sequence[str], place: str) -
     match form.name:
         case "image_classification_single_label" | "text_classification_single_label":
             if len(splits) > 1:
-                raise BadData(f"{place}: it has {len(splits)} labels, and an item has one here.")
+                raise BadData(
+                    f"{place}: it has {len(splits)} labels, and only one label per item is "
+                    "supported."
+                )
             public[_LABEL] = {"displayName": splits[0]}
         case "image_classification_multi_label" | "text_classification_multi_label":
             public[_LABEL_LIST] = [{"displayName": label} for label in splits]
@@ -295,8 +299,8 @@ def _public(form: ImportFormat, content: str, rest: Sequence[str], place: str) -
             public[_BOXES] = [_box(rest, place)]
         case _:
             raise BadData(
-                f"{place}: a CSV file has no form for segmentations; write the image and its "
-                "segmentationAnnotation as a JSON line into a .jsonl file, and import that."
+                f"{place}: CSV files do not support segmentations; write the image and its "
+                "segmentationAnnotation as a line of a .jsonl file, and import that file."
             )
     return public
 
@@ -306,12 +310,13 @@ def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
     try:
         numbers = [float(text) if text else None for text in corners]
     except ValueError:
-        raise BadData(f"{place}: the corners of a box are numbers from 0 to 1.") from None
+        raise BadData(f"{place}: the corners of a box must be numbers from 0 to 1.") from None
     xs = [x for x in numbers[0::2] if x is not None]
     ys = [y for y in numbers[1::2] if y is not None]
     if len(numbers) != _BOX or len(xs) < 2 or len(ys) < 2:
         raise BadData(
-            f"{place}: a box is LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, or all four corners after the label."
+            f"{place}: a box has the form LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, or all four "
+            "corners after the label."
         )
     return {
         "displayName": label,

@@ -21,9 +21,9 @@ from trainshed.core.job import ExitRecord, JobSpec, Program, WorkerPool
 from trainshed.core.runtime import CONTAINER
 
 ON_TIME_LIMITS: Final = (
-    "A program that does not resume from a checkpoint starts over each time and never finishes. Save "
-    "checkpoints to gs:// and load the latest one at the start, or ask the cluster's administrator for a "
-    "longer time limit."
+    "A program that does not resume from a checkpoint starts over each time and "
+    "never finishes. Save checkpoints to gs:// and load the latest one at the "
+    "start, or request a longer time limit from the cluster's administrator."
 )
 """What a user can do about time limits of a cluster that end a replica again and again."""
 _SDK_SCRIPT: Final = "aiplatform_custom_trainer_script"
@@ -119,24 +119,25 @@ def _on_module(tail: str, program: Program) -> str | None:
     root = module.partition(".")[0]
     if program.module and root == program.module.partition(".")[0]:
         return (
-            f"{module} is a part of the job's own package and not in it: its setup.py takes every folder "
-            "with packages=find_packages() that has an __init__.py, and data files with package_data."
+            f"{module} belongs to the job's own package, and the package does not contain "
+            "it. In setup.py, packages=find_packages() includes every folder with an "
+            "__init__.py, and package_data includes data files."
         )
     framework: str | None = _texts()["frameworks"].get(root)
     if with_framework := _with_framework(framework, program):
         return with_framework
     if "." in module and framework == program.runtime.family:
         return (
-            f"{root} {program.runtime.version} is there and has no module {module}: another version of it "
-            "may have."
+            f"{root} {program.runtime.version} is installed and has no module {module}. "
+            "Another version may have it."
         )
     distribution, way = _distribution(module), _way(program)
     texts = _texts()["modules"][way]
     install = texts["install"].replace("{}", distribution or root)
     if distribution:
         return (
-            f"{module} is in the distribution {distribution}, "
-            f"which this job's environment does not have: {install}."
+            f"{module} is in the distribution {distribution}, which this job's environment "
+            f"lacks: {install}."
         )
     own = texts["own"].replace("{}", root)
     text = f"{own} If it is in a distribution of the package index: {install}."
@@ -166,8 +167,8 @@ def _with_framework(framework: str | None, program: Program) -> str | None:
         return None
     image = framework if _way(program) == "run" else images.named_image(framework)
     return (
-        f"It comes with an image that holds it: name one, such as {image} (--image of trainshed run; "
-        "imageUri, or executorImageUri of a package; masterConfig.imageUri)."
+        f"It is part of other images: set one, such as {image} (--image of trainshed "
+        "run; imageUri, or executorImageUri of a package; masterConfig.imageUri)."
     )
 
 
@@ -206,14 +207,16 @@ def _on_memory(spec: JobSpec, pool: int) -> str:
     """Return how much memory a replica of the pool may use, and the next machine type with more."""
     machine = spec.pool(pool).machine
     text = (
-        f"A replica on {machine.type or 'this machine'} may use {_gib(machine.memory_limit_bytes)} (less if "
-        "this machine has less), and its processes together reached that."
+        f"The memory limit of a replica on {machine.type or 'this machine'} is "
+        f"{_gib(machine.memory_limit_bytes)} (less if this machine has less), and the "
+        "replica's processes together reached it."
     )
     if larger := _next_larger(spec.pool(pool)):
         text += f" The next larger machine type: {larger.name}, {_gib(larger.memory_limit_bytes)}."
     return (
-        f"{text} trainshed describe usage shows the memory over time. Smaller batches, fewer DataLoader "
-        "workers, or reading data in parts need less."
+        f"{text} trainshed describe usage shows the memory over time. To use less, "
+        "reduce the batch size or the number of DataLoader workers, or read data in "
+        "parts."
     )
 
 

@@ -60,22 +60,25 @@ def _reason(evidence: Evidence) -> str | None:
     if evidence.text or ended is None or ended.oom or ended.out_of_disk:
         return evidence.text
     if ended.stalled:
-        return "It stalled: it did nothing any more."
+        return "It stalled: it made no progress."
     lines, status = _tail(evidence).split("\n"), evidence.status or 0
     return reason(lines, status=status, number=ended.signal, child_oom=ended.child_oom)
 
 
 _TEXTS: Final = {
     **dict.fromkeys((Message.NONE, Message.DATA, Message.CANCELLED), "{reason}"),
-    Message.REJECTED: "The job cannot be started here: {reason}",
+    Message.REJECTED: "The job cannot be started on this service: {reason}",
     Message.OUT_OF_MEMORY: "The replica {replica} ran out of memory and exited with a non-zero status of "
     "{status}.",
-    Message.OUT_OF_DISK: "The replica {replica} was ended because its files took more than its disk has. "
-    "Delete what is not needed, or ask for a larger disk (bootDiskSizeGb).",
+    Message.OUT_OF_DISK: "The replica {replica} was stopped because its files exceeded the size of its "
+    "disk. Delete files that you do not need, or request a larger disk "
+    "(bootDiskSizeGb).",
     Message.LOST: "The replica {replica} was lost: {reason}.",
     Message.STOCK_OUT: "Resources are insufficient in region: {region}. Try a different region or use a "
     "different accelerator.",
-    Message.BUDGET: "The job was stopped because {reason}, and it is not to be retried (disableRetries).",
+    Message.BUDGET: (
+        "The job was stopped because {reason}, and it does not allow retries (disableRetries)."
+    ),
     Message.INTERNAL: f"{INTERNAL_ERROR_MESSAGE}: {{reason}}",
 }
 """The messages that are a text with facts in it, as an operator's own may be."""

@@ -56,21 +56,27 @@ _ROOT_CAUSE: Final = re.compile(
 _SIGNALS: Final = {
     signal.SIGABRT: "it aborted itself",
     signal.SIGSEGV: "a segmentation fault in native code",
-    signal.SIGBUS: "a bus error: memory that is not there, as where /dev/shm or a mapped file is full",
+    signal.SIGBUS: (
+        "a bus error: memory is not available, for example because /dev/shm or a "
+        "mapped file is full"
+    ),
     signal.SIGFPE: "an arithmetic error in native code, such as a division by zero",
     signal.SIGILL: "an instruction that this processor does not have",
     signal.SIGKILL: "it was killed",
-    signal.SIGPIPE: "it wrote into a pipe that nobody reads",
+    signal.SIGPIPE: "it wrote to a pipe without a reader",
     signal.SIGINT: "it was interrupted",
-    signal.SIGTERM: "it was asked to end",
+    signal.SIGTERM: "it received a request to terminate",
     signal.SIGSYS: "a system call that is not allowed",
-    signal.SIGXCPU: "its limit of processor time",
-    signal.SIGXFSZ: "its limit of the size of a file",
+    signal.SIGXCPU: "it reached its limit of processor time",
+    signal.SIGXFSZ: "it reached its limit of file size",
 }
 _STATUSES: Final = {
-    2: "Programs often say so that their arguments are wrong",
-    126: "The command is there and cannot be run: it may not be executable, or be for another processor",
-    127: "There is no such command",
+    2: "Programs often use this status for wrong arguments",
+    126: (
+        "The command exists but cannot be run: it may not be executable, or be built "
+        "for another processor"
+    ),
+    127: "The command does not exist",
 }
 
 
@@ -90,16 +96,16 @@ def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: 
     error_text = _said([line.rstrip() for line in plain])
     if child_oom:
         return _cut(
-            f"A process that it had started was killed at the memory limit; then: {error_text}"
+            f"One of its child processes was killed at the memory limit; then: {error_text}"
         )
     ending = _signal(number if number is not None else status - 128)
     if error_text and (number is None or ending == ""):
         return _cut(error_text)
     if ending:
-        return _cut(f"{ending}; it said: {error_text}" if error_text else f"{ending}.")
+        return _cut(f"{ending}; its error: {error_text}" if error_text else f"{ending}.")
     meaning = f"{_STATUSES[status]}. " if status in _STATUSES else ""
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    tells = f"the last that it printed is: {last}" if last else "it printed nothing"
+    tells = f"the last that it printed is: {last}" if last else f"its last output is: {last}"
     return _cut(f"{meaning}It ended with status {status}, and {tells}")
 
 
@@ -163,7 +169,7 @@ def _signal(number: int) -> str:
     except ValueError:
         return ""
     meaning = _SIGNALS.get(signal.Signals(number), "")
-    return f"It was ended by {name}" + (f", {meaning}" if meaning else "")
+    return f"It was terminated by {name}" + (f", {meaning}" if meaning else "")
 
 
 def _cut(text: str) -> str:

@@ -169,12 +169,17 @@ def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
         where = f'failure_rules "{name}"' if name else f"failure_rules[{position}]"
         names = [rule.name for rule in table]
         if name == "cancelled":
-            faults.append("name: a cancel does not pass the table, so no row is asked")
+            faults.append(
+                "name: cancellations do not use the failure table, so a row for them has no "
+                "effect; remove the row"
+            )
         if name in seen:
-            faults.append("name: an entry of this name came before; put both into one")
+            faults.append("name: an earlier entry has the same name; merge the two entries")
         place = read.get("before", name if name in names else _DEFAULT_PLACE)
         if place not in (*names, *seen):
-            faults.append(f"before: there is no row {place!r}; the rows are {', '.join(names)}")
+            faults.append(
+                f"before: the row {place!r} does not exist; the rows are {', '.join(names)}"
+            )
         seen.add(name)
         if not faults:
             made = _rule(read)
@@ -195,7 +200,7 @@ def _read(entry: Entry, *, is_built_in: bool = False) -> tuple[dict[str, Any], l
     for field, value in entry.items():
         rule = _FIELDS.get(field)
         if rule is None:
-            wrong.append(f"{field}: there is no such field; the fields are {', '.join(_FIELDS)}")
+            wrong.append(f"{field}: unknown field; the fields are {', '.join(_FIELDS)}")
             continue
         try:
             converted = msgspec.convert(value, rule.type)
@@ -225,16 +230,18 @@ def _contradictions(rule: Rule) -> Iterator[str]:
     if rule.action is not Action.FAIL:
         # A failure of the service may be the whole attempt's; the end of a reducer is always a replica's.
         if not causes <= (_MAY_HAVE_A_REPLICA if match.reducer else _OF_A_REPLICA):
-            yield f'action: "{rule.action}" is for ends of a replica; of this one, only "fail" can be made'
+            yield (
+                f'action: "{rule.action}" requires that a replica ended; for this cause, use "fail"'
+            )
         is_success = match.exit_codes == frozenset({0})
         if rule.action is Action.DONE and not (
             is_success or match.primary is False or match.reducer is True
         ):
-            yield 'action: a job cannot go on without its primary; add "primary = false"'
+            yield 'action: a job cannot continue without its primary; add "primary = false"'
     if rule.restarts and not causes & _MAY_HAVE_A_REPLICA:
-        yield "restarts: no single replica ended, so none can be restarted; say retries"
+        yield "restarts: no single replica ended, so none can be restarted; use retries"
     if causes & _WITHOUT_CAPACITY and not rule.gives_room:
-        yield 'gives_room: the job has no room that it could keep; say "gives_room = true"'
+        yield 'gives_room: the job has no capacity to keep; set "gives_room = true"'
 
 
 def _built_in() -> Iterator[Rule]:

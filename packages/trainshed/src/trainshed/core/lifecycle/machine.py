@@ -63,7 +63,7 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
 _POLICY = FailurePolicy()
-_STOPPED_THERE = "it was stopped on its node, and not by the service"
+_STOPPED_THERE = "it was stopped on its node, but not by the service"
 """A node's agent stops its replicas when it has not heard from the service for a whole lease."""
 
 

@@ -48,8 +48,8 @@ def admitted(job: Job, now: Nanos) -> TimelineEntry:
 
 def again(job: Job, now: Nanos) -> TimelineEntry:
     unplaced = sum(not replica.node for replica in job.replicas)
-    missing = f"; {unplaced} of {len(job.replicas)} replicas wait for another one" * bool(unplaced)
-    text = f"Attempt {job.attempt} begins in the same places{missing}."
+    missing = f"; {unplaced} of {len(job.replicas)} replicas wait for another node" * bool(unplaced)
+    text = f"Attempt {job.attempt} starts in the same places{missing}."
     return TimelineEntry(now, "attempt", text, {"attempt": job.attempt})
 
 
@@ -58,7 +58,7 @@ def waits_again(job: Job, now: Nanos) -> TimelineEntry:
     pause = -(-max(0, job.not_before - now) // 10**8) * 10**8
     when = f" in {_duration(pause)}" if pause else ""
     details = {"not_before": job.not_before}
-    return TimelineEntry(now, "waiting", f"The job asks for room again{when}.", details)
+    return TimelineEntry(now, "waiting", f"The job requests capacity again{when}.", details)
 
 
 def start_delayed(job: Job, delay: Delay, now: Nanos) -> TimelineEntry:
@@ -77,7 +77,7 @@ def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEn
     )
     more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
     nodes = {str(replica.id): replica.node for replica in replicas}
-    text = f"The cluster has put {where}{more}."
+    text = f"The cluster has placed {where}{more}."
     return TimelineEntry(now, "nodes_given", text, {"attempt": job.attempt, "nodes": nodes})
 
 
@@ -100,7 +100,7 @@ def placed(job: Job, replica: Replica, now: Nanos) -> TimelineEntry:
 
 
 def asked_to_leave(job: Job, replica: Replica, reason: str, now: Nanos) -> TimelineEntry:
-    text = f"is asked to leave {replica.node or 'its place'}: {reason}."
+    text = f"must leave {replica.node or 'its place'}: {reason}."
     kind = "replica_asked_to_leave"
     return _of_replica(now, kind, job, replica, text, node=replica.node, reason=reason)
 
@@ -122,7 +122,7 @@ def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[Time
     of their own; the main process's end decides (spec/failures#out-of-memory)."""
     ended = exit_record.ended
     if many := exit_record.child_oom:
-        text = f"lost {many} process{'es' * (many > 1)} beside its main one to the memory limit."
+        text = f"lost {many} child process{'es' * (many > 1)} to the memory limit."
         yield _of_replica(ended, "child_out_of_memory", job, replica, text, count=many)
     details = {name: getattr(exit_record, name) for name in _SHOWN_OF_EXIT}
     # Why the service has stopped it, as far as the outcome of its job is known by then.
@@ -135,7 +135,7 @@ def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[Time
 def lost(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> TimelineEntry:
     if not event.by_service:
         return _of_replica(now, "replica_lost", job, replica, f"was lost: {event.cause}.")
-    text = f"could not be run by the service: {event.cause}."
+    text = f"failed because of the service: {event.cause}."
     return _of_replica(now, "service_failed", job, replica, text)
 
 
@@ -177,8 +177,8 @@ def time_limit(evidence: Evidence, verdict: Verdict, ran: Nanos, now: Nanos) -> 
     """Return the warning about a replica that time limits of the cluster end again and again. `ran`: how long
     it ran the last time."""
     text = (
-        f"A time limit of the cluster has ended {evidence.public_name} {verdict.count} times, after "
-        f"{_rounded(ran)} the last time. {evidence.advice}"
+        f"A time limit of the cluster has stopped {evidence.public_name} "
+        f"{verdict.count} times, most recently after {_rounded(ran)}. {evidence.advice}"
     )
     return TimelineEntry(now, "warning", text, {"rule": verdict.rule.name, "count": verdict.count})
 
@@ -192,7 +192,7 @@ def drill_ordered(job: Job, drill: Drill) -> TimelineEntry:
 
 def drill_fired(job: Job, drill: Drill) -> TimelineEntry:
     name = public_replica_name(job.name.api, drill.replica)
-    text = f"Drill {drill.number}: {drill.kind} is done to {name}."
+    text = f"Drill {drill.number}: {drill.kind} is applied to {name}."
     details = {"attempt": drill.attempt, "incarnation": drill.incarnation}
     return TimelineEntry(drill.fired, "drill_fired", text, _which_drill(drill) | details)
 
@@ -229,8 +229,8 @@ def cancelled_by(event: CancelRequested) -> str:
     if event.cause is not CancelCause.CREATOR:
         return f"was cancelled by {event.by}."
     return (
-        f"was cancelled because {event.by}, whose program made it, is over; what has the label "
-        f"{OUTLIVES_LABEL} = on goes on."
+        f"was cancelled because {event.by}, whose program created it, has ended. The "
+        f"label {OUTLIVES_LABEL} = on prevents this."
     )
 
 
@@ -244,8 +244,10 @@ def cancel_reason(event: CancelRequested, scheduling: Scheduling) -> str:
 
 _CANCELLED: Final = {
     CancelCause.EARLY_STOP: "The trial was stopped early.",
-    CancelCause.PARENT: "The job was cancelled together with the tuning job or pipeline that made it.",
-    CancelCause.IDLE: "The job was cancelled because it did nothing for longer than this service allows.",
+    CancelCause.PARENT: (
+        "The job was cancelled together with the tuning job or pipeline that created it."
+    ),
+    CancelCause.IDLE: "The job was cancelled because it was idle for longer than this service allows.",
     CancelCause.MAX_WAIT: "The job was cancelled because it was not running within its maximum wait time of "
     "{} seconds.",
     CancelCause.TIMEOUT: "The job was cancelled because it ran longer than its maximum running time of {} "
@@ -262,7 +264,7 @@ def _ordinal(number: int) -> str:
 _FOLLOWS: Final = {
     Effect.REPLICA_RESTARTS: "the replica is restarted",
     Effect.JOB_RETRIES: "the job is retried",
-    Effect.REPLICA_DONE: "the job goes on without it",
+    Effect.REPLICA_DONE: "the job continues without it",
     Effect.JOB_SUCCEEDS: "the job succeeds",
     Effect.JOB_FAILS: "the job fails",
     Effect.JOB_CANCELLED: "the job is cancelled",
@@ -274,7 +276,7 @@ def _follows(evidence: Evidence, verdict: Verdict) -> str:
     if verdict.effect is Effect.REPLICA_DONE and evidence.exit_code == 0:
         return "the replica is done"
     if verdict.effect is Effect.JOB_RETRIES and not verdict.budget:
-        return "the job waits for its budget, and nothing is counted"
+        return "the job waits for its budget, and the count does not change"
     pause = round(verdict.back_off, -7)  # to a hundredth of a second
     after = f" after {_duration(pause)}" if pause else ""
     which = f" ({verdict.count} of {verdict.budget})" if verdict.budget else ""
@@ -285,13 +287,13 @@ def _how(exit_record: ExitRecord) -> str:
     if exit_record.oom:
         return "ran out of memory"
     if exit_record.out_of_disk:
-        return "was ended because its files took more than its disk has"
+        return "was stopped because its files exceeded the size of its disk"
     if exit_record.stalled:
-        return "was ended because it made no progress"
+        return "was stopped because it made no progress"
     if exit_record.signal is not None and exit_record.stopped:
         return "was stopped"
     if exit_record.signal is not None:
-        return f"was ended by signal {exit_record.signal}"
+        return f"was terminated by signal {exit_record.signal}"
     return f"exited with status {exit_record.exit_code}"
 
 

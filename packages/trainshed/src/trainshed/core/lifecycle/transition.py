@@ -94,7 +94,7 @@ class Table(Generic[State, Trigger]):
             for trigger in triggers:
                 text = row.get("*") or row.get(trigger.name)
                 if text is None:
-                    raise ValueError(f"{name}: nothing is said of {trigger!r} in {state}")
+                    raise ValueError(f"{name}: the table has no cell for {trigger!r} in {state}")
                 self.cells[state, trigger] = _cell(states, text)
 
     def fire(self, state: State, trigger: Trigger, timeline: Iterable[str] = ()) -> State | None:
@@ -104,8 +104,8 @@ class Table(Generic[State, Trigger]):
         if isinstance(cell, Illegal):
             story = "".join(f"\n  {line}" for line in timeline)
             raise IllegalTransition(
-                f"{self.name} in state {state}: {trigger!r} can never come here: {cell.why}. "
-                f"What happened until then:{story or ' nothing'}"
+                f"{self.name} in state {state}: {trigger!r} can never happen here: {cell.why}. "
+                f"Events so far:{story or ' none'}"
             )
         return cell.state if isinstance(cell, Next) else None
 

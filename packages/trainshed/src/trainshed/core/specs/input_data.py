@@ -28,24 +28,24 @@ from trainshed.core.units import Nanos
 _DATASET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _METHODS: Final = ("fractionSplit", "predefinedSplit")
 _IN_A_COLUMN: Final = (
-    "It is not served here. Write training, validation or test into a column of each row, and name the "
-    "column in a predefined_split; or leave it out."
+    "This service does not support it. Write training, validation or test into a "
+    "column of each row and set predefined_split to the column, or omit this field."
 )
 _UNSERVED_SPLITS: Final = {
     "timestampSplit": _IN_A_COLUMN,
     "stratifiedSplit": _IN_A_COLUMN,
-    "filterSplit": "It is not served here. Write the split of each item into its import file as its ML use, "
-    "which goes before fractions, and leave it out.",
+    "filterSplit": "This service does not support it. Write the split of each item into its "
+    "import file as its ML use, which overrides fractions, and omit this field.",
 }
 """What to do instead of splits that are not served."""
 _NOT_APPLIED: Final = (
-    "It is not applied here; leave it out, and choose by an annotation_schema_uri."
+    "This service does not apply it. Omit it, and select items by annotation_schema_uri."
 )
 _UNSERVED: Final = {
     "annotationsFilter": _NOT_APPLIED,
     "savedQueryId": _NOT_APPLIED,
-    "persistMlUseAssignment": "A split is not written back to the dataset here; leave it out, and find the "
-    "split in the files below the destination.",
+    "persistMlUseAssignment": "This service does not write a split back to the dataset. Omit it, and find "
+    "the split in the files below the destination.",
 }
 
 
@@ -62,7 +62,8 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
     if config.has("bigqueryDestination"):
         config.fault(
             "bigqueryDestination",
-            "Nothing is written to BigQuery here: set gcs_destination, where the program finds files.",
+            "This service does not write to BigQuery. Set gcs_destination, where the "
+            "program finds files.",
         )
     return _read_plan(config, dataset, at)
 
@@ -87,7 +88,10 @@ def _refuse_unserved(config: Section) -> None:
 
 def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
     if not config.has("gcsDestination") and not config.has("bigqueryDestination"):
-        config.fault("gcsDestination", "The destination must be set; the files are written there.")
+        config.fault(
+            "gcsDestination",
+            "The destination of the files must be set, for example gs://BUCKET/PATH.",
+        )
     rule = _read_rule(config, dataset)
     annotation = _read_annotation(config, dataset)
     destination = config.section("gcsDestination")
@@ -105,7 +109,7 @@ def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan
         wanted = f" with annotations of {annotation}" if annotation and dataset.files else ""
         field = "datasetId" if config.has("datasetId") else ""
         config.fault(
-            field, f"{dataset.name} has no files{wanted}; import some, or name another dataset."
+            field, f"{dataset.name} has no files{wanted}. Import some, or use another dataset."
         )
     if fault or not files:
         return None
@@ -133,14 +137,15 @@ def _read_annotation(config: Section, dataset: Dataset | None) -> str:
     if dataset is not None and dataset.kind.is_table:
         config.fault(
             "annotationSchemaUri",
-            f"{dataset.name} is a {dataset.kind} dataset, which has no annotations; leave it out.",
+            f"{dataset.name} is a {dataset.kind} dataset, which has no annotations. Omit "
+            "the field.",
         )
         return ""
     if not name or name not in known:
         choices = ", ".join(map(annotation_uri, filter(None, known)))
         among = f"; choose one of {choices}" if choices else ""
         of = f" of {dataset.kind} datasets" if dataset is not None else ""
-        config.fault("annotationSchemaUri", f"{uri!r} is no annotation schema{of}{among}.")
+        config.fault("annotationSchemaUri", f"{uri!r} is not an annotation schema{of}{among}.")
         return ""
     return name
 
@@ -159,7 +164,8 @@ def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
         if dataset is not None and not dataset.kind.is_table:
             config.fault(
                 name,
-                f"It goes by a column, and {dataset.name} is of kind {dataset.kind}; set fraction_split.",
+                f"It requires a column, and {dataset.name} is of kind {dataset.kind}. Set "
+                "fraction_split.",
             )
         key = split.text("key")
         if not key:

@@ -31,7 +31,7 @@ MIN_WAIT = 1800 * 10**9
 MAX_PRIORITY = 1000
 
 WITHOUT_EFFECT = {
-    "network": "the job runs in the network of its host",
+    "network": "the job uses the network of its host",
     "encryptionConfig": "the job's files are stored without that key",
 }
 """Fields of the training input that are not served, and what happens instead."""
@@ -53,7 +53,7 @@ def parse_job(
     job.check("jobId", syntax.job_id_fault(job_id))
     labels = syntax.read_labels(job)
     if job.has("predictionInput"):
-        job.fault("predictionInput", "Batch prediction is not served; give training_input.")
+        job.fault("predictionInput", "Batch prediction is not supported. Set training_input.")
     if not job.has("trainingInput"):
         job.fault("trainingInput", "The training input must be set.")
         faults.refuse()
@@ -105,7 +105,8 @@ def _read_scheduling(section: Section) -> Scheduling:
     wait = section.duration("maxWaitTime")
     if wait is not None and not MIN_WAIT <= wait <= syntax.MAX_DURATION:
         section.fault(
-            "maxWaitTime", "The longest wait must be at least 1800s; leave it out for no limit."
+            "maxWaitTime",
+            "The maximum wait time must be at least 1800s. Omit the field for no limit.",
         )
     running = section.duration("maxRunningTime")
     if running is None:
@@ -136,13 +137,13 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
     texts = [*syntax.ignored(training, WITHOUT_EFFECT)]
     if training.flag("useChiefInTfConfig") and training.text("runtimeVersion"):
         texts.append(
-            "use_chief_in_tf_config has no effect with a runtime version, which says what TF_CONFIG calls "
-            "the primary: chief from 2.1 on, master before."
+            "use_chief_in_tf_config has no effect with a runtime version, which determines "
+            "the name of the primary in TF_CONFIG: chief from 2.1 on, master before."
         )
     running = {hw.role.position for hw in hardware}
     for role in ROLES:
         config = training.section(role.config_field)
-        texts += syntax.ignored(config, {"tpuTfVersion": "there are no TPUs"})
+        texts += syntax.ignored(config, {"tpuTfVersion": "this service has no TPUs"})
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
         if unused and role.position not in running:
             names = " and ".join(map(training.at, unused))
@@ -175,7 +176,7 @@ def _read_tuning(
         search.check("resumePreviousJobId", syntax.job_id_fault(resumed))
         if resumed == job_id:
             search.fault(
-                "resumePreviousJobId", "A job cannot go on from itself; name an earlier one."
+                "resumePreviousJobId", "A job cannot continue from itself. Use an earlier job."
             )
     fields = ("maxTrials", "maxParallelTrials", "maxFailedTrials")
     return study, read_counts(search, fields, 1, max_trials=max_trials)

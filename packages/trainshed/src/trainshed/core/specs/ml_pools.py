@@ -58,7 +58,9 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
     if pools is None:
         known = ", ".join((*predefined_tiers(), CUSTOM_TIER))
         hint = f" {worker_pool.NO_TPU}" if "TPU" in tier else ""
-        training.fault("scaleTier", f"{tier!r} is not a scale tier here; choose {known}.{hint}")
+        training.fault(
+            "scaleTier", f"{tier!r} is not a supported scale tier. Choose {known}.{hint}"
+        )
         return ()
     _refuse_explicit(training, tier)
     hardware: list[Hardware] = []
@@ -75,7 +77,7 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
 
 def _refuse_explicit(training: Section, tier: str) -> None:
     """Refuse machine types, counts and accelerators beside a predefined tier, which sets them all."""
-    text = f"Scale tier {tier} sets the %s itself; leave this out or use scale tier CUSTOM."
+    text = f"Scale tier {tier} sets the %s itself. Omit this field, or use scale tier CUSTOM."
     for role in ROLES:
         syntax.refuse(
             training, dict.fromkeys((role.type_field, role.count_field), text % "machines")
@@ -92,12 +94,15 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
         if not name:
             if role.position == 0:
                 training.fault(
-                    "masterType", "The master's machine type is needed with scale tier CUSTOM."
+                    "masterType",
+                    "Scale tier CUSTOM requires the master's machine type, for example "
+                    "n1-standard-8.",
                 )
             elif (how_many := training.integer(role.count_field)) > 0:
                 training.fault(
                     role.type_field,
-                    f"{training.at(role.count_field)} is {how_many}, so its type is needed.",
+                    f"{training.at(role.count_field)} is {how_many}, so its machine type is "
+                    "required.",
                 )
             continue
         machine = worker_pool.read_machine_type(training, role.type_field, Api.ML)
@@ -127,8 +132,8 @@ def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
     if machine.is_legacy and (section.enum("type") or section.integer("count")):
         config.fault(
             "acceleratorConfig",
-            f"Machine type {machine.name} has its accelerators built in or none; use a Compute Engine "
-            "type such as n1-standard-8 to choose them.",
+            f"Machine type {machine.name} has built-in accelerators or none. Use a Compute "
+            "Engine type such as n1-standard-8 to choose accelerators.",
         )
         return None
     return worker_pool.read_accelerators(section, ("type", "count"), machine, Api.ML)
@@ -136,7 +141,7 @@ def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
 
 _OF_CONTAINERS: Mapping[str, str] = dict.fromkeys(
     ("imageUri", "containerCommand", "containerArgs"),
-    "Containers need master_config.image_uri, which takes the place of a runtime.",
+    "Containers require master_config.image_uri, which replaces the runtime.",
 )
 
 
@@ -150,7 +155,7 @@ def read_programs(
     if version and image:
         training.fault(
             "runtimeVersion",
-            "Only one of runtime_version and master_config.image_uri can be set; leave one out.",
+            "Only one of runtime_version and master_config.image_uri can be set. Omit one of them.",
         )
     if image:
         return _containers(training, image, roles, runtimes), None
@@ -187,7 +192,12 @@ def _containers(
 ) -> dict[int, Program]:
     syntax.refuse(
         training,
-        {"pythonVersion": "A Python version goes with a runtime version, not with an image."},
+        {
+            "pythonVersion": (
+                "A Python version requires a runtime version and cannot be combined with an "
+                "image. Omit one of them."
+            )
+        },
     )
     programs: dict[int, Program] = {}
     for role in roles:
@@ -225,8 +235,8 @@ def _container(
     if packaged and (command or container_args):
         config.fault(
             "containerCommand" if command else "containerArgs",
-            "A job runs its Python package or the image's own program; leave out container_command and "
-            "container_args, or package_uris and python_module.",
+            "A job runs its Python package or the image's own program. Omit "
+            "container_command and container_args, or package_uris and python_module.",
         )
     if packaged:
         return Program(
@@ -239,7 +249,8 @@ def _container(
     if worker_pool.needs_command(runtime, image) and not command:
         config.fault(
             "containerCommand",
-            "An environment of the service stands for this image, and needs a program: give a "
-            "container_command, or for a prebuilt image package_uris and python_module.",
+            "An environment of the service replaces this image, and the job specifies no "
+            "program. Set container_command, or package_uris and python_module for a "
+            "prebuilt image.",
         )
     return program

@@ -101,11 +101,11 @@ def _read_task(pipeline: Section) -> Task | None:
     uri = pipeline.text("trainingTaskDefinition")
     task = DEFINITIONS.get(uri.rpartition("/")[2])
     if task is None:
-        problem = f"The task {uri!r} is not served" if uri else "The task must be set"
+        problem = f"The task {uri!r} is not served" if uri else f"The task {uri!r} is not supported"
         pipeline.fault(
             "trainingTaskDefinition",
-            f"{problem}; choose {' or '.join(_DIRECTORY + name for name in DEFINITIONS)}. AutoML and other "
-            "tasks of the public service are not there.",
+            f"{problem}. Choose {' or '.join(_DIRECTORY + name for name in DEFINITIONS)}. "
+            "This service has no AutoML and no other tasks of the public service.",
         )
     return task
 
@@ -136,8 +136,8 @@ def _read_model(
     elif not artifacts and not is_placed:
         model.fault(
             "artifactUri",
-            "There is nowhere to find the model: set base_output_directory in the task's inputs, or an "
-            "artifact_uri.",
+            "The location of the model is not set. Set base_output_directory in the task's "
+            "inputs, or an artifact_uri.",
         )
     if model.has("containerSpec") and not model.section("containerSpec").text("imageUri"):
         model.section("containerSpec").fault("imageUri", "The serving image must be set.")
@@ -160,9 +160,7 @@ def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bo
     if not parent:
         return own_id or new_id, False
     if own_id:
-        pipeline.fault(
-            "modelId", "A new version has the id of its parent_model; leave model_id out."
-        )
+        pipeline.fault("modelId", "A new version has the id of its parent_model. Omit model_id.")
     try:
         name, version = ModelName.parse(parent)
     except InvalidRequest as wrong:
@@ -170,10 +168,13 @@ def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bo
         return new_id, True
     if name.location != region:
         pipeline.fault(
-            "parentModel", f"The model lies in {name.location}, and the pipeline in {region}."
+            "parentModel",
+            f"The model is in {name.location}, and the pipeline in {region}. Both must be "
+            "in the same region.",
         )
     elif version:
         pipeline.fault(
-            "parentModel", f"{parent!r} names a version; name the model alone, {str(name)!r}."
+            "parentModel",
+            f"{parent!r} contains a version. Use the name of the model without it: {str(name)!r}.",
         )
     return name.model_id, True

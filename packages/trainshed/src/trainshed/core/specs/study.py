@@ -36,8 +36,9 @@ _SELECTIONS = {
 _NOISES = {"": Noise.UNKNOWN, "LOW": Noise.LOW, "HIGH": Noise.HIGH}
 _GOALS = {"": Goal.MAXIMIZE, "MAXIMIZE": Goal.MAXIMIZE, "MINIMIZE": Goal.MINIMIZE}
 _UNSERVED = {
-    "studyStoppingConfig": "A study has no end of its own here. Leave it out: a tuning job ends with "
-    "max_trial_count, and a study when its client asks for no further trial."
+    "studyStoppingConfig": "This service does not support automatic stopping of studies. Omit it. A "
+    "tuning job ends after max_trial_count trials, and a study when its client "
+    "requests no further trial."
 }
 _RESERVED_TAGS = frozenset({"checkpoint_path", "global_step", "timestamp", "trial"})
 """Members that every line of a trial's metrics file has besides the metric (facts/tuning#metrics)."""
@@ -80,22 +81,22 @@ def _read_metrics(study: Section, *, for_tuning_job: bool) -> tuple[Metric, ...]
         elif any(letter.isspace() for letter in name):
             section.fault("metricId", f"The metric id {name!r} must not contain white space.")
         elif any(metric.id == name for metric in aims):
-            section.fault("metricId", f"The metric {name!r} is given more than once.")
+            section.fault("metricId", f"The metric {name!r} appears more than once.")
         elif for_tuning_job:
             section.check("metricId", tag_fault(name))
         if section.has("safetyConfig"):
             section.fault(
                 "safetyConfig",
-                "A metric with a threshold is not served here. Leave it out, and complete a trial that is "
-                "beyond it as infeasible.",
+                "This service does not support metrics with a threshold. Omit it, and complete "
+                "a trial that violates it as infeasible.",
             )
         aims.append(Metric(name, read_goal(section)))
     if not aims:
-        study.fault("metrics", "At least one metric must be given.")
+        study.fault("metrics", "At least one metric must be set.")
     if for_tuning_job and len(aims) > 1:
         study.fault(
             "metrics",
-            "A tuning job has exactly one metric, its objective; for several, use a study.",
+            "A tuning job has exactly one metric, its objective. For several metrics, use a study.",
         )
     return tuple(aims)
 
@@ -124,8 +125,8 @@ def tag_fault(tag: str) -> str:
     if tag not in _RESERVED_TAGS:
         return ""
     return (
-        f"{tag!r} is a member of every line of the metrics file, so no metric can be reported under "
-        "that name; choose another."
+        f"Every line of the metrics file has a member {tag!r}, so a metric cannot have "
+        "that name. Choose another name."
     )
 
 

@@ -40,15 +40,17 @@ def _read_bounds(space: Section, kind: ParameterType) -> tuple[float, float]:
     """Read `minValue` and `maxValue`, both inclusive; one that is left out is 0."""
     low, high = space.number("minValue"), space.number("maxValue")
     if not space.has("minValue") and not space.has("maxValue"):
-        space.fault("maxValue", "The least and the largest value must be set.")
+        space.fault("maxValue", "The minimum and the maximum value must be set.")
         return low, high
     faults = _bound_fault(low, kind), _bound_fault(high, kind)
     space.check("minValue", faults[0])
     space.check("maxValue", faults[1])
     if not any(faults) and low > high:
-        space.fault("maxValue", f"The largest value {high:g} is less than the least one {low:g}.")
+        space.fault(
+            "maxValue", f"The maximum value {high:g} is less than the minimum value {low:g}."
+        )
     elif not any(faults) and not math.isfinite(high - low):
-        space.fault("maxValue", "The range is too wide to calculate with; use narrower bounds.")
+        space.fault("maxValue", "The range is too wide for the calculation. Use narrower bounds.")
     return low, high
 
 
@@ -66,15 +68,15 @@ def _bound_fault(value: float, kind: ParameterType) -> str:
 
 def _discrete_fault(values: tuple[float, ...]) -> str:
     if not values:
-        return "At least one value must be given."
+        return "At least one value must be set."
     if len(values) > MAX_DISCRETE_VALUES:
-        return f"{len(values)} values are given; at most {MAX_DISCRETE_VALUES} are allowed."
+        return f"The field has {len(values)} values; at most {MAX_DISCRETE_VALUES} are allowed."
     if not all(map(math.isfinite, values)):
         return "Every value must be a finite number."
     if any(after - before < SAME for before, after in itertools.pairwise(values)):
         return f"The values must be strictly increasing and at least {SAME:g} apart."
     if not math.isfinite(values[-1] - values[0]):
-        return "The range is too wide to calculate with; use values nearer together."
+        return "The range is too wide for the calculation. Use values closer together."
     return ""
 
 
@@ -83,7 +85,7 @@ def _read_scale(section: Section, parameter: Parameter) -> Scale:
     scale = syntax.read_choice(section, "scaleType", _SCALES)
     if parameter.type is ParameterType.CATEGORICAL:
         if section.enum("scaleType") not in ("", "NONE"):
-            section.fault("scaleType", "A CATEGORICAL parameter has no scale; leave it out.")
+            section.fault("scaleType", "A CATEGORICAL parameter has no scale. Omit the field.")
         return Scale.LINEAR
     if scale is Scale.LINEAR:
         return scale
@@ -92,8 +94,8 @@ def _read_scale(section: Section, parameter: Parameter) -> Scale:
     if not least > 0:
         section.fault(
             "scaleType",
-            f"The scale {section.enum('scaleType')} needs positive values only, and the least one is "
-            f"{least:g}; raise it or use UNIT_LINEAR_SCALE.",
+            f"The scale {section.enum('scaleType')} requires positive values, and the "
+            f"minimum is {least:g}. Raise it, or use UNIT_LINEAR_SCALE.",
         )
     elif not math.isfinite(most / least):
         section.fault("scaleType", "The range is too wide for a logarithmic scale.")
@@ -128,9 +130,7 @@ def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
     conditions = [name for name in CONDITIONS.values() if item.has(name)]
     if conditions != [wanted]:
         wrong = next((name for name in conditions if name != wanted), wanted)
-        item.fault(
-            wrong, f"The parent is {parent.type}: its values go into {item.at(wanted)} alone."
-        )
+        item.fault(wrong, f"The parent is {parent.type}. Set its values in {item.at(wanted)} only.")
         return ()
     condition, categories = item.section(wanted), frozenset(parent.categories)
     meant = {text: _parents_values(parent, text, categories) for text in condition.texts("values")}
@@ -138,7 +138,7 @@ def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
         "values", lambda text: "" if meant[text] else f"{text} is not a value of the parent."
     )
     if not texts:
-        condition.fault("values", "At least one value of the parent must be given.")
+        condition.fault("values", "At least one value of the parent must be set.")
     return tuple(dict.fromkeys(value for text in texts for value in meant[text]))
 
 
@@ -188,11 +188,12 @@ def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter,
     reader = _TreeReader(words)
     reader.read(study.sections(name))
     if not reader.parameters:
-        study.fault(name, "At least one parameter must be given.")
+        study.fault(name, "At least one parameter must be set.")
     if len(reader.parameters) > MAX_PARAMETERS:
         study.fault(
             name,
-            f"{len(reader.parameters)} parameters are given; at most {MAX_PARAMETERS} are allowed.",
+            f"The study has {len(reader.parameters)} parameters; at most {MAX_PARAMETERS} "
+            "are allowed.",
         )
     else:
         reader.check_ids()
@@ -223,8 +224,8 @@ class _TreeReader:
             if section.is_set(_CHILDREN):
                 section.fault(
                     _CHILDREN,
-                    "A DOUBLE parameter cannot have conditional ones; INTEGER, DISCRETE and "
-                    "CATEGORICAL ones can.",
+                    "A DOUBLE parameter cannot have conditional parameters. INTEGER, DISCRETE and "
+                    "CATEGORICAL parameters can.",
                 )
             return
         for item in section.sections(_CHILDREN):
@@ -252,8 +253,8 @@ class _TreeReader:
             if can_meet:
                 self._sections[position].fault(
                     self._words.id,
-                    f"The parameter {parameter.id!r} is given more than once, and two of them can be "
-                    "active together; rename one, or give them conditions that share no value.",
+                    f"The parameter {parameter.id!r} appears more than once, and two of them can be "
+                    "active together. Rename one, or use conditions without common values.",
                 )
 
     def _lineage(self, position: int) -> list[int]:
@@ -293,14 +294,13 @@ def _read_parameter(section: Section, words: Words, kind: ParameterType | None) 
             for bound in ("minValue", "maxValue"):
                 if not words.nested and space.is_set(bound):
                     space.fault(
-                        bound,
-                        "A CATEGORICAL parameter has no bounds; give categorical_values only.",
+                        bound, "A CATEGORICAL parameter has no bounds. Set categorical_values only."
                     )
             categories = syntax.read_distinct(
                 space, words.categories, "category", syntax.string_fault
             )
             if not categories:
-                space.fault(words.categories, "At least one category must be given.")
+                space.fault(words.categories, "At least one category must be set.")
     parameter = Parameter(name, kind, low, high, values, categories)
     return replace(
         parameter, scale=_read_scale(section, parameter), default=_read_default(space, parameter)

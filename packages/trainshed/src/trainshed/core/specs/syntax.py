@@ -47,17 +47,18 @@ _ACCOUNT_NUMBER = re.compile(r"\d+")
 def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
     """Return what is wrong with `gs://BUCKET/OBJECT`; without `needs_object` the bucket alone will do."""
     if not uri.startswith("gs://"):
-        return f"{uri!r} is not a Cloud Storage path; it must look like gs://BUCKET/PATH."
+        return f"{uri!r} is not a Cloud Storage path. Use the form gs://BUCKET/PATH."
     bucket, _, name = uri[5:].partition("/")
     if not _BUCKET.fullmatch(bucket) or any(len(part) > 63 for part in bucket.split(".")):
         return (
-            f"{bucket!r} in {uri!r} is not a bucket name; it has 3 to 63 lowercase letters, digits, "
-            "dashes, underscores and dots, and begins and ends with a letter or digit."
+            f"{bucket!r} in {uri!r} is not a bucket name. It must have 3 to 63 lowercase "
+            "letters, digits, dashes, underscores and dots, and start and end with a "
+            "letter or digit."
         )
     if needs_object and not name.strip("/"):
-        return f"{uri!r} names a bucket only; give the object too: gs://{bucket}/PATH."
+        return f"{uri!r} is a bucket without an object. Add the object: gs://{bucket}/PATH."
     if any(part in (".", "..") for part in name.split("/")):
-        return f"{uri!r} has a . or .. between its slashes; write the path without it."
+        return f"{uri!r} contains . or .. between slashes. Write the path without it."
     if "\n" in name or "\r" in name or len(name.encode()) > MAX_OBJECT_BYTES:
         return f"the object name in {uri!r} must have at most {MAX_OBJECT_BYTES} bytes and no line break."
     return ""
@@ -66,11 +67,11 @@ def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
 def job_id_fault(job_id: str) -> str:
     """Return what is wrong with the id of an `ml` job (spec/submit#ml-jobs, facts/limits#ids)."""
     if not job_id:
-        return "The job needs an id: letters, digits and underscores, beginning with a letter."
+        return "The job needs an id: letters, digits and underscores, starting with a letter."
     if not _JOB_ID.fullmatch(job_id) or len(job_id) > MAX_JOB_ID:
         return (
-            f"{job_id!r} is not a job id; it has at most {MAX_JOB_ID} letters (a-z, A-Z), digits and "
-            "underscores, and begins with a letter."
+            f"{job_id!r} is not a job id. Use at most {MAX_JOB_ID} letters (a-z, A-Z), "
+            "digits and underscores, and start with a letter."
         )
     return ""
 
@@ -136,7 +137,7 @@ def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
     # A retry adds one of its own.
     if len(entries.keys() - {COPY_LABEL}) > MAX_LABELS:
         request.fault(
-            "labels", f"{len(entries)} labels are given; at most {MAX_LABELS} are allowed."
+            "labels", f"The field has {len(entries)} labels; at most {MAX_LABELS} are allowed."
         )
         return ()
     labels = tuple((key, str(value)) for key, value in entries.items())
@@ -148,7 +149,7 @@ def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
 
 def _label_fault(text: str, part: str) -> str:
     if part == "key" and not (text and _is_label_letter(text[0])):
-        return f"The label key {text!r} must begin with a lowercase letter or digit."
+        return f"The label key {text!r} must start with a lowercase letter or digit."
     if len(text) > MAX_LABEL_CHARS or len(text.encode()) > MAX_LABEL_BYTES:
         return (
             f"The label {part} {text!r} is too long; at most {MAX_LABEL_CHARS} characters and "
@@ -156,8 +157,8 @@ def _label_fault(text: str, part: str) -> str:
         )
     if not all(_is_label_letter(letter) or letter in "_-" for letter in text):
         return (
-            f"The label {part} {text!r} may hold only lowercase letters, digits, underscores and "
-            "dashes."
+            f"The label {part} {text!r} may contain only lowercase letters, digits, "
+            "underscores and dashes."
         )
     return ""
 
@@ -184,7 +185,7 @@ def read_distinct(
 
     def wrong(text: str) -> str | None:
         if text in seen:
-            return f"The {noun} {text!r} is given more than once."
+            return f"The {noun} {text!r} appears more than once."
         seen.add(text)
         return fault(text)
 
@@ -194,7 +195,7 @@ def read_distinct(
 def ignored(section: Section, instead: Mapping[str, str]) -> tuple[str, ...]:
     """Return warnings about fields that are set and not served. `instead`: by field, what happens."""
     return tuple(
-        f"{section.at(name)} is not served here: {what}."
+        f"{section.at(name)} is not supported by this service: {what}."
         for name, what in instead.items()
         if section.is_set(name)
     )
@@ -211,7 +212,7 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
     """Read the `env` of a program, in its order; a later variable of the same name wins
     (facts/program#variables)."""
     if (count := section.count("env")) > MAX_ENV:
-        section.fault("env", f"{count} variables are given; at most {MAX_ENV} are allowed.")
+        section.fault("env", f"The field has {count} variables; at most {MAX_ENV} are allowed.")
         return ()
     variables: list[tuple[str, str]] = []
     for variable in section.sections("env"):
@@ -219,8 +220,8 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
         if not _VARIABLE.fullmatch(name):
             variable.fault(
                 "name",
-                f"{name!r} is not a variable name; it has letters, digits and underscores and does "
-                "not begin with a digit.",
+                f"{name!r} is not a variable name. Use letters, digits and underscores, and do "
+                "not start with a digit.",
             )
         value = variable.text("value")
         fault = string_fault(value, beside=f"{name}=") or secrets.text_fault(value)
@@ -230,8 +231,8 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
     if size > MAX_ENV_BYTES:
         section.fault(
             "env",
-            f"The variables have {size} bytes in all; at most {MAX_ENV_BYTES} are allowed. Put long values "
-            "into a file of the bucket.",
+            f"The variables have {size} bytes in total; at most {MAX_ENV_BYTES} are "
+            "allowed. Put long values into a file of the bucket.",
         )
     return tuple(variables)
 
@@ -243,8 +244,8 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
     if (length := sum(map(len, section.texts(name)))) > MAX_ARGS_CHARS:
         section.fault(
             name,
-            f"The arguments have {length} characters in all; at most {MAX_ARGS_CHARS} are allowed. Put "
-            "long values into a file of the bucket.",
+            f"The arguments have {length} characters in total; at most {MAX_ARGS_CHARS} are "
+            "allowed. Put long values into a file of the bucket.",
         )
         return ()
     section.check(name, _list_fault(section.texts(name), is_command=name in _COMMANDS))
@@ -289,12 +290,10 @@ def read_packages(section: Section) -> tuple[str, ...]:
     """Read `packageUris`: at least one, at most 100, each a gs:// object (facts/packaging#packages)."""
     count = section.count("packageUris")
     if not count:
-        section.fault(
-            "packageUris", "At least one Python package must be given as gs://BUCKET/PATH."
-        )
+        section.fault("packageUris", "At least one Python package must be set as gs://BUCKET/PATH.")
     if count > MAX_PACKAGES:
         section.fault(
-            "packageUris", f"{count} packages are given; at most {MAX_PACKAGES} are allowed."
+            "packageUris", f"The field has {count} packages; at most {MAX_PACKAGES} are allowed."
         )
         return ()
     return section.checked_texts("packageUris", package_fault)
@@ -338,10 +337,10 @@ def string_fault(text: str, beside: str = "") -> str | None:
     """Return what is wrong with one argument or one variable's value. `beside`: the text before it in the
     same string."""
     if "\0" in text:
-        return "It holds a zero byte; no program can be given one."
+        return "It contains a zero byte, which programs cannot receive. Remove it."
     if len(f"{beside}{text}".encode()) > MAX_STRING_BYTES:
         return (
-            f"It has more than {MAX_STRING_BYTES} bytes, and no program can be started with that. Put "
-            "it into a file of the bucket."
+            f"It has more than {MAX_STRING_BYTES} bytes, and programs cannot start with "
+            "that. Put it into a file of the bucket."
         )
     return secrets.marks_fault(text)

@@ -59,14 +59,16 @@ def read_counts(
     elif max_trials and most > max_trials:
         section.fault(
             fields[0],
-            f"{most} trials are asked for; at most {max_trials} are allowed, by a setting of this service.",
+            f"The job requests {most} trials; at most {max_trials} are allowed by a setting "
+            "of this service.",
         )
     if parallel < 1:
         section.fault(fields[1], f"At least 1 trial must run at a time, not {parallel}.")
     elif parallel > most >= 1:
         section.fault(
             fields[1],
-            f"{parallel} trials at a time are more than the job has: {section.at(fields[0])} is {most}.",
+            f"{parallel} parallel trials are more than the job has: {section.at(fields[0])} "
+            f"is {most}.",
         )
     if failed < 0 or failed > most >= 1:
         section.fault(

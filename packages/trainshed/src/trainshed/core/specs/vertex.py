@@ -42,16 +42,16 @@ _STRATEGIES = {
     "FLEX_START": Strategy.FLEX_START,
 }
 WITHOUT_EFFECT = {
-    "network": "the job runs in the network of its host",
-    "reservedIpRanges": "the job runs in the network of its host",
-    "pscInterfaceConfig": "the job runs in the network of its host",
-    "models": "only jobs of the public service's own make use of it",
-    "protectedArtifactLocationId": "there are no protected artifacts",
+    "network": "the job uses the network of its host",
+    "reservedIpRanges": "the job uses the network of its host",
+    "pscInterfaceConfig": "the job uses the network of its host",
+    "models": "only internal jobs of the public service use it",
+    "protectedArtifactLocationId": "protected artifacts do not exist",
 }
 """Fields of the job's spec that are not served, and what happens instead."""
 
 _WITHOUT_EFFECT_ON_MACHINES: Mapping[str, str] = dict.fromkeys(
-    ("reservationAffinity", "gpuPartitionSize"), "the job runs on what the host has"
+    ("reservationAffinity", "gpuPartitionSize"), "the job uses the resources of the host"
 )
 
 
@@ -102,8 +102,9 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
     if pools and spec.is_set("tensorboard") and not read.log_directory:
         return with_warnings(
             read,
-            f"{spec.at('tensorboard')} is given without {spec.at('baseOutputDirectory')}: programs are told "
-            "no AIP_TENSORBOARD_LOG_DIR, and no event files are looked for.",
+            f"{spec.at('tensorboard')} is set without {spec.at('baseOutputDirectory')}: "
+            "programs do not receive AIP_TENSORBOARD_LOG_DIR, and the service does not "
+            "read event files.",
         )
     return read
 
@@ -150,7 +151,7 @@ def _read_output_directory(spec: Section) -> str | None:
     section = spec.section("baseOutputDirectory")
     uri = section.text("outputUriPrefix")
     if spec.has("baseOutputDirectory") and not uri:
-        section.fault("outputUriPrefix", "Give a Cloud Storage path: gs://BUCKET/PATH.")
+        section.fault("outputUriPrefix", "Set a Cloud Storage path: gs://BUCKET/PATH.")
     elif uri and (fault := syntax.bucket_path_fault(uri)):
         section.fault("outputUriPrefix", fault)
     return uri or None
@@ -169,7 +170,7 @@ MAX_POOLS = 4
 _NO_MACHINE = Machine("", 0, 0, 0)
 _UNSERVED: Mapping[str, str] = dict.fromkeys(
     ("nfsMounts", "lustreMounts"),
-    "It is not served; put the files into a bucket and read them at /gcs/BUCKET.",
+    "It is not supported. Put the files into a bucket and read them at /gcs/BUCKET.",
 )
 
 
@@ -179,19 +180,19 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
     count = job_spec.count("workerPoolSpecs")
     sections = list(islice(job_spec.sections("workerPoolSpecs"), MAX_POOLS))
     if not sections:
-        job_spec.fault("workerPoolSpecs", "At least one worker pool must be given.")
+        job_spec.fault("workerPoolSpecs", "At least one worker pool must be set.")
     if count > MAX_POOLS:
         job_spec.fault(
             "workerPoolSpecs",
-            f"{count} worker pools are given; at most {MAX_POOLS} are allowed: primary, workers, "
-            "parameter servers or reducers, evaluators.",
+            f"The job has {count} worker pools; at most {MAX_POOLS} are allowed: primary, "
+            "workers, parameter servers or reducers, evaluators.",
         )
     pools: list[WorkerPool] = []
     for position, pool in enumerate(sections):
         if is_blank(pool.values):
             if position == 0:
                 pool.fault(
-                    "", "The first worker pool is the primary replica; it cannot be skipped."
+                    "", "The first worker pool is the primary replica. It cannot be skipped."
                 )
             continue
         pools.append(_read_pool(pool, position, runtimes))
@@ -210,8 +211,8 @@ def _read_pool(pool: Section, position: int, runtimes: RuntimeCatalog) -> Worker
     if position == 0 and count != 1:
         pool.fault(
             "replicaCount",
-            f"The first worker pool is the primary replica and must have exactly 1, not {count}; "
-            "put further replicas into the second pool.",
+            "The first worker pool is the primary replica and must have exactly 1, not "
+            f"{count}. Put further replicas into the second pool.",
         )
     elif not 1 <= count <= worker_pool.MAX_REPLICAS:
         pool.fault(
@@ -274,8 +275,9 @@ def _read_container(spec: Section, position: int, runtimes: RuntimeCatalog) -> P
     if worker_pool.needs_command(runtime, uri) and not command:
         spec.fault(
             "command",
-            "An environment of the service stands for this image, and an entry point of its own is not "
-            "known; give a command, for example python3 -m trainer.task, or use python_package_spec.",
+            "An environment of the service replaces this image, and the image's entry "
+            "point is not known. Set a command, for example python3 -m trainer.task, or "
+            "use python_package_spec.",
         )
     if worker_pool.are_reducers(runtime):
         return worker_pool.reducer_program(runtime, uri, env, is_chosen=bool(command or args))
@@ -283,8 +285,8 @@ def _read_container(spec: Section, position: int, runtimes: RuntimeCatalog) -> P
 
 
 _NO_PACKAGE = (
-    "The reduction server runs no Python package; name it in container_spec.image_uri of the third worker "
-    "pool."
+    "The reduction server does not run Python packages. Set its image in "
+    "container_spec.image_uri of the third worker pool."
 )
 
 
@@ -301,8 +303,8 @@ def read_machine(spec: Section, *, is_reducer: bool) -> Machine:
     if is_reducer and (kind or count or machine.needs_accelerators):
         spec.fault(
             "acceleratorType" if kind else "acceleratorCount" if count else "machineType",
-            "Reducers do not use accelerators; give the pool of the reduction server CPU machines, "
-            "for example n1-highcpu-16.",
+            "Reducers do not use accelerators. Use CPU machines in the pool of the "
+            "reduction server, for example n1-highcpu-16.",
         )
         return worker_pool.machine_of(machine)
     fields = ("acceleratorType", "acceleratorCount")

@@ -32,16 +32,16 @@ MIN_DISK_GB = 100
 MAX_DISK_GB = 64_000
 MAX_REPLICAS = 2_000
 """Limit of one pool: bounds what a mistyped count can cost."""
-NO_TPU = "This service has no TPUs: choose machines with GPUs, or without any."
+NO_TPU = "This service has no TPUs. Choose machines with GPUs, or without accelerators."
 UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
 """The runtime of a program whose image or version was refused."""
 _MODULE, _PACKAGES = "--module_name", "--package_uris"
 REDUCERS_ELSEWHERE = (
-    "The reduction server runs in the third worker pool only (worker_pool_specs[2])."
+    "The reduction server runs only in the third worker pool (worker_pool_specs[2])."
 )
 _IGNORED = (
-    "Reducers run the service's own program: the command and the arguments that worker pool 2 was given "
-    "are not used. (gcloud's --command and --args go to all pools.)"
+    "Reducers run the service's own program and ignore the command and arguments "
+    "of worker pool 2. (gcloud applies --command and --args to all pools.)"
 )
 _REFERENCE = "$("
 """Begins a reference, which is replaced by another variable's value, or a secret's."""
@@ -55,7 +55,7 @@ def read_machine_type(section: Section, field: str, api: Api) -> MachineType | N
     if kind is not None and api in kind.apis:
         return kind
     names = (machine.name for machine in machines.named_in(api))
-    near = closest(name, names) or " trainshed machine-types lists those that are."
+    near = closest(name, names) or " List the supported types with: trainshed machine-types."
     if name.startswith(("cloud-tpu", "cloud_tpu", "ct", "tpu")):
         near = f" {NO_TPU}"
     section.fault(field, f"Machine type {name} is not supported.{near}")
@@ -79,21 +79,21 @@ def read_accelerators(
     choices = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
     if not kind and count:
         section.fault(
-            count_field, "An accelerator count is given without an accelerator type; give both."
+            count_field, "An accelerator count is set without an accelerator type. Set both."
         )
     elif not kind and machine.needs_accelerators:
         section.fault(
-            type_field, f"Machine type {machine.name} needs its accelerators named: {choices}."
+            type_field, f"Machine type {machine.name} requires an accelerator type: {choices}."
         )
     elif kind and kind not in allowed:
-        hint = f"It goes with {choices}." if choices else "It takes no accelerators."
+        hint = f"It supports {choices}." if choices else "It supports no accelerators."
         text = f'Accelerator "{kind}" is not supported for machine type "{machine.name}". {hint}'
         section.fault(type_field, text)
     elif kind and count not in allowed[kind]:
         wrong = (
             f'Accelerator count {count} of "{kind}" is not supported for machine type "{machine.name}"'
             if count > 0
-            else f"The number of {kind} accelerators must be given"
+            else f"The number of {kind} accelerators must be set"
         )
         section.fault(count_field, f"{wrong}; use {_either(allowed[kind])}.")
     return Accelerators(kind, count) if kind else None
@@ -245,19 +245,19 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
             texts.append(_idle("parameter servers", family))
         if pool.position == 3 and pool.replica_count > 1:
             texts.append(
-                f"The job has {pool.replica_count} evaluators; programs expect one, and the others "
-                "repeat its work."
+                f"The job has {pool.replica_count} evaluators. Programs expect one, and the "
+                "additional ones repeat its work."
             )
     texts += _reducer_warnings(pools)
     if gpus := ", ".join(sorted(_devices(pools) & RETIRED)):
         texts.append(
-            f"The public services have no {gpus} any more; the job is taken all the same, and {gpus} "
-            "counts as a request for GPUs like any other."
+            f"The public services no longer offer {gpus}. This service accepts the job and "
+            f"treats {gpus} as a request for GPUs like any other."
         )
     texts += dict.fromkeys(
-        f"The job asks for a boot disk of {pool.disk.size_gb} GB {pool.disk.type}: the files of its programs "
-        "lie on the disk of the host, whatever that is. The size counts towards quotas, and who needs more "
-        "is warned."
+        f"The job requests a boot disk of {pool.disk.size_gb} GB {pool.disk.type}, but "
+        "its programs store their files on the disk of the host. The size counts "
+        "towards quotas, and the job gets a warning when it uses more."
         for pool in pools
         if pool.disk != default_disk(pool.machine.type)
     )
@@ -272,13 +272,14 @@ def _reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     families = {pool.program.runtime.family for pool in workers}
     if families <= USE_NONE:
         return (
-            f"Programs of {' and '.join(sorted(families))} have no use for reducers, so worker pool 2 will "
-            "stay idle: take it out, or train with PyTorch's DistributedDataParallel.",
+            f"Programs of {' and '.join(sorted(families))} do not use reducers, so worker "
+            "pool 2 will stay idle. Remove it, or train with PyTorch's "
+            "DistributedDataParallel.",
         )
     if (count := sum(pool.replica_count for pool in workers)) < 3:
         return (
-            f"The job has reducers and only {count} worker{'s' * (count > 1)}, which become no faster by "
-            "them; with three workers and more they do.",
+            f"The job has reducers and only {count} worker{'s' * (count > 1)}. Reducers "
+            "make jobs faster only from three workers on.",
         )
     return ()
 
@@ -290,8 +291,8 @@ def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str |
     if not devices or any(kind.startswith("NVIDIA") or not kind for kind in there):
         return None
     return (
-        f"The job asks for GPUs ({', '.join(devices)}) and no node here has any: its programs run without "
-        "them, and CUDA_VISIBLE_DEVICES is empty."
+        f"The job requests GPUs ({', '.join(devices)}), but no node of this service has "
+        "any. Its programs run without them, and CUDA_VISIBLE_DEVICES is empty."
     )
 
 
@@ -309,16 +310,18 @@ def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
 def not_mounted(bucket: str) -> str:
     """Return the warning about a bucket that a program will not find as a directory."""
     return (
-        f"The job's programs are told of /gcs/{bucket}, and there is no such directory: the objects of "
-        "this bucket lie in a store elsewhere, or it has versioning or holds new objects, which no "
-        f"directory can. They are reached as gs://{bucket} alone."
+        f"The job's programs refer to /gcs/{bucket}, but this directory does not exist. "
+        "The bucket is in an external store, has versioning, or holds new objects, and "
+        "cannot be shown as a directory. Programs can reach its objects only as "
+        f"gs://{bucket}."
     )
 
 
 def _idle(role: str, family: str) -> str:
     return (
-        f"The job has {role}, but its runtime ({family}) has no TensorFlow: they run the program, told "
-        "their place by CLUSTER_SPEC and TF_CONFIG, and share no work unless the program does so itself."
+        f"The job has {role}, but its runtime ({family}) has no TensorFlow. These "
+        "replicas run the program with CLUSTER_SPEC and TF_CONFIG, and share no work "
+        "unless the program distributes it."
     )
 
 

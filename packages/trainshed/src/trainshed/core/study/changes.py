@@ -21,7 +21,7 @@ class TrialTrigger(enum.StrEnum):
     """The triggers that move a trial from state to state, as what is done to it."""
 
     #: It was given to a client.
-    ASSIGNED = "given to a client"
+    ASSIGNED = "assigned to a client"
     #: A measurement of it came.
     MEASURED = "measured"
     #: An early stopping rule or a StopTrial call asked it to stop.

@@ -24,7 +24,7 @@ def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
     for entry in trial.sections("parameters"):
         name = entry.text("parameterId")
         if name in by_id:
-            entry.fault("parameterId", f"{name!r} is given twice; give each parameter once.")
+            entry.fault("parameterId", f"{name!r} appears twice. Set each parameter once.")
         by_id.setdefault(name, entry)
     values: list[Value | None] = []
     unclear: set[int] = set()
@@ -61,29 +61,33 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
         name, value = entry.text("metricId"), entry.number("value")
         if name not in known:
             entry.fault(
-                "metricId", f"{name!r} is no metric of the study, which has {listed(known)}."
+                "metricId", f"{name!r} is not a metric of the study, which has {listed(known)}."
             )
         elif name in by_metric:
-            entry.fault("metricId", f"{name!r} is given twice; give each metric once.")
+            entry.fault("metricId", f"{name!r} appears twice. Set each metric once.")
         if not math.isfinite(value):
             entry.fault(
                 "value",
-                f"{value} is not a finite number; complete a trial that diverged as infeasible.",
+                f"{value} is not a finite number. Complete a trial that diverged as infeasible.",
             )
         by_metric.setdefault(name, value)
     missing = [name for name in known if name not in by_metric]
     if not by_metric:
-        measurement.fault("metrics", f"No metric is given; the study has {listed(known)}.")
+        measurement.fault(
+            "metrics", f"The measurement has no metric. The study has {listed(known)}."
+        )
     elif final and missing:
         measurement.fault(
             "metrics",
-            f"A final measurement has every metric of the study; missing: {listed(missing)}.",
+            f"A final measurement needs every metric of the study. Missing: {listed(missing)}.",
         )
     step, elapsed = measurement.integer("stepCount"), measurement.duration("elapsedDuration") or 0
     if step < 0:
         measurement.fault("stepCount", f"{step} is negative; steps count from 0.")
     if not 0 <= elapsed < 2**63:
-        measurement.fault("elapsedDuration", "The time is not from 0 to 292 years after the start.")
+        measurement.fault(
+            "elapsedDuration", "The time must be from 0 to 292 years after the start."
+        )
     return Measurement(tuple(by_metric.items()), step, elapsed)
 
 
@@ -95,7 +99,7 @@ def _read_value(node: Parameter, entry: Section | None, trial: Section) -> Value
     value = _value(node, raw)
     if value is None:
         content = repr(raw) if isinstance(raw, str | float | int) else "Neither a number nor a text"
-        entry.fault("value", f"{content} is no value of {node.id!r}, which has {_legal(node)}.")
+        entry.fault("value", f"{content} is not a value of {node.id!r}, which has {_legal(node)}.")
     return value
 
 
@@ -127,11 +131,13 @@ def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set
             if node.id == name and node.parent is not None
         ]
         if name not in settled and conditions:
-            text = f"{name!r} is not active here: it asks for {' or '.join(conditions)}."
+            text = f"{name!r} is not active: it requires {' or '.join(conditions)}."
             entry.fault("parameterId", text)
         elif name not in settled:
             ids = listed(node.id for node in spec.parameters)
-            entry.fault("parameterId", f"{name!r} is no parameter of the study, which has {ids}.")
+            entry.fault(
+                "parameterId", f"{name!r} is not a parameter of the study, which has {ids}."
+            )
 
 
 def _legal(node: Parameter) -> str:
@@ -176,8 +182,8 @@ def parse_trial(
         if final is None:
             sent.fault(
                 "finalMeasurement",
-                "A trial that SUCCEEDED has a final measurement: give it, or a measurement with every metric "
-                "of the study.",
+                "A trial that SUCCEEDED needs a final measurement. Send it, or a measurement "
+                "with every metric of the study.",
             )
     sent.faults.refuse()
     if final is None and not is_infeasible:

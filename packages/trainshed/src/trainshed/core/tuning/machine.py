@@ -157,7 +157,7 @@ def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
     transition.measurements += ((running.number, measurement) for measurement in sight.news)
     job, trial = sight.job, transition.current(sight.trial)
     if job is None:
-        _infeasible(transition, trial, "its job is gone or unreadable.", None, counts=False)
+        _infeasible(transition, trial, "its job was deleted or is unreadable.", None, counts=False)
         return
     _show_progress(transition, job)
     if job.started and not trial.started:
@@ -258,9 +258,11 @@ def settle(transition: Transition) -> None:
         if job.succeeded:
             outcome = Outcome(JobState.SUCCEEDED, "all_trials_over", at=transition.now)
         else:
-            message = f"None of the {job.begun} trials has a result; each trial says why."
+            message = f"None of the {job.begun} trials has a result. Each trial shows its reason."
             if not job.begun:
-                message = "The jobs that this one resumes tried every point; widen the parameters."
+                message = (
+                    "The earlier jobs tried every point of the search space. Widen the parameters."
+                )
             error = JobError(INVALID_ARGUMENT, message, cause="trials")
             outcome = Outcome(JobState.FAILED, "no_trial_succeeded", error, transition.now)
         transition.change(outcome=outcome)
@@ -283,7 +285,7 @@ def abandoned(trials: Sequence[Trial], cause: str, now: Nanos) -> tuple[Trial, .
         replace(
             trial,
             state=TrialState.INFEASIBLE,
-            infeasible_reason=f"The service gave its job up: {cause}",
+            infeasible_reason=f"The service ended its job because of an error: {cause}",
             ended=now,
         )
         for trial in trials

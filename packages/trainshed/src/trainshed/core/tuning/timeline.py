@@ -43,11 +43,13 @@ def stopping(number: int, why: str, now: Nanos) -> TimelineEntry:
 
 def drawn(count: int, why: str, now: Nanos) -> TimelineEntry:
     trials = "The next trial is" if count == 1 else f"The next {count} trials are"
-    return TimelineEntry(now, "warning", f"{trials} drawn at random: the algorithm failed ({why}).")
+    return TimelineEntry(
+        now, "warning", f"{trials} drawn at random because the algorithm failed ({why})."
+    )
 
 
 def exhausted(job: TuningJob, now: Nanos) -> TimelineEntry:
-    text = f"Every point of the search space was tried; no more than {job.begun} trials are run."
+    text = f"Every point of the search space was tried, so the job ends after {job.begun} trials."
     return TimelineEntry(now, "exhausted", text)
 
 
@@ -74,18 +76,21 @@ def no_metric(
     field = "hyperparameterMetricTag" if api is Api.ML else "metricId"
     names = (*reported, *(summaries.tags if summaries is not None else ()))
     if wanted in names:
-        return f"its program measured no finite value of the metric {wanted!r}, only such as nan."
+        return (
+            f"its program measured no finite value of the metric {wanted!r}, only values "
+            "such as nan."
+        )
     below = f", or write it as a TensorFlow summary below {summaries.uri}" if summaries else ""
     way = (
         "Report it with cloudml-hypertune: "
         f"hypertune.HyperTune().report_hyperparameter_tuning_metric(...){below}."
     )
     if names:
-        text = f"its program measured {listed(map(repr, names))}, and {field} says {wanted!r}"
-        return f"{text}: name one of these there. Or: {way}"
+        text = f"its program measured {listed(map(repr, names))}, but {field} is {wanted!r}"
+        return f"{text}: set it to one of these names. Alternatively: {way}"
     return (
-        f"its program ended without reporting a finite value of the metric {wanted!r} (its log names "
-        f"values that do not count, such as nan). {way}"
+        f"its program ended without reporting a finite value of the metric {wanted!r} "
+        f"(its log shows values that do not count, such as nan). {way}"
     )
 
 
@@ -93,7 +98,7 @@ def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str
     if job.failed == 1:
         # The public service ends a job whose first trial fails, whatever the rest would do
         # (facts/tuning#failing-trials).
-        head = f"Trial {trial.number} failed, and so would the others"
+        head = f"Trial {trial.number} failed, and the other trials would fail too"
     else:
         head = (
             f"{job.failed} trials failed ({job.succeeded} succeeded); "
