@@ -159,7 +159,7 @@ def test_a_measurement_of_nothing_is_refused() -> None:
     sent = measurement()
     read_measurement(SPEC, sent, final=True)
     with pytest.raises(
-        InvalidRequest, match="The measurement has no metric. The study has loss and memory"
+        InvalidRequest, match=r"The measurement has no metric\. The study has loss and memory"
     ):
         sent.faults.refuse()
 
