@@ -47,11 +47,11 @@ async def test_a_directory_that_will_not_be_there_is_warned_of(
     answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(container(**where)))
     uid = answer.json["name"].rpartition("/")[2]
     timeline = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
-    assert "there is no such directory" in timeline and "gs://afar alone" in timeline
+    assert "this directory does not exist" in timeline and "only as gs://afar" in timeline
     other = custom_job(container(args=["--data=/gcs/bucket/train"]))
     uid = (await house.result("POST", f"{LOCATION}/customJobs", other))["name"].rpartition("/")[2]
     quiet = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
-    assert "no such directory" not in quiet
+    assert "this directory does not exist" not in quiet
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/../../x", "gs://bucket/a/./b", "gs://bucket/.."])

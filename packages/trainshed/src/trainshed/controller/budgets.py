@@ -1,8 +1,8 @@
-"""What projects and people have used of this month's budgets (`core.catalog.quotas.BUDGETS`), whose is used
-up, and who hears of it.
+"""The use of this month's budgets by projects and users (`core.catalog.quotas.BUDGETS`), the
+used-up budgets, and the notified users.
 
-When a budget is used up, none of the jobs that are counted by it starts; when a hard one is, those that run
-give their places back, too.
+When a budget is used up, none of its jobs starts. When a hard budget is used up, its running jobs
+release their places, too.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ _Sums = dict[_Account, dict[str, float]]
 
 
 class Budgets:
-    """The budgets that are set, and what counts against them. `running`: returns what
-    attempts that run have used until a moment. `marks`:
-    percentages, ascending, at which somebody hears of those that are not hard. `reached`: gets the budgets
-    that have reached one, again and again, and when their month began; None = nobody hears of them."""
+    """The configured budgets, and the use that counts against them. `running`: returns the use of
+    running attempts until a moment. `marks`: percentages of budgets that are not hard, ascending,
+    at which notifications are sent. `reached`: receives the budgets that have reached one,
+    repeatedly, and the start of their month; None = no notifications."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Budgets:
         self._reached = reached
         #: The budgets that are set.
         self.limits: Mapping[QuotaKey, float] = {}
-        #: What was used in this month by attempts that are over.
+        #: This month's use by finished attempts.
         self._ended: _Sums = {}
         #: The same of other months, by their beginnings: a clock may be set back.
         self._others: dict[Nanos, _Sums] = {}
-        #: When this month began, and when all budgets begin anew (ns).
+        #: The start of this month, and the moment at which all budgets restart (ns).
         self.month: tuple[Nanos, Nanos] = (0, 0)
         self._exhausted: tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]] = ({}, frozenset())
         #: Until when the former holds (ns).
@@ -81,7 +81,7 @@ class Budgets:
         self._holds_until = 0
 
     def used(self, now: Nanos) -> Callable[[QuotaKey], float]:
-        """Return the function that says how much of a budget was used until now."""
+        """Return the function that computes the use of a budget until now."""
         sums = self._sums(now)
         return lambda key: _of(sums, key)
 

@@ -1,14 +1,14 @@
-"""Keeps the scheduler's snapshot up to date with stored jobs, nodes and quotas, asks the scheduler when
-something has changed or time has passed, and answers questions about it.
+"""Keeps the scheduler's snapshot up to date with stored jobs, nodes and quotas, runs the scheduler
+when something has changed or time has passed, and answers questions about it.
 
-A decision counts from the moment it is made: it is put into the snapshot before its job has applied it, so
-that the next decision does not give the same capacity away again. The job's next stored state corrects the
-snapshot. If a job is stored anew before it has applied a decision, the decision is undone and must not be
-applied any more (`counts`).
+A decision counts from the moment it is made: it enters the snapshot before its job has applied it,
+so that the next decision does not assign the same capacity again. The job's next stored state
+corrects the snapshot. If a job is stored again before it has applied a decision, the decision is
+undone and must not be applied any more (`counts`).
 
-Decisions are made about a copy of the snapshot: where there are many jobs and nodes, in a thread, while the
-event loop goes on. What of them still holds afterwards counts; what does not is decided anew. Pre-flights are
-answered likewise (docs/adr/0012).
+Decisions are made on a copy of the snapshot. With many jobs and nodes this happens in a thread,
+while the event loop continues. Decisions that are still valid afterwards count; the others are
+made again. Pre-flights are answered in the same way (docs/adr/0012).
 """
 
 import asyncio
@@ -77,14 +77,14 @@ AT_ONCE: Final = 1000
 _REMEMBERED: Final = 8
 """Half-lives for which use counts for the fair share."""
 _STRETCH: Final = 6 * HOUR
-"""Nanoseconds of which what was used is summed up to be remembered."""
+"""Past use is summed up over periods of this many nanoseconds."""
 _CONDITIONS: Final = {
     NodeState.DRAINING: NodeCondition.DRAINED,
     NodeState.QUARANTINED: NodeCondition.QUARANTINED,
     NodeState.UNHEARD: NodeCondition.GONE,
     NodeState.GONE: NodeCondition.GONE,
 }
-"""What it comes to for the scheduler that an engine does not report a node as UP."""
+"""The scheduler's condition of a node that an engine does not report as UP."""
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -95,16 +95,16 @@ class NodeNews(Struct, frozen=True):
 
     condition: NodeCondition
     cause: str
-    #: Whether programs that run there are left alone.
+    #: Whether running programs may stay on the node.
     running_stays: bool = False
 
 
 class CapacityTracker:
-    """The scheduler's snapshot with what it is built from; one per controller.
+    """The scheduler's snapshot with its sources; one per controller.
 
-    `wake_at`: called with the moment (ns) at which the passing of time alone may let a job start.
-    `deliver`: gets the decisions that `decide` has left for later. `at_once`: with more jobs and nodes
-    decisions are made in a thread.
+    `wake_at`: called with the moment (ns) at which the passing of time may let a job start.
+    `deliver`: receives the decisions that `decide` has postponed. `at_once`: with more jobs and
+    nodes than this, decisions are made in a thread.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class CapacityTracker:
         self._deciding: asyncio.Task[None] | None = None
         #: Jobs that came since it began.
         self._came: list[JobUid] = []
-        #: What pre-flights are refused with; None = they are answered.
+        #: The error for pre-flights; None = they are answered.
         self._refusal: Exception | None = None
         self._snapshot = Snapshot(policy)
         #: The persistent resources, with the jobs that name one.
@@ -138,12 +138,12 @@ class CapacityTracker:
         self.accelerators: tuple[str, ...] = ()
         self._engine_says: dict[str, tuple[NodeState, str | None]] = {}
         self._drains: dict[str, NodeDrain] = {}
-        #: Works that are being stored, or of which no job was put yet, by project and person.
+        #: Works that are being stored, or without a job in the snapshot yet, by project and user.
         self._arriving: dict[JobUid, tuple[str, str]] = {}
         #: Why an attempt that is placed does not start, as its engine reports it: (attempt, delay).
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
-        #: The job as it was put last, if nothing was decided about it since: most are put several times
-        #: unchanged.
+        #: The last put state of the job, unless a decision was made about it since. Most jobs are
+        #: put several times unchanged.
         self._put_last: dict[JobUid, Job] = {}
         self._changed = True
         #: Whether the last plan neither decided nor reserved anything.
@@ -152,7 +152,7 @@ class CapacityTracker:
     # --- changes ---
 
     def put(self, job: Job) -> None:
-        """Take in the state of a stored job, or of one that is about to be stored."""
+        """Enter the state of a stored job, or of a job that is about to be stored."""
         self.arrived(job.uid)
         if job.parent is not None:
             self.arrived(job.parent.uid)
@@ -183,7 +183,7 @@ class CapacityTracker:
         self._changed = self._changed or not (self._was_in_vain and self._snapshot.is_behind(uid))
 
     def gives_back(self, job: Job) -> bool:
-        """Whether the job, as it is about to be stored, holds less capacity than in its last known state."""
+        """Return whether the new state of the job holds less capacity than its last known state."""
         before = self._state(job.uid)
         if before is None or self._put_last.get(job.uid) is job:
             return False

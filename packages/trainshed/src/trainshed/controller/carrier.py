@@ -93,7 +93,7 @@ class Ports(Struct, frozen=True):
     launch_defaults: LaunchDefaults
     #: Gives an event back to the control loop.
     report: Callable[[JobUid, Event], None]
-    #: How long a stopped program has to end by itself, in ns.
+    #: how long a stopped program may take to exit before it is killed, in ns.
     grace: int
 
 
@@ -101,7 +101,7 @@ class JobCarrier:
     """Carries out one job's instructions in their order, one at a time, in one task."""
 
     def __init__(self, ports: Ports, job: Callable[[], Job], finished: Callable[[], None]) -> None:
-        """`job`: returns the job as it is stored now. `finished`: called when there is nothing left to do for
+        """`job`: returns the stored state of the job. `finished`: called when no work is left for
         now."""
         self._ports = ports
         self._job = job
@@ -355,7 +355,7 @@ def is_ready(runtimes: Runtimes, job: Job) -> bool:
 
 
 def preparation_message(job: Job) -> str:
-    """Return the timeline message that says what a job waits for before its programs can start."""
+    """Return the timeline message about the preparation that a job waits for."""
     wanted = [
         _title(choice)
         + (f" with {len(on_top)} package{'s' if len(on_top) > 1 else ''}" if on_top else "")
@@ -406,7 +406,8 @@ async def begin_log(ports: Ports, job: Job) -> None:
 
 
 async def _environments(ports: Ports, job: Job, attempt: int) -> dict[Package, PreparedRuntime]:
-    """Return the environments of a job, and build again those that were removed since they were prepared."""
+    """Return the environments of a job, and rebuild the ones that were removed since their
+    preparation."""
     runtimes = {package: ports.runtimes.ready(*package) for package in packages(job)}
     ready = {package: runtime for package, runtime in runtimes.items() if runtime is not None}
     if missing := [package for package in runtimes if package not in ready]:

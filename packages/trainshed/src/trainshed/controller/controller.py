@@ -87,8 +87,8 @@ _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 class _Tracked(Struct):
-    """What the loop keeps in memory of a live job between two events. All of it can be rebuilt from the
-    store."""
+    """The loop's state of a live job between two events, in memory. All of it can be rebuilt from
+    the store."""
 
     live: LiveJob[Job]
     carrier: JobCarrier
@@ -120,10 +120,10 @@ class Controller:
         resources: PersistentResources,
         at_once: int = AT_ONCE,
     ) -> None:
-        """`ports`: makes the carrier's ports, given the function that takes their events. `now`: ns since the
-        epoch. `owner`: names this service in the ledger. `max_child_jobs`: see `JobsOfJobs`. `outbox`: makes
-        the notifications of steps; None = nobody is notified. `prices`: None = all is free.
-        `at_once`: see `CapacityTracker`."""
+        """`ports`: makes the carrier's ports, given the function that receives their events.
+        `now`: ns since the epoch. `owner`: the name of this service in the ledger.
+        `max_child_jobs`: see `JobsOfJobs`. `outbox`: makes the notifications of steps; None = no
+        notifications. `prices`: None = all is free. `at_once`: see `CapacityTracker`."""
         self._intake = intake
         self._ledger = ledger
         self._reader = reader
@@ -188,8 +188,8 @@ class Controller:
         self._closing = False
 
     async def start(self) -> None:
-        """Take the lead, adopt what runs, and go on with every job that is not over. Raises what the ledger
-        and the engine raise."""
+        """Take the lead, adopt running programs, and continue with every unfinished job. Raise the
+        errors of the ledger and the engine."""
         self._epoch = await self._ledger.acquire(self._owner)
         parents: list[JobUid] = []
         await self.reservations.load()
@@ -207,8 +207,8 @@ class Controller:
         self._capacity.set_nodes(await self._ports.engine.capacity())
         await self._decisions.read_usage(self._reader)
         await self._decisions.read_orders(self._reader)
-        # The jobs as they were loaded: one that starts from here on may get its slots while the engine is
-        # asked for its allocations.
+        # The jobs in their loaded state: a job that starts from here on may get its slots while
+        # the engine lists its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._crew.keep(
             lambda: settle_leftovers(self._ports.engine, self._stored, adopted, self.report),
@@ -225,7 +225,7 @@ class Controller:
         self._decisions.decide()  # Persistent resources may wait without any job.
 
     async def _look_at(self, uids: Sequence[JobUid]) -> None:
-        """Begin what the jobs demand, in blocks, so that requests are served meanwhile."""
+        """Start the pending work of the jobs in blocks, so that requests are served in between."""
         async for some in in_turns(uids, _IN_A_TURN):
             for uid in some:
                 if uid in self._tracked:
@@ -280,11 +280,11 @@ class Controller:
         self._mailboxes.wake(uid)
 
     async def create(self, *made: NewWork) -> None:
-        """Store new works, all or none, and go on with them. Raises what `Intake.create` raises, and
-        Unavailable.
+        """Store new works, all or none, and continue with them. Raise the errors of
+        `Intake.create`, and Unavailable.
 
-        A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is cancelled
-        meanwhile, the works are stored all the same. Raises FailedPrecondition, ResourceExhausted as
+        A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is
+        cancelled, the works are stored anyway. Raises FailedPrecondition, ResourceExhausted as
         `JobsOfJobs.admit` and `CapacityTracker.admit`.
         """
         await outliving(joined(self._create(made)))
@@ -367,7 +367,7 @@ class Controller:
 
     async def _store_new(self, made: Sequence[NewWork]) -> None:
         job = made[0].job if len(made) == 1 else None
-        # If the number is taken, the store refuses; the job that has it goes on.
+        # If the number is taken, the store rejects the job; the existing job continues.
         if isinstance(job, Job) and job.uid not in self._tracked and not self._closing:
             await self._create_job(job, made[0])
             return
@@ -438,7 +438,7 @@ class Controller:
         return tracked.live.job if tracked else None
 
     def _carrying(self, *, final: bool = False) -> list[asyncio.Task[None]]:
-        """Return the tasks that carry out instructions, of all jobs or of those that are over."""
+        """Return the tasks that carry out instructions, of all jobs or of finished jobs."""
         return [
             tracked.carrier.task
             for tracked in self._tracked.values()

@@ -50,7 +50,7 @@ _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?!
 
 
 class CurveStores(Struct, frozen=True):
-    """What curves are read from and kept in."""
+    """The sources and the store of curves."""
 
     curves: Curves
     points: PointFiles
@@ -68,7 +68,7 @@ class CurveStores(Struct, frozen=True):
 
 
 def _ignored(_uid: JobUid) -> None:
-    """Nobody hears of what is read."""
+    """Ignore a notification about read curves."""
 
 
 class _Followed(Struct):
@@ -83,7 +83,7 @@ class _Followed(Struct):
     board: CurveWriter | None = None
     #: Set when the job is over, so that its files are read for the last time.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Whether its timeline says that it logs under more tags than are kept.
+    #: Whether its timeline has an entry about too many tags.
     was_told: bool = False
     task: "asyncio.Task[None] | None" = None
 
@@ -99,8 +99,8 @@ class JobCurves:
         self._reading = asyncio.Semaphore(_AT_ONCE)
 
     def start(self, written: Callable[[JobUid], None] = _ignored) -> None:
-        """Go on with jobs that were over before their files were read to their ends. `written`: called with
-        each job of which more was read."""
+        """Continue with finished jobs whose files were not read to their ends. `written`: called
+        with each job that has new points."""
         self._written = written
         self._resuming = begin(self._resume(), "reading the curves of jobs that are over")
 
@@ -142,7 +142,7 @@ class JobCurves:
         return SeenSummaries(uri, tuple(sorted({series.tag for series in known}))), points
 
     async def close(self) -> None:
-        """Read nothing more; the next start goes on."""
+        """Stop reading; the next start continues."""
         tasks = [followed.task for followed in self._followed.values() if followed.task]
         if self._resuming is not None:
             tasks.append(self._resuming)
@@ -154,7 +154,7 @@ class JobCurves:
             with contextlib.suppress(RequestError):
                 work, _ = await self._stores.reader.job_by_uid(uid)
                 if isinstance(work, Job) and (task := self._begin(work).task) is not None:
-                    # One after the other, since nobody waits for them.
+                    # One after the other, since no caller waits for them.
                     self._followed[uid].ended.set()
                     await asyncio.wait([task], timeout=_LATE)
 
@@ -252,7 +252,7 @@ class JobCurves:
     def _series(
         self, followed: _Followed, run: str, tag: str, fresh: Set[tuple[str, str]]
     ) -> CurveSeries | None:
-        """Return a series as it was until now, or a new one; None if there are too many."""
+        """Return the existing series, or a new one; None if there are too many."""
         known = followed.series.get((run, tag))
         if known is None and len(followed.series.keys() | fresh) < MOST_SERIES:
             return CurveSeries(self._stores.new_uid(), run, tag, 0, 0, None, 0)
@@ -260,9 +260,9 @@ class JobCurves:
 
 
 def representative(curves: Iterable[CurveSeries]) -> CurveSeries | None:
-    """Return the curve that counts if several directories have one under a tag: an evaluation's (a directory
-    such as `eval`, `eval_holdout`, `validation`) before training's, then the one that measured last. None if
-    there is none."""
+    """Return the curve that counts if several directories have one under a tag: an evaluation's (a
+    directory such as `eval`, `eval_holdout`, `validation`) before training's, then the one with
+    the latest measurement. None if there is none."""
 
     def rank(series: CurveSeries) -> tuple[bool, int, str]:
         evaluates = any(_EVALUATION.match(name) for name in series.run.split("/"))

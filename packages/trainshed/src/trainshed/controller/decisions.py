@@ -22,7 +22,7 @@ from trainshed.store.sqlite.reader import Reader
 _REMEMBERED: Final = 8
 """Half-lives for which use counts for the fair share."""
 _STRETCH: Final = 6 * HOUR
-"""Nanoseconds of which what was used is summed up to be remembered."""
+"""Past use is summed up over periods of this many nanoseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Decisions:
             self._timer.cancel()
 
     def decide(self) -> None:
-        """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
+        """Run the scheduler on all changes. Does not fail, so that callers can continue."""
         if not self._is_closed:
             if self.reservations is not None:
                 self.reservations.check()
@@ -90,7 +90,7 @@ class Decisions:
                 self._report(uid, event)
 
     def _decided_apart(self, decisions: Sequence[Decision]) -> None:
-        """Report decisions that took a while, and see what has changed meanwhile."""
+        """Report decisions that took a while, and process the changes since their start."""
         if not self._is_closed:
             for uid, event in self._events(decisions):
                 self._report(uid, event)
@@ -119,7 +119,7 @@ class Decisions:
                 yield decision.uid, event
 
     def _decide_at(self, at: Nanos) -> None:
-        """Set the timer for `at` (ns), when the passing of time alone may let a job start."""
+        """Set the timer for `at` (ns), when the passing of time may let a job start."""
         delay, loop = seconds_until(at, self._now()), asyncio.get_running_loop()
         if self._timer is not None:
             if self._timer.when() <= loop.time() + delay:

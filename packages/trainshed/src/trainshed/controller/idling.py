@@ -45,8 +45,8 @@ class IdlePolicy(Struct, frozen=True):
 class IdleWatch:
     """Warns and stops idle jobs.
 
-    `running`: returns the jobs that have processes. `wake`: tells the controller that a job has something to
-    do. `publish`: tells those who follow a job that there is news. `now`: ns since the epoch.
+    `running`: returns the jobs that have processes. `wake`: notifies the controller of pending
+    work for a job. `publish`: notifies followers of a job. `now`: ns since the epoch.
     """
 
     policy: IdlePolicy

@@ -1,6 +1,7 @@
-"""The live works that programs of jobs have made: how many there are, and which of them end with which job.
+"""The live works that programs of jobs have created: their number, and the works that end together
+with a job.
 
-All of it follows from the stored works; the controller tells of each work that begins and that is over.
+All of it follows from the stored works; the controller reports each start and end of a work.
 """
 
 from collections.abc import Callable

@@ -37,11 +37,11 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[JobPackage, ...]], PreparedRuntime
 
 
 class LaunchDefaults(Struct, frozen=True):
-    """What all plans of this service share."""
+    """Settings that all plans of this service share."""
 
     #: Most memory of any replica in bytes, whatever its machine has; None = no cap.
     memory_cap: Bytes | None = None
-    #: Which programs begin warm, unless their job says otherwise.
+    #: The programs that start warm by default.
     warm_starts: warm_start.WarmStarts = "trials"
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int | None:
@@ -86,9 +86,9 @@ def launch_plans(
     buckets: tuple[tuple[str, str], ...] = (),
     packages: str | None = None,
 ) -> tuple[LaunchPlan, ...]:
-    """Return a plan for every `waiting` (replica, incarnation) that is still the current one and has a node.
-    `buckets`: name and directory of those that the job may see. `packages`: directory of
-    `trainshed_reduction`, for jobs with reducers."""
+    """Return a plan for every `waiting` (replica, incarnation) that is still the current one and
+    has a node. `buckets`: name and directory of the buckets that the job may see. `packages`:
+    directory of `trainshed_reduction`, for jobs with reducers."""
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
     port = master_port(job.uid, job.attempt)
@@ -138,7 +138,7 @@ def launch_plans(
                 ),
                 account=Account(
                     project=job.name.project_id,
-                    # Not what the program is told, which its own `env` may override.
+                    # Not the variable of the program, which its own `env` may override.
                     service_account=service_account(job.name.project_id, job.spec),
                     region=job.spec.region,
                     machine_type=pool.machine.type,
@@ -170,9 +170,9 @@ def stall_after(job: Job) -> int | None:
 
 
 def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None) -> ReductionPart:
-    """Return a replica's part in reductions. In each pool of workers, which run one program, the first one
-    is expected to use them, unless the job says that it does without reducers. `packages`:
-    directory of `trainshed_reduction`."""
+    """Return a replica's part in reductions. In each pool of workers, whose replicas run one
+    program, the first replica is expected to use them, unless the job declares that it does not
+    use reducers. `packages`: directory of `trainshed_reduction`."""
     if not takes_part_in_reduction(spec, replica):
         return ReductionPart()
     environ = dict(spec.pool(replica.pool).program.env)
@@ -206,7 +206,7 @@ def _warm(
         gpus=accelerators.count if accelerators else 0,
         reduces=takes_part_in_reduction(job.spec, replica.id),
     )
-    # Only those who asked for a warm start are told why they do not get it.
+    # Only jobs that requested a warm start get the reason for a cold one.
     return None if warm.cold_because and label != "on" else warm
 
 

@@ -23,11 +23,11 @@ async def settle_leftovers(
     adopted: Sequence[Job],
     report: Callable[[JobUid, Event], None],
 ) -> None:
-    """Clear up after earlier services. Slots of jobs that are over or cannot be read are stopped and, if
-    nothing lives in them, given back; the others are given back by `settle_unknown` when their programs end.
-    Of adopted jobs that have lost their slots, since the data directory was restored from a backup, the loss
-    of each replica is reported, which nobody else would ever do. Tries again while the engine cannot
-    answer."""
+    """Clean up after earlier services. Slots of finished or unreadable jobs are stopped and, if
+    they have no processes, released; `settle_unknown` releases the others when their programs end.
+    An adopted job may have lost its slots because the data directory was restored from a backup.
+    The loss of each of its replicas is then reported, since no engine would. Retries while the
+    engine does not respond."""
     while True:
         try:
             allocated = await engine.allocations()

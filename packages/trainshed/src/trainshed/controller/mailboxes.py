@@ -31,7 +31,7 @@ _PAUSE = 1.0
 
 
 class Mailbox(Struct):
-    """What came in for one job and is not applied yet."""
+    """Events of one job that are not applied yet."""
 
     events: list[Event] = []
     #: Whether the stored job may have changed and has to be loaded again.
@@ -39,8 +39,8 @@ class Mailbox(Struct):
 
 
 class Mailboxes:
-    """The mailboxes of all jobs. `apply`: applies what came in for a job; it raises StaleCommit if that has
-    to be applied again, to the job as it is then."""
+    """The mailboxes of all jobs. `apply`: applies the events of one job. It raises StaleCommit if
+    they must be applied again, to a reloaded job."""
 
     def __init__(self, apply: Callable[[JobUid, Mailbox], Awaitable[None]]) -> None:
         self._apply = apply
@@ -50,12 +50,12 @@ class Mailboxes:
         self._closing = False
 
     def wake(self, uid: JobUid) -> None:
-        """Have a job loaded and looked at: it is new, or its stored state was changed by somebody else."""
+        """Load a job and process it: it is new, or another writer changed its stored state."""
         self._mailboxes[uid].reload = True
         self._ensure_busy(uid)
 
     def look(self, uid: JobUid) -> None:
-        """Have a job looked at without loading it: the controller holds it as it is stored."""
+        """Process a job without loading it: the controller has its stored state."""
         self._mailboxes.setdefault(uid, Mailbox())
         self._ensure_busy(uid)
 
@@ -69,7 +69,7 @@ class Mailboxes:
         self._held.add(uid)
 
     def release(self, uid: JobUid) -> None:
-        """End the hold of a job that is stored now, and apply what came in meanwhile."""
+        """End the hold of a job that is now stored, and apply the events that arrived in between."""
         self._held.discard(uid)
         if uid in self._mailboxes:
             self._ensure_busy(uid)
@@ -104,7 +104,7 @@ class Mailboxes:
                     about(log, uid).error("changes under this service; has another one taken over?")
                     await asyncio.sleep(_PAUSE)
             except Unavailable as failure:
-                if not refused:  # Once, since the log may lie on the disk that is full.
+                if not refused:  # Once, since the log may be on the full disk.
                     about(log, uid).warning("%s; it is tried once more each second", failure)
                 refused += 1
                 self._put_back(uid, mailbox)
@@ -140,11 +140,11 @@ def seconds_until(at: Nanos, now: Nanos) -> float:
 
 
 class Alarms:
-    """The alarms of all jobs on the running event loop, a timer for each deadline. All deadlines are
-    distances from something that has happened, so that they are measured by the loop's clock, which nobody
-    sets, from the moment at which this service learns of them (docs/adr/0165).
+    """The alarms of all jobs on the running event loop, a timer for each deadline. All deadlines
+    are distances from an event. They are measured by the loop's monotonic clock, from the moment
+    at which this service receives them (docs/adr/0165).
 
-    `now`: nanoseconds since the epoch. `ring`: called when a deadline has come.
+    `now`: nanoseconds since the epoch. `ring`: called at each deadline.
     """
 
     def __init__(self, now: Callable[[], int], ring: Callable[[JobUid, Deadline], None]) -> None:
@@ -153,7 +153,7 @@ class Alarms:
         self._timers: dict[JobUid, dict[Deadline, asyncio.TimerHandle]] = {}
 
     def set(self, uid: JobUid, deadlines: tuple[Deadline, ...]) -> None:
-        """Replace the job's alarms; those that it has already are left alone."""
+        """Replace the job's alarms; existing alarms with the same deadline stay unchanged."""
         loop, now = asyncio.get_running_loop(), self._now()
         before = self._timers.pop(uid, {})
         timers = {
@@ -171,6 +171,6 @@ class Alarms:
             self.set(uid, ())
 
     def _rings(self, uid: JobUid, deadline: Deadline) -> None:
-        # One that comes again is measured anew.
+        # A deadline that returns is measured again.
         del self._timers[uid][deadline]
         self._ring(uid, deadline)

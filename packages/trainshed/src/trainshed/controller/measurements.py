@@ -133,7 +133,7 @@ class Curves:
 
 
 def curve_of(trial: Trial, points: tuple[Measurement, ...]) -> Curve:
-    """Return a trial's learning curve as it is shown to stopping rules."""
+    """Return a trial's learning curve in the form for stopping rules."""
     return Curve(trial.number, points, trial.state.is_over)
 
 

@@ -33,11 +33,13 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _TURN: Final = 10 * 10**9
-"""Nanoseconds after which a slow target's next notification waits for those of others that came meanwhile."""
+"""Nanoseconds after which a slow target's next notification waits for newer notifications of other
+targets."""
 _BATCH: Final = 500
-"""Notifications of a target that are looked at together: one that hangs costs others ten seconds a pass."""
+"""Maximum notifications of a target in one pass: a target that does not respond delays the others
+by ten seconds per pass."""
 _LONGEST_PAUSE: Final = 3600 * 10**9
-"""Nanoseconds. What is due later was stored while the clock was ahead."""
+"""Nanoseconds. A later due time was stored while the clock was ahead."""
 _LONGEST_WAIT: Final = 600.0
 """Seconds; a later try is looked for again after this, so that a changed clock is noticed."""
 _DISK_PAUSE: Final = 5.0
@@ -79,12 +81,12 @@ class OutboxWorker:
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """The percentages of budgets of which some target hears, ascending."""
+        """The percentages of budgets at which a target gets a notification, ascending."""
         return tuple(sorted(set(chain.from_iterable(t.budgets for t in self._targets))))
 
     def budgets_reached(self, budgets: Sequence[Budget], month: Nanos) -> None:
-        """Notify those who have not heard yet that budgets have reached their marks. `month`: when theirs
-        began."""
+        """Notify the remaining targets that budgets have reached their marks. `month`: the start
+        of the budgets' month."""
         if notices := budget_notices(budgets, month, self._targets, self._now()):
             # Not tried again if it fails: the next look at budgets does.
             self._crew.begin(self._put(notices), "storing notifications of budgets")
@@ -132,7 +134,7 @@ class OutboxWorker:
         if not due:
             later = [outgoing.due - now for outgoing in waiting]
             return min(_LONGEST_WAIT, *(gap / 1e9 for gap in later)) if later else _LONGEST_WAIT
-        # A target that hangs delays its own notifications alone.
+        # A target that does not respond delays only its own notifications.
         due.sort(key=lambda outgoing: outgoing.notification.target)
         groups = [
             list(outgoing)
@@ -150,7 +152,7 @@ class OutboxWorker:
         cause, begun = None, self._now()
         for outgoing in group:
             if cause is None and self._now() - begun > _TURN:
-                return  # The rest is still due. Others' may have come meanwhile.
+                return  # The rest is still due, and newer notifications may have arrived.
             due = next_try(outgoing.notification.created, outgoing.tries + 1, self._now())
             # Before it is sent: on a full disk it would be sent with each pass.
             await self._outbox.put_off(outgoing.id, due or self._now())

@@ -1,10 +1,10 @@
-"""Works that run through other works, which are tuning jobs and pipelines: reconciles one each time it is
+"""Works that run through other works (tuning jobs and pipelines): reconciles one each time it is
 woken.
 
-What to do next follows from what is stored of them and of the jobs they made; what reconcilers keep in memory
-beside it, learning curves and answers of the advisor, saves work and may be lost at any time. The loop that
-calls `apply` handles one work at a time. The reconciler of pipelines is here, that of tuning jobs in
-`tuning`.
+The next step follows from the stored records of the works and of their jobs. Reconcilers also keep
+learning curves and results of the advisor in memory. These save work and may be lost at any time.
+The loop that calls `apply` handles one work at a time. This module contains the reconciler of
+pipelines, and `tuning` the reconciler of tuning jobs.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ PATIENCE = 5
 
 
 class ParentStores(Struct, frozen=True):
-    """What reconcilers read and write through. `new_uid`: returns a new identity, ascending with time."""
+    """The stores of reconcilers. `new_uid`: returns a new identity, ascending with time."""
 
     intake: Intake
     reader: Reader
@@ -64,7 +64,7 @@ class ParentStores(Struct, frozen=True):
     new_uid: Callable[[], JobUid]
 
     async def work(self, uid: JobUid) -> Work | None:
-        """Return a work as it is stored; None if it was deleted or cannot be read."""
+        """Return the stored work; None if it was deleted or cannot be read."""
         with contextlib.suppress(NotFound, FailedPrecondition):
             work, _ = await self.reader.job_by_uid(uid)
             return work
@@ -101,7 +101,7 @@ class Parents:
     ) -> None:
         self._stores = stores
         self._reconcilers = reconcilers
-        #: Stores a step and notifies those who wait for news.
+        #: Stores a step and notifies waiting followers.
         self._commit = commit
         #: Has a work looked at.
         self._wake = wake
@@ -161,7 +161,7 @@ class Parents:
                 ended, entries = give_up_parent(work, "Pipeline", cause, now)
             case _:
                 raise TypeError(f"{work.name} has no jobs of its own")
-        # First, because nobody looks at a work that is over.
+        # First, because the loop never processes a finished work again.
         for uid in jobs:
             await self._cancel(uid, CancelCause.PARENT)
         over = abandoned(trials, cause, now)

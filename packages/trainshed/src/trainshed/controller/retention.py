@@ -1,7 +1,8 @@
-"""Deletes jobs that have been over for long, as the setting says. It does so now and then, one after the
-other, those first that ended first (ADR 77).
+"""Deletes jobs whose retention has expired, in intervals, one after the other, in the order of
+their ends (ADR 77).
 
-A job is deleted as a request deletes it. If a pass is interrupted, the next one finishes it.
+A job is deleted in the same way as by a request. If a pass is interrupted, the next one finishes
+it.
 """
 
 import asyncio
@@ -29,12 +30,12 @@ FIRST_PASS: Final = 60.0
 PAUSE: Final = 900.0
 """Seconds between two passes."""
 _BREATH: Final = 0.01
-"""Seconds between two deletions, in which requests and jobs go on."""
+"""Seconds between two deletions, in which requests and jobs are processed."""
 _PAGE: Final = 500
 
 
 class _Over(Struct, frozen=True):
-    """What is remembered of a job that is over."""
+    """The known facts of a finished job."""
 
     uid: JobUid
     name: JobName
@@ -62,8 +63,8 @@ class RetentionTimer:
             self._crew.keep(self._run, "retention")
 
     async def close(self) -> None:
-        """Delete nothing more. A deletion that has begun is finished: later nobody finds what is beside a
-        record that is gone."""
+        """Stop deleting. A started deletion is finished, because a later one cannot find the files
+        of a deleted record."""
         await self._crew.close()
         if self._removing is not None:
             await asyncio.wait([self._removing])

@@ -26,7 +26,7 @@ from trainshed.telemetry.meters import Labels, Meters
 log = logging.getLogger(__name__)
 
 _CROWD = 100
-"""The longest queue in which waiting jobs are told on their timelines why they wait."""
+"""Waiting jobs get the reason on their timelines in queues up to this length."""
 
 
 class JobSteps:
@@ -84,8 +84,8 @@ class JobSteps:
         if job.phase is AttemptState.PREPARING:
             job = self._prepare(live.job, job, entries)
         is_new = live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None
-        # Not in a crowd: it would cost every job a commit, only to say that it is one of many; whoever asks
-        # about the job gets the reason in any case.
+        # Not in a long queue: it would cost every job a commit for little information. Callers
+        # that read the job get the reason in any case.
         waiting = self._capacity.why(job.uid, self._now()) if is_new and not self.is_crowd else None
         if waiting is not None:
             message = "; ".join(filter(None, (waiting.message, waiting.hint)))
@@ -120,8 +120,9 @@ class JobSteps:
         return outcome.job
 
     def _schedule(self, job: Job, entries: list[TimelineEntry]) -> Job:
-        """Show the job to the scheduler and apply its decisions about the job in the same commit. A job that
-        gives back capacity is not shown before that is stored, so that nobody gets the capacity too early."""
+        """Show the job to the scheduler and apply its decisions about the job in the same commit.
+        A job that releases capacity is not shown before it is stored, so that no job gets the
+        capacity too early."""
         if job.state.is_final or self._capacity.gives_back(job):
             return job
         self._capacity.put(job)
@@ -143,7 +144,7 @@ class JobSteps:
 
     @property
     def is_crowd(self) -> bool:
-        """Whether so many jobs wait that none is told on its timeline why."""
+        """Return whether too many jobs wait to record the reason on each timeline."""
         return self._capacity.queue_length > _CROWD
 
 

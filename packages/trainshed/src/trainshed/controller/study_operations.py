@@ -82,8 +82,8 @@ class StudyOperations:
             try:
                 await self._carry_out(operation)
             except StaleCommit:
-                # A client changed a trial meanwhile: try again, unless it cancelled the operation or deleted
-                # the study.
+                # A client changed a trial in between: try again, unless it cancelled the operation
+                # or deleted the study.
                 if operation not in await self._studies.running_operations(operation.study):
                     return
             except Exception as caught:
@@ -107,8 +107,8 @@ class StudyOperations:
             await self._finish(_failed(operation, _NOT_FOUND, str(missing), self._now()))
 
     async def _suggest(self, study: Study, operation: Operation) -> None:
-        """Hand out first the client's own active trials, then trials that were requested and that nobody
-        evaluates, then new points."""
+        """Assign first the client's own active trials, then requested trials without a client,
+        then new points."""
         history = await self._studies.history((study.uid,))
         own = [
             trial
@@ -161,7 +161,8 @@ class StudyOperations:
             not checked.state.is_over and await self._should_stop(study, checked)
         )
         if stop:
-            # Before the operation is done, so that a client who is told to stop finds the trial stopping.
+            # Before the operation is done, so that the client finds the trial in the state
+            # STOPPING.
             trial = await self._studies.change_trial(
                 study.uid,
                 operation.trial,

@@ -90,7 +90,7 @@ class TuningReconciler:
         study, is_over = job.spec.study, work.state.is_final
         reported = await asyncio.to_thread(stores.reported, trial.job, work.started)
         measured, metric, seen = reported, study.metrics[0].id, None
-        # What a program reports itself takes precedence over what its libraries write.
+        # A program's own reports take precedence over the output of its libraries.
         if all(measurement.value(metric) is None for measurement in measured):
             logged = await stores.logged(work, metric)
             if logged is not None:
@@ -125,8 +125,8 @@ class TuningReconciler:
                 machine.stop_trial(transition, sight.trial, verdict.why)
 
     async def _begin(self, transition: Transition) -> tuple[tuple[Job, TimelineEntry], ...]:
-        """Begin the next trials, if suggestions for them are there. If not, they are asked for, and other
-        changes are stored meanwhile."""
+        """Start the next trials, if suggestions for them exist. If not, request suggestions, and
+        store other changes in the meantime."""
         job, count = transition.job, machine.wanted(transition.job)
         asking = self._asking.get(job.uid)
         if count == 0:

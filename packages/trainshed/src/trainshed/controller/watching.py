@@ -31,7 +31,7 @@ def _any_matches(wanted: Regex, page: LogPage) -> bool:
 class _Watch(Struct):
     """How far the log was read for the drills of one job."""
 
-    #: The job as it was last seen.
+    #: The last known state of the job.
     job: Job
     #: How far the log was read, by the number of a drill.
     cursors: dict[int, LogCursor] = {}
@@ -54,8 +54,8 @@ class Watchers:
         self._watches: dict[JobUid, _Watch] = {}
 
     def lines_written(self, job: Job) -> None:
-        """Search for the lines that the job's armed drills wait for. Called when the job has new lines or was
-        stored anew."""
+        """Search for the lines that the job's armed drills wait for. Called when the job has new
+        lines or was stored again."""
         if not any(drill.is_armed and drill.at_line for drill in job.drills):
             self.forget(job.uid)
             return

@@ -16,7 +16,7 @@ from trainshed.core.units import Nanos
 
 
 class MachineWanted(Struct, frozen=True):
-    """What decides where a replica may run, besides free capacity."""
+    """Properties that determine where a replica may run, in addition to free capacity."""
 
     #: Public machine type; None = not known: then it runs where machines run that no route matches.
     type: str | None = None
@@ -29,9 +29,9 @@ class Route(Struct, frozen=True):
 
     #: Patterns of machine types, such as `a2-*`; () = all.
     types: tuple[str, ...] = ()
-    #: Public types of devices, of which a machine must have one; () = with any, or with none.
+    #: Public device types. A machine must have one of them. () = any or none.
     accelerators: tuple[str, ...] = ()
-    #: The destination, as it goes on in a sentence: "partition gpu"; None = not known.
+    #: The destination as part of a sentence: "partition gpu"; None = not known.
     name: str | None = None
 
     def is_for(self, machine: MachineWanted) -> bool:
@@ -98,13 +98,13 @@ class Waiting(Struct, frozen=True):
     reason: WaitReason
     #: One sentence, such as "needs 8 CPUs, 4 of 8 are used by job 17".
     message: str
-    #: What would let it start, such as a quota that an owner raises; None = nothing is known.
+    #: An action that would let the job start, such as raising a quota; None = nothing is known.
     hint: str | None = None
     #: Names of jobs that hold what is missing, at most five.
     blockers: tuple[str, ...] = ()
     #: Its place in a cluster's own queue: 1 = next; None = it is in none, or not known.
     position: int | None = None
-    #: When a cluster expects to start it (ns since the epoch); None = nobody knows.
+    #: When the cluster expects to start it (ns since the epoch); None = unknown.
     expected: Nanos | None = None
 
 
@@ -124,10 +124,10 @@ class Delay(Struct, frozen=True):
     recorded: Nanos | None = None
 
     def is_news(self, before: "Delay | None", now: Nanos) -> bool:
-        """Whether it is worth recording after `before`, the delay that was recorded last: another reason, or
-        an expected start that has moved by more than a minute and by more than a quarter of the time left. A
-        new place in the queue alone is no news. If a cluster changes its mind often, that is news once a
-        minute."""
+        """Return whether this delay is worth recording after `before`, the last recorded delay. A
+        delay is news if its reason differs, or if the expected start has moved by more than a
+        minute and by more than a quarter of the remaining time. A new place in the queue is not
+        news. Frequent changes are reported once a minute."""
         if before is None or self.cause is not before.cause:
             return True
         if self.expected and not before.expected:
@@ -189,8 +189,8 @@ class Node(Struct, frozen=True):
     #: (public type, count) of the node's accelerators; the type is "" for a GPU that no public type stands
     #: for.
     accelerators: tuple[tuple[str, int], ...] = ()
-    #: What other users of the cluster hold of these resources now, and may give back: whether a gang can ever
-    #: fit does not depend on it.
+    #: Resources that other users of the cluster hold now and may release. They do not affect
+    #: whether a gang can ever fit.
     others: OthersUse = OthersUse()
     #: Which replicas may be placed there.
     accepts: Acceptance = Acceptance()
@@ -199,7 +199,8 @@ class Node(Struct, frozen=True):
 
 
 def accelerator_counts(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return (public type, count) of those that there are, sorted, as nodes have them."""
+    """Return (public type, count) of the accelerators with a count above 0, sorted, as nodes have
+    them."""
     return tuple(sorted((name, count) for name, count in counts.items() if count))
 
 
@@ -224,8 +225,8 @@ class QuotaKey(Struct, frozen=True):
     project_id: str
     region: str
     metric: str
-    #: It limits what this person uses in the project; `EACH` = everybody who has no limit of their own;
-    #: "" = all together.
+    #: The user whose use in the project is limited; `EACH` = every user without a limit of their
+    #: own; "" = all users together.
     person: str = ""
 
     def __post_init__(self) -> None:
@@ -233,7 +234,7 @@ class QuotaKey(Struct, frozen=True):
 
 
 EACH = "each"
-"""In place of a person's address: whoever has no limit of their own."""
+"""Replaces a user's address: every user without a limit of their own."""
 
 
 class QuotaStatus(Struct, frozen=True):

@@ -12,7 +12,8 @@ WORKER_POOL, PS_POOL, EVALUATOR_POOL = 1, 2, 3
 
 
 MAX_STRING_BYTES = 120_000
-"""Limit of one argument or variable: Linux starts no program with one that is longer than 128 KiB."""
+"""Limit of one argument or variable: Linux cannot start a program with a value longer than 128
+KiB."""
 BYTES_PER_ENDPOINT = 64
 """Upper limit of a replica's address in CLUSTER_SPEC and TF_CONFIG."""
 _BYTES_OF_TASK = 500
@@ -41,9 +42,10 @@ def fits_cluster_spec(job_json: str, replicas: int) -> bool:
 
 
 def names_chief(spec: JobSpec) -> bool:
-    """Whether the primary is called `chief` rather than `master` (facts/program#tf_config).
+    """Return whether the primary is called `chief` rather than `master` (facts/program#tf_config).
 
-    Vertex always says chief; `ml` from runtime 2.1 on, and container jobs when they ask for it.
+    Vertex always uses chief. `ml` uses it from runtime 2.1 on, and in container jobs that request
+    it.
     """
     if spec.api is Api.VERTEX:
         return True
@@ -76,7 +78,7 @@ def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
 
 
 def reducers(spec: JobSpec) -> tuple[ReplicaId, ...]:
-    """Return the reducers of a job, in the order in which workers are told of them."""
+    """Return the reducers of a job, in the order of the workers' list."""
     return spec.pool(PS_POOL).replicas() if has_reducers(spec) else ()
 
 

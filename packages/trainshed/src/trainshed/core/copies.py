@@ -83,7 +83,7 @@ class Run(Struct, frozen=True):
     machine: Mapping[str, Any]
     #: () = the image's own.
     command: Sequence[str] = ()
-    #: gs:// URIs of packages to install; None = the image runs as it is.
+    #: gs:// URIs of packages to install; None = the image runs unchanged.
     packages: Sequence[str] | None = None
     #: The module in them that `python -m` runs.
     module: str | None = None
@@ -138,7 +138,7 @@ _EXAMPLES: Final = "lr=1e-4..1e-1:log, layers=1..8, batch=16,32,64 or optimizer=
 
 
 class Sweep(Struct, frozen=True):
-    """What is searched for."""
+    """The parameters of a search."""
 
     #: Each `NAME=LOW..HIGH`, `NAME=LOW..HIGH:log` or `NAME=A,B,C`.
     parameters: Sequence[str]

@@ -25,13 +25,13 @@ class Point(NamedTuple):
 
 
 def folded(values: Sequence[float], ends: Iterable[int]) -> list[int]:
-    """Return the places of the first value, of the last one, and of the least and the greatest of each
-    stretch between them, ascending. What is no number is passed over, unless a stretch has nothing else.
-    `ends`: where the stretches end, ascending."""
+    """Return the indexes of the first value, of the last one, and of the minimum and maximum of
+    each stretch between them, ascending. NaN is skipped unless a stretch has no other value.
+    `ends`: the ends of the stretches, ascending."""
     kept, begin = {0, len(values) - 1}, 1
     for end in ends:
         if stretch := list(values[begin:end]):
-            # After one that is a number, `min` and `max` never take one that is none.
+            # After a first value that is a number, `min` and `max` never choose NaN.
             is_none = math.isnan(stretch[0])
             numbers = [v for v in stretch if not math.isnan(v)] or stretch if is_none else stretch
             kept |= {begin + stretch.index(extreme(numbers)) for extreme in (min, max)}
@@ -49,8 +49,8 @@ def averaged(values: Sequence[float], most: int) -> list[tuple[int, float]]:
 
 
 def thinned(values: Sequence[float], most: int) -> Sequence[int]:
-    """Return the places of at most `most` of some values, ascending: those that stretches of equal length
-    are `folded` to. If it is 1, that of the last one."""
+    """Return the indexes of at most `most` values, ascending: the values are `folded` to stretches
+    of equal length. If `most` is 1, return the last index."""
     count = len(values)
     if count <= most:
         return range(count)
@@ -66,7 +66,7 @@ _LATEST: Final = 2**63 - 1
 
 
 class CurveSeries(Struct, frozen=True):
-    """The curve of what a job logged under one tag into one directory."""
+    """The curve of a job's values under one tag in one directory."""
 
     #: The key of its points, in the file of the job's uid.
     uid: int
@@ -78,7 +78,7 @@ class CurveSeries(Struct, frozen=True):
     step: int
     at: Nanos
     value: float | None
-    #: Points that were read, including those that came twice.
+    #: Points read, including duplicates.
     count: int
 
 

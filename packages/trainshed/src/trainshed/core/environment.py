@@ -1,8 +1,9 @@
-"""What a replica's program is given: its environment, with its place in the cluster, and its command line
-(spec/program#arguments, spec/reduction#settings, facts/program#variables, facts/program#arguments).
+"""The environment of a replica's program, with its place in the cluster, and its command line
+(spec/program#arguments, spec/reduction#settings, facts/program#variables,
+facts/program#arguments).
 
-Pure: the same job and endpoints give the same values. The engine adds what only the slot knows (HOME, PATH,
-storage endpoints).
+Pure: the same job and endpoints give the same values. The engine adds the values of the slot
+(HOME, PATH, storage endpoints).
 """
 
 import hashlib
@@ -41,8 +42,8 @@ REDUCER_PROGRAM: Final = ("python3", "-m", "trainshed_reduction.reducer")
 """The command line of reducers."""
 
 REDUCTION_REPORT = "/var/hypertune/reduction.json"
-"""The file in which programs report on a reduction, named by `REDUCTION_REPORT_FILE`. Its directory exists
-for every program, and the program may write to it, whoever it runs as."""
+"""The file in which programs report on a reduction, set by `REDUCTION_REPORT_FILE`. Its directory
+exists for every program and is writable for every user that a program runs as."""
 
 _METRICS = "/var/hypertune/output.metrics"
 _REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATTERN}")
@@ -81,9 +82,9 @@ def environment(
     own = dict(program.env)
     variables = {
         **(image or {}),
-        # Those by which the program's framework does as the older one that was asked for.
+        # Variables that make the program's framework behave like the requested older version.
         **{way.variable: way.value for way in program.runtime.old_ways if way.unless not in own},
-        # The engine names those that the replica gets.
+        # The engine sets the devices of the replica.
         "CUDA_VISIBLE_DEVICES": "",
         # A program's lines are to be seen when it prints them, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
@@ -140,7 +141,7 @@ def arguments(
     program = spec.pool(replica.pool).program
     if is_reducer(spec, replica.pool) and program.runtime.family == REDUCERS:
         return REDUCER_PROGRAM
-    # An image's author must not choose secrets of whoever runs the image.
+    # An image's author must not choose secrets of the user who runs the image.
     entrypoint, command = _unmarked(entrypoint), _unmarked(command)
     if spec.api is Api.VERTEX:
         start = tuple(expand(item, environ) for item in program.command)
@@ -161,10 +162,11 @@ def arguments(
 
 
 def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False) -> str:
-    """Replace `$(VAR)` by the variable's value; `$$(` stands for `$(`, unknown names stay as they are.
+    """Replace `$(VAR)` by the variable's value. `$$(` stands for `$(`; unknown names stay
+    unchanged.
 
-    With `names_secrets`, `$(secret:NAME)` becomes a mark, which is replaced by the secret's value when the
-    program is started (`core.secrets`).
+    With `names_secrets`, `$(secret:NAME)` becomes a mark. The secret's value replaces it when the
+    program starts (`core.secrets`).
     """
 
     def replacement(match: re.Match[str]) -> str:
@@ -182,7 +184,8 @@ def _unmarked(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _trial_variables(spec: JobSpec) -> dict[str, str]:
-    """Return the variables that tell every replica of a trial about it (facts/program#variables)."""
+    """Return the variables that describe a trial to each of its replicas
+    (facts/program#variables)."""
     if not spec.trial:
         return {}
     variables = {"CLOUD_ML_TRIAL_ID": spec.trial, METRIC_FILE: _METRICS}
@@ -192,12 +195,13 @@ def _trial_variables(spec: JobSpec) -> dict[str, str]:
 
 
 def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
-    """Return the variables that tell a replica its place in the cluster.
+    """Return the variables that describe a replica's place in the cluster.
 
-    CLUSTER_SPEC: on Vertex for every replica, keyed by pool; in `ml` for container jobs, keyed by role.
-    TF_CONFIG: on Vertex for jobs of more than one replica, in `ml` always. Evaluators get a task but are in
-    no cluster; reducers get none and are in none. Ranks: the primary is first, then come the workers; all
-    others have none (spec/program#cluster_spec, spec/program#tf_config, spec/program#ranks).
+    CLUSTER_SPEC: on Vertex for every replica, keyed by pool; in `ml` for container jobs, keyed by
+    role. TF_CONFIG: on Vertex for jobs of more than one replica, in `ml` always. Evaluators get a
+    task but are in no cluster; reducers get none and are in none. Ranks: the primary is first,
+    then come the workers; all others have none (spec/program#cluster_spec, spec/program#tf_config,
+    spec/program#ranks).
     """
     spec, variables = gang.spec, dict[str, str]()
     is_vertex = spec.api is Api.VERTEX
@@ -233,9 +237,9 @@ def _cluster(
     outside: Collection[int] = (),
     **more: str,
 ) -> str:
-    """Return the JSON of a cluster whose pools have these names, without those that are outside of it, and of
-    a replica's task in it, with `more` facts. `task.trial`, the number as text, is for trials alone. A job
-    that is too long is left out (spec/program#cluster_spec)."""
+    """Return the JSON of a cluster whose pools have these names, without the pools in `outside`,
+    and of a replica's task in it, with `more` facts. Only trials have `task.trial`, the number as
+    text. A job that is too long is omitted (spec/program#cluster_spec)."""
     spec = gang.spec
     trial = {"trial": spec.trial} if spec.trial else {}
     cluster = {
@@ -258,13 +262,13 @@ _NAMED_RESOURCES: Final = {
     "experiment": "AIP_EXPERIMENT_NAME",
     "experimentRun": "AIP_EXPERIMENT_RUN_NAME",
 }
-"""Fields of a job's spec that name a resource, and the variable that tells programs its name."""
+"""Fields of a job's spec that name a resource, and the variables that pass its name to programs."""
 
 
 def _reduction_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
-    """Return what a job may change of that which replicas are told about its reducers; none for a replica
-    that takes no part. `trainshed_reduction.variables`, which their programs read too, defines the names and
-    the allowed values."""
+    """Return the reduction settings that a job may change, for one replica; empty for a replica
+    that takes no part. `trainshed_reduction.variables`, which programs read too, defines the names
+    and the allowed values."""
     spec = gang.spec
     if not takes_part_in_reduction(spec, replica):
         return {}
@@ -304,8 +308,8 @@ def _output_directories(spec: JobSpec) -> dict[str, str]:
 
 
 def _cloud_ml_job(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
-    """Return CLOUD_ML_JOB as it was observed: Vertex names the replica's package, `ml` gives its training
-    input."""
+    """Return CLOUD_ML_JOB in its observed form: the replica's package on Vertex, the training
+    input in `ml`."""
     if spec.api is Api.ML:
         return cast("dict[str, Any]", _snake_keys(json.loads(spec.job_json)))
     program = spec.pool(replica.pool).program

@@ -14,9 +14,10 @@ _NUMBER = re.compile(r"[0-9]+")
 class Violation(Struct, frozen=True):
     """One offending field of a request.
 
-    `field` is the path in the spelling of the API that was called (`jobSpec.workerPoolSpecs[0].replicaCount`
-    becomes `job_spec.worker_pool_specs[0].replica_count` on Vertex), `description` says what is wrong
-    and what would be right.
+    `field` is the path in the spelling of the called API
+    (`jobSpec.workerPoolSpecs[0].replicaCount` becomes
+    `job_spec.worker_pool_specs[0].replica_count` on Vertex). `description` states the error and
+    the valid values.
     """
 
     field: str
@@ -24,7 +25,8 @@ class Violation(Struct, frozen=True):
 
 
 class RequestError(Exception):
-    """A request that cannot be carried out. Leaf classes say why; the message says what to do next."""
+    """A request that cannot be carried out. Leaf classes give the reason; the message contains the
+    next step."""
 
 
 class InvalidRequest(RequestError):

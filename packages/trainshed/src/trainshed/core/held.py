@@ -13,7 +13,7 @@ _HELD: Final = f"engines/*/{HELD}"
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """An allocation that nobody needs any more, and that the cluster may still hold."""
+    """An allocation that is no longer needed, and that the cluster may still hold."""
 
     #: The cluster's own name of it.
     name: str
@@ -29,7 +29,7 @@ def files(data: Path) -> list[Path]:
 
 
 def read(file: Path) -> tuple[Leftover, ...]:
-    """Return what a file says. Raises OSError, ValueError (it is damaged)."""
+    """Return the contents of a file. Raise OSError, or ValueError if the file is damaged."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=tuple[Leftover, ...])
     except (ValueError, RecursionError) as error:

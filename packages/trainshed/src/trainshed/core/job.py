@@ -39,15 +39,14 @@ class Machine(Struct, frozen=True):
 
 
 class Disk(Struct, frozen=True):
-    """Boot disk of each replica of a pool: `pd-ssd`, 100 GB unless the job says otherwise
-    (spec/machines#disk)."""
+    """Boot disk of each replica of a pool. Default: `pd-ssd`, 100 GB (spec/machines#disk)."""
 
     type: str = "pd-ssd"
     size_gb: int = 100
 
 
 class Program(Struct, frozen=True):
-    """What a replica runs: a Python package (`module` set) or a container (`module` is None).
+    """The program of a replica: a Python package (`module` set) or a container (`module` is None).
 
     A package job installs `package_uris` in order and runs `python -m module args`.
     """
@@ -73,7 +72,7 @@ class Program(Struct, frozen=True):
 
     @property
     def environment(self) -> tuple[RuntimeChoice, tuple[JobPackage, ...]]:
-        """What has to be prepared for it: a runtime, and the packages on top."""
+        """The parts to prepare for it: a runtime, and the packages on top."""
         names_gsutil = any("gsutil" in word for word in (*self.command, *self.args))
         return replace(self.runtime, gsutil=names_gsutil), self.packages
 
@@ -118,7 +117,7 @@ class Scheduling(Struct, frozen=True):
 _SLASHES_OF_A_BUCKET: Final = 2
 """The number of slashes in `gs://BUCKET`."""
 LOG_DIRECTORY: Final = "AIP_TENSORBOARD_LOG_DIR"
-"""The variable that tells a Vertex program where to write event files."""
+"""The variable with the directory to which a Vertex program writes event files."""
 _MOUNT: Final = "/gcs/"
 
 
@@ -145,7 +144,7 @@ class JobSpec(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     #: Number of the trial that this job is, as text. An `ml` trial's job is named `JOB.TRIAL`.
     trial: str | None = None
-    #: The name under which an `ml` trial's program is told to report its objective.
+    #: The name under which an `ml` trial's program reports its objective.
     metric_tag: str | None = None
     #: The part of a dataset that is written to files before the programs start.
     data: SplitPlan | None = None
@@ -169,11 +168,11 @@ class JobSpec(Struct, frozen=True):
 
     @property
     def log_directory(self) -> str | None:
-        """The `gs://` URI of the directory below which the job's event files are, without a slash at its end;
-        None for a job that has none.
+        """The `gs://` URI of the directory of the job's event files, without a slash at its end;
+        None for a job without one.
 
-        For `ml` v1 that is the job's own directory. If the user sets the variable, a Vertex program writes
-        where it says; that counts only if it is in a bucket.
+        For `ml` v1 it is the job's own directory. A Vertex program writes to the value of the
+        variable if the user sets it. Such a value counts only if it is in a bucket.
         """
         if self.api is Api.ML:
             return self.job_dir.rstrip("/") if self.job_dir else None
@@ -181,7 +180,7 @@ class JobSpec(Struct, frozen=True):
         if value is not None:
             if value.startswith(_MOUNT):
                 value = f"gs://{value.removeprefix(_MOUNT)}"
-            # A value that is only known when the program starts is known to the program alone.
+            # The service cannot know a value that the program computes at its start.
             return value.rstrip("/") if value.startswith("gs://") and "$(" not in value else None
         base = self.base_output_directory
         return f"{base.removesuffix('/')}/logs" if base else None
@@ -217,7 +216,7 @@ SpecT_co = TypeVar("SpecT_co", covariant=True)
 
 
 class JobDraft(Struct, Generic[SpecT_co], frozen=True):
-    """What a valid request to create a job or tuning job asks for; `labels` in the order given."""
+    """The contents of a valid request to create a job or tuning job; `labels` keep their order."""
 
     spec: SpecT_co
     display_name: str
@@ -268,7 +267,7 @@ class JobError(Struct, frozen=True):
     status: int | None = None
     #: The last lines of that replica's log.
     tail: str = ""
-    #: What was wrong, in a sentence, where the message does not begin with it.
+    #: The error in one sentence, if the message does not start with it.
     reason: str | None = None
-    #: What the user can do; None = nothing is known.
+    #: Advice for the user; None = no advice is known.
     advice: str | None = None

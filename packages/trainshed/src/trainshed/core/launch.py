@@ -8,8 +8,8 @@ from trainshed.core.units import Bytes
 REDUCTION_PACKAGES = "/opt/trainshed/reduction"
 """Where programs in container images find the package `trainshed_reduction`."""
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
-"""The variable that names a trial's metrics file (facts/program#variables). An engine that cannot show the
-file named here to one replica alone puts another path in its place."""
+"""The variable with the path of a trial's metrics file (facts/program#variables). An engine that
+cannot show this path to a single replica sets another path."""
 REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
 """The variable that names the file in which workers and reducers report (spec/reduction#reports). Engines may
 put another path in its place as well."""
@@ -33,7 +33,7 @@ class ImageRoot(Struct, frozen=True):
 
 
 class Software(Struct, frozen=True):
-    """What a program runs in: an environment of the service, or a container image."""
+    """The software that a program runs in: an environment of the service, or a container image."""
 
     #: Directory of a minimal Python environment, used in place and read-only, or copied into the slot where
     #: nothing can be mounted.
@@ -47,7 +47,7 @@ class Software(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What one replica may use."""
+    """The limits of one replica."""
 
     #: None = no limit.
     memory: Bytes | None = None
@@ -79,7 +79,7 @@ class ReductionPart(Struct, frozen=True):
     #: How many reducers the job has; the replica's reports about them are stored. None = there are none,
     #: and nothing is stored.
     reducers: int | None = None
-    #: Whether people are told if its program ends without having used them.
+    #: Whether the user gets a warning if the program ends without having used them.
     is_expected: bool = False
 
 

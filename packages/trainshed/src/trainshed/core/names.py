@@ -75,12 +75,13 @@ class JobName(Struct, frozen=True, order=True):
 
 
 PLACE: Final = "projects/PROJECT/locations/LOCATION"
-"""What the forms of names begin with."""
+"""The beginning of the forms of names."""
 
 
 def read_name(name: str, form: str, of: str) -> tuple[str, ...]:
-    """Return what stands in a name for the words of its form, such as `projects/PROJECT/locations/LOCATION`.
-    Raise InvalidRequest on the field `of` for a name of another form."""
+    """Return the parts of a name for the words of its form, such as
+    `projects/PROJECT/locations/LOCATION`. Raise InvalidRequest on the field `of` for a name of
+    another form."""
     match = _pattern(form).fullmatch(name)
     if match is None:
         raise InvalidRequest((Violation(of, f"{name!r} is not a name of the form {form}."),))
@@ -96,7 +97,7 @@ def _pattern(form: str) -> re.Pattern[str]:
 _STUDY: Final = f"{PLACE}/studies/STUDY"
 _MODEL: Final = f"{PLACE}/models/MODEL"
 _LARGEST: Final = 2**63 - 1
-"""The largest number that the store can compare with; nothing has one that is larger."""
+"""The largest number that the store can compare. No resource has a larger number."""
 
 
 class StudyName(Struct, frozen=True, order=True):
@@ -233,12 +234,12 @@ def _digest(text: str) -> str:
 
 
 def ids_by_number(ids: Iterable[str]) -> dict[str, str]:
-    """Return the ids of projects by their numbers, as they stand in names; "" is ignored."""
+    """Return the ids of projects by their numbers in resource names; "" is ignored."""
     return {str(project_number(project_id)): project_id for project_id in ids if project_id}
 
 
 def normalize_email(email: str) -> str:
-    """Return an e-mail address as it is stored and compared: in lower case."""
+    """Return an e-mail address in the form for storage and comparison: in lower case."""
     return email.lower()
 
 

@@ -65,7 +65,7 @@ class Notification(Struct, frozen=True):
     occasion: Occasion
     #: Nanoseconds since the epoch.
     created: Nanos
-    #: JSON, as it is sent.
+    #: JSON in its sent form.
     content: str
 
 
@@ -77,8 +77,8 @@ def targets_of(labels: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 def notifications(
     work: Work, entries: Sequence[TimelineEntry], targets: Iterable[Target], now: Nanos, page: str
 ) -> tuple[Notification, ...]:
-    """Return the notifications that a step asks for. `work`: as it is after the step; `entries`: the step's
-    own. There are none for a job that a tuning job or pipeline made, since that one is reported. `page`: the
+    """Return the notifications of a step. `work`: the work after the step; `entries`: the step's
+    own. A job of a tuning job or pipeline has none, since its parent is reported. `page`: the
     address of the service, below which jobs have their pages."""
     if work.parent is not None:
         return ()
@@ -103,7 +103,7 @@ class BudgetNotice(Struct, frozen=True):
 
     #: When the budget's month began (ns).
     month: Nanos
-    #: What it is about: the budget with its limit, and the percentage.
+    #: Its subject: the budget with its limit, and the percentage.
     subject: str
     notification: Notification
 

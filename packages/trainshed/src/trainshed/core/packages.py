@@ -25,7 +25,7 @@ class JobPackage(Struct, frozen=True, order=True):
 
     #: `gs://BUCKET/PATH`.
     uri: str
-    #: What the SHA-256 of its content begins with, in hexadecimal digits; "" = it is not pinned.
+    #: The first hexadecimal digits of the SHA-256 of its content; "" = it is not pinned.
     digest: str = ""
 
     def fault(self, digest: str) -> str | None:

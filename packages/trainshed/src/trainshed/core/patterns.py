@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 
 class Operator(enum.StrEnum):
-    """An operator as it is written. HAS: a text contains another, or matches one with `*`."""
+    """An operator in its written form. HAS: a text contains another, or matches one with `*`."""
 
     EQUAL = "="
     NOT_EQUAL = "!="
@@ -45,7 +45,7 @@ _ABSENT: Final = ("invalid perl operator", "invalid escape sequence")
 
 
 class PatternError(ValueError):
-    """The text is no pattern that can be served; the message says what is wrong with it."""
+    """The text is not a supported pattern. The message contains the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ def compile_regex(
 
 
 def compile_wildcard(pattern: str) -> Callable[[str], bool]:
-    """Return a function that says whether a whole text matches the pattern, in which `*` stands for any text,
-    even an empty one."""
+    """Return a function that checks whether a whole text matches the pattern. `*` matches any
+    text, including an empty one."""
     compiled = re.compile(fnmatch.translate(_SIGNS.sub(r"[\g<0>]", pattern)))
     return lambda text: compiled.match(text) is not None
 

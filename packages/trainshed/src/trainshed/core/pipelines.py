@@ -24,7 +24,8 @@ from trainshed.core.units import Nanos
 
 
 class Task(enum.StrEnum):
-    """What the pipeline's job is: a custom job, or a tuning job whose best trial gives the model."""
+    """The kind of the pipeline's job: a custom job, or a tuning job whose best trial gives the
+    model."""
 
     CUSTOM = "custom_task"
     TUNING = "hyperparameter_tuning_task"
@@ -56,7 +57,8 @@ class PipelineSpec(Struct, frozen=True):
 
 
 class Pipeline(WorkRecord, frozen=True, kw_only=True):
-    """A training pipeline, whose states are its job's. Its outcome is decided ahead by a cancel alone."""
+    """A training pipeline, whose states are its job's. Only a cancel decides its outcome in
+    advance."""
 
     spec: PipelineSpec
     #: Its backing job; 0 = there is none yet.
@@ -90,7 +92,7 @@ class ModelVersion(Struct, frozen=True):
 
 
 class ModelEvaluation(Struct, frozen=True):
-    """How good one version of a model is, as somebody has imported it."""
+    """The quality of one version of a model, as a user imported it."""
 
     name: EvaluationName
     version: int
@@ -101,7 +103,7 @@ class ModelEvaluation(Struct, frozen=True):
 
 
 def created(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
-    """Return the pipeline as it is stored, together with its job."""
+    """Return the pipeline in its stored form, together with its job."""
     transition = WorkTransition(pipeline, pipeline.created)
     transition.change(job=backing.uid)
     transition.fire_job(JobTrigger.ADMITTED)
@@ -180,8 +182,8 @@ def model_fault(
     *,
     is_there: bool,
 ) -> str | None:
-    """Return why a job that succeeded leaves no model; None = it leaves one. `versions`: those that the model
-    of this name has; `is_there`: whether anything lies at `uri`."""
+    """Return why a successful job leaves no model; None = it leaves one. `versions`: the versions
+    of the model with this name; `is_there`: whether an object exists at `uri`."""
     if not is_there:
         return (
             f"{uri} contains no model. The program must write its model to the directory in "
@@ -190,7 +192,7 @@ def model_fault(
     if draft.is_new_version and not versions:
         return f"{name}, the parent of the new model version, was deleted during the training."
     if versions and not draft.is_new_version:
-        # That model gets no version that nobody asked for.
+        # The service adds a version to a model only on request.
         return (
             f"the model {name} was created by another request during the training. Use "
             "another model_id, or set parent_model to that model to add a version to it. "
@@ -213,8 +215,8 @@ def model_name(pipeline: Pipeline, draft: ModelDraft) -> ModelName:
 def model_version(
     pipeline: Pipeline, uri: str, versions: tuple[ModelVersion, ...], now: Nanos
 ) -> ModelVersion:
-    """Return the version that the pipeline leaves, which follows `versions`, those that the model has (newest
-    first)."""
+    """Return the pipeline's version. It follows `versions`, the existing versions of the model
+    (newest first)."""
     draft = pipeline.spec.model
     assert draft is not None
     draft_json = json.loads(draft.public_json)

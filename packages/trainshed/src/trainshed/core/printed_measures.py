@@ -1,7 +1,7 @@
-"""What a program prints of what it measures, such as `loss: 0.0444 - val_accuracy: 0.9863`. Pure.
+"""Reads printed measurements, such as `loss: 0.0444 - val_accuracy: 0.9863`. Pure.
 
-A number counts if the name before it is that of a measure. Where it belongs follows from what the line counts
-(`core.progress`), or from the epoch that an earlier line has named.
+A number counts if the name before it is the name of a measure. Its position follows from the
+counter of the line (`core.progress`), or from the epoch in an earlier line.
 """
 
 import math
@@ -28,7 +28,7 @@ _PARTS: Final = {
     **dict.fromkeys(("val", "valid", "validation", "eval", "evaluation", "dev"), "validation"),
     "test": "test",
 }
-"""What of the data was measured, by a word of the name."""
+"""The part of the data that was measured, by a word of the name."""
 _IDLE: Final = frozenset(("average", "avg", "mean", "total", "running", "current", "epoch", "step"))
 _NUMBER: Final = r"[-+]?\d{1,15}+(?:\.\d{0,18}+)?+(?:[eE][-+]?\d{1,3}+)?+|nan|NaN|[-+]?inf"
 _PAIR: Final = re.compile(
@@ -38,7 +38,7 @@ _PAIR: Final = re.compile(
 _WORDS: Final = re.compile(r"[A-Za-z0-9]+")
 _MOST_SERIES: Final = 16
 _ASIDE: Final = ("lr", "learning rate", "grad norm", "epoch", "runtime", "samples per second")
-"""What is no result of the training."""
+"""Names of values that are not results of the training."""
 
 
 class Point(Struct, frozen=True):
@@ -58,7 +58,7 @@ class Series(Struct):
     measure: str
     #: "train", "validation" or "test".
     part: str
-    #: What `step` counts: "epoch", "step", or "line" if the program says neither.
+    #: The unit of `step`: "epoch", "step", or "line" if the program prints neither.
     unit: str
     points: list[Point] = field(default_factory=list[Point])
     #: Of so many points one is kept, and how many came since the last that stays.
@@ -76,7 +76,7 @@ class Measures:
         self._was_restarted = was_restarted
         self._series: dict[tuple[str, str], Series] = {}
         self._epoch: float | None = None
-        #: Programs that count epochs from zero name those that are under way.
+        #: Programs that count epochs from zero print the number of the running epoch.
         self._from_zero = False
 
     @property
@@ -125,7 +125,8 @@ class Measures:
             return
         goes_back = bool(points) and point.step < points[-1].step
         if goes_back and self._was_restarted and unit != "line":
-            # It goes on from a checkpoint, and measures some steps again: what it says last counts.
+            # It continues from a checkpoint and measures some steps again. Its latest values
+            # count.
             series.since = 0
             while points and points[-1].step >= point.step:
                 points.pop()
@@ -188,7 +189,7 @@ _COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 
 class Bound(Struct, frozen=True):
-    """What the last value of a measure has to be, such as `val_accuracy>0.9`."""
+    """A condition on the last value of a measure, such as `val_accuracy>0.9`."""
 
     name: str
     #: One of `_COMPARE`.
@@ -210,7 +211,8 @@ class Bound(Struct, frozen=True):
 
 
 def read_bound(text: str) -> Bound:
-    """Read a text such as `val_accuracy > 0.9`. Raises ValueError, which says what is a bound."""
+    """Read a text such as `val_accuracy > 0.9`. Raise ValueError, with the valid form, for other
+    texts."""
     match = _BOUND.fullmatch(text.strip())
     try:
         limit = float(match[3]) if match else math.nan

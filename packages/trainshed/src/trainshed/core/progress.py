@@ -1,10 +1,10 @@
-"""How far a program is, and for how long it will still run, from the lines that it prints. Pure.
+"""Estimates the progress and the remaining time of a program from the lines that it prints. Pure.
 
-A line counts only if it tells how much is done, and either how much there is or what is counted: bars of
-tqdm, Keras, Lightning and Hugging Face, and lines that count epochs or steps. One of the things that a
-program counts measures the whole program: its epochs if it says how many there are, else a bar or steps that
-do not start over again and again. What is left is estimated to take as long as what was done; the time before
-a restart does not count.
+A line counts only if it contains the completed amount, and the total or the unit: bars of tqdm,
+Keras, Lightning and Hugging Face, and lines that count epochs or steps. One of a program's
+counters measures the whole program: its epochs if their total is known, otherwise a bar or steps
+that do not start over repeatedly. The estimate assumes a constant speed; the time before a restart
+does not count.
 """
 
 import enum
@@ -27,14 +27,15 @@ class Count(Struct, frozen=True):
     """A count in a line: how much is done of how much."""
 
     level: Level
-    #: What is counted, such as "epoch"; for a bar the text before it, without its numbers; "" = not said.
+    #: The counted unit, such as "epoch"; for a bar the text before it, without its numbers; "" =
+    #: unknown.
     what: str
     done: float
-    #: 0 = not said.
+    #: 0 = unknown.
     total: float
     #: The rest of the line has numbers as well, as lines at the end of an epoch do.
     has_more: bool = False
-    #: The line says which epoch it belongs to: it counts within that epoch, not over the whole program.
+    #: The line contains its epoch: it counts within that epoch, not over the whole program.
     is_within: bool = False
 
     @property
@@ -49,7 +50,7 @@ LEVELS: Final = {
     **dict.fromkeys(("epoch", "round", "generation", "episode"), Level.EPOCH),
     **dict.fromkeys(("step", "iteration", "iter", "batch", "update", "timestep"), Level.STEP),
 }
-"""The level of what is counted, by the word for one unit of it."""
+"""The level of a counter, by the word for one unit of it."""
 
 _ASIDE: Final = re.compile(
     r"\b(?:map|filter|loading|downloading|tokeni[sz]ing|generating|casting|extracting|resolving|fetching"
@@ -186,7 +187,7 @@ class Estimate(Struct, frozen=True):
 
 
 class _Counter(Struct):
-    """One thing that is counted, as it was seen to grow."""
+    """One counter of a program and its observed growth."""
 
     #: As it was seen last, with its total.
     count: Count
@@ -198,7 +199,7 @@ class _Counter(Struct):
     has_grown: bool = False
     #: The first number of it.
     first: float = 0.0
-    #: Lines of an epoch that say more than its number, as those at its end do, less those that do not.
+    #: Number of lines of an epoch with more than its number, as at its end, minus the other lines.
     ends: int = 0
 
     @property
@@ -235,7 +236,7 @@ class Tracker:
         self._growths = 0
 
     def restarted(self) -> None:
-        """Note that the program was started anew: what it had done before is not measured by its time."""
+        """Record that the program was restarted: its earlier work no longer counts for its speed."""
         self._began = self._first = None
         self._growths = 0
 
@@ -311,7 +312,7 @@ class Tracker:
         epochs = [seen for seen in known if seen.count.level is Level.EPOCH]
         if epochs:
             return max(epochs, key=lambda seen: seen.at)
-        # What was only seen complete may have been anything.
+        # A counter that was only seen complete is ambiguous.
         once = [
             seen for seen in known if seen.has_grown and not (seen.is_repeated or seen.is_aside)
         ]

@@ -45,7 +45,7 @@ class Pool(Struct, frozen=True):
 
 
 class Requested(Struct, frozen=True):
-    """What people look for first in a job's specification."""
+    """The main values of a job's specification."""
 
     pools: tuple[Pool, ...]
     #: gs:// URI of its output directory.

@@ -27,7 +27,7 @@ def snake_case(name: str) -> str:
 
 
 _own_name = lru_cache(4096)(snake_case)
-"""For names that stand in the code: those that callers choose may be long, and must not stay."""
+"""For names in the code. Names from callers may be long and must not be cached."""
 
 
 class Faults:
@@ -149,7 +149,8 @@ class Section(Struct, eq=False):
 
 
 def is_blank(value: object) -> bool:
-    """Whether a JSON value says nothing: null, empty, zero, or an object whose values all say nothing."""
+    """Return whether a JSON value is blank: null, empty, zero, or an object with only blank
+    values."""
     if value is None or isinstance(value, _PLAIN):
         return value in (None, "", 0, "0", False)
     if isinstance(value, _MAPPINGS):

@@ -91,7 +91,7 @@ class Hold(Struct, frozen=True):
 
 
 class PersistentResource(Struct, frozen=True):
-    """A persistent resource as it is stored."""
+    """A persistent resource in its stored form."""
 
     name: PersistentResourceName
     #: The resource in public JSON, as the client sent it, with the ids of all pools.
@@ -149,7 +149,7 @@ Used = Mapping[tuple[str, str], int]
 """The numbers of machines that jobs of a resource use, by kind (`kind_of`) and node."""
 
 Change = Callable[[PersistentResource, Used], PersistentResource | None]
-"""Returns a resource as it is to be; None = deleted."""
+"""Returns the new resource; None = deleted."""
 
 
 def kind_of(machine: Machine) -> str:
@@ -214,9 +214,9 @@ def refused(resource: PersistentResource, uid: JobUid, error: JobError) -> Persi
 def resized(
     resource: PersistentResource, counts: Sequence[int], used: Used, new_uid: JobUid, now: Nanos
 ) -> PersistentResource:
-    """Return the resource with these numbers of machines in its pools: further machines are a new hold,
-    unused machines are released, those that wait for a place first. Raises ValueError, with the sentence,
-    if more machines are in use."""
+    """Return the resource with these numbers of machines in its pools. Further machines become a
+    new hold. Unused machines are released, starting with waiting ones. Raise ValueError, with the
+    sentence, if more machines are in use."""
     left = resource.slots()
     left.subtract(used)
     dropped: set[ReplicaId] = set()

@@ -1,10 +1,11 @@
-"""The resume report of a drill: the steps in a program's log lines, what the drill hit, whether the job
-went on where it was, and what it cost (spec/operations#drills).
+"""The resume report of a drill: the steps in a program's log lines, the affected replicas, whether
+the job continued where it was, and the cost (spec/operations#drills).
 
-Programs write steps in many ways, and one program also prints numbers that are not its own progress
-("restored from step 100"). So the lines before a fault are examined first: the most frequent *kind* of line
-is the one that counts (`core.progress`), and lines of other kinds are ignored. What a drill hit is read from
-the details of timeline entries (`core.lifecycle.timeline`), never from their texts.
+Programs write steps in many ways, and one program also prints numbers that are not its own
+progress ("restored from step 100"). Therefore the lines before a fault are examined first. The
+most frequent *kind* of line counts (`core.progress`), and lines of other kinds are ignored. The
+effect of a drill is read from the details of timeline entries (`core.lifecycle.timeline`), never
+from their texts.
 """
 
 import enum
@@ -63,8 +64,8 @@ class Series(Struct, frozen=True):
 
 
 def learned(lines: Iterable[Line]) -> Series | None:
-    """Return the kind of line that tells of progress: the most frequent one, and of equally frequent ones the
-    finest. None if there is none.
+    """Return the kind of line that shows progress: the most frequent one, and of equally frequent
+    ones the finest. None if no line shows progress.
 
     Lines about checkpoints count only if there are no others.
     """
@@ -103,7 +104,7 @@ class Hit(Struct, frozen=True):
     began: Nanos
     #: Its end; the injection, if its end is not recorded.
     ended: Nanos
-    #: The timeline's entry of what the failure table decided; None = nothing yet.
+    #: The timeline's entry of the failure table's decision; None = not decided yet.
     verdict: TimelineEntry | None
     #: The next incarnation's start, in this attempt or a later one.
     restarted: Nanos = 0
@@ -172,7 +173,7 @@ class Outcome(enum.StrEnum):
     RESUMED = "resumed"
     #: The first step after the fault is not beyond the first one ever.
     STARTED_OVER = "started_over"
-    #: It cannot be told from what the program printed.
+    #: The program's output does not show the result.
     UNKNOWN = "unknown"
 
 
@@ -185,8 +186,9 @@ class Result(enum.StrEnum):
 
 
 class Progress(Struct, frozen=True):
-    """The steps of the log around a fault. `source`: the replica whose lines they are, None = all replicas.
-    `ascending`: the numbers only grew until the fault; otherwise they do not tell how far the job was."""
+    """The steps of the log around a fault. `source`: the replica that printed the lines, None =
+    all replicas. `ascending`: the numbers only grew until the fault; otherwise they do not show
+    the progress of the job."""
 
     source: str | None = None
     word: str = "step"
@@ -197,7 +199,7 @@ class Progress(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """What is known of the fault of one drill."""
+    """The findings on the fault of one drill."""
 
     hit: Hit
     progress: Progress

@@ -1,7 +1,8 @@
-"""What other packages know of runtimes: which one a program gets, whether it is the one asked for, and the
-container image that it may be.
+"""Types of runtimes for other packages: the runtime of a program, whether it is the requested one,
+and its optional container image.
 
-The package `runtimes` makes these values; here are only their types and the protocol that validation asks by.
+The package `runtimes` creates the values. This module defines their types and the protocol for
+validation.
 """
 
 from typing import Protocol
@@ -13,7 +14,7 @@ CONTAINER = "container"
 is."""
 
 REDUCERS = "reduction-server"
-"""The family of this service's own reducers, which stand in for the reduction-server images."""
+"""The family of this service's own reducers, which replace the reduction-server images."""
 
 
 class OldWay(Struct, frozen=True):
@@ -21,7 +22,7 @@ class OldWay(Struct, frozen=True):
 
     variable: str
     value: str
-    #: The variable that says the opposite: where the job sets it, this one is not set.
+    #: The variable for the opposite: where the job sets it, this one is not set.
     unless: str
 
 
@@ -34,24 +35,26 @@ class RuntimeChoice(Struct, frozen=True):
     version: str
     #: `major.minor`.
     python_version: str
-    #: What was asked for and what is given instead: the first lines of the job's log and an entry on its
-    #: timeline (spec/runtimes#substitutes). Empty when the job gets exactly what it asked for.
+    #: Differences between the requested and the actual runtime: the first lines of the job's log
+    #: and an entry on its timeline (spec/runtimes#substitutes). Empty if the job gets exactly the
+    #: requested one.
     notices: tuple[str, ...] = ()
     #: For a container, the image that is run. An operator's image map may have put it in the place of the one
     #: asked for.
     image: str = ""
-    #: In what a newer framework does as the one that the job asked for.
+    #: The behaviors in which a newer framework imitates the requested one.
     old_ways: tuple[OldWay, ...] = ()
     #: Modules of the job's packages may import each other without a dot, as in Python 2.
     implicit_imports: bool = False
-    #: It has the version and the Python that were asked for; if not, the first notice says so.
+    #: Whether it has the requested version and Python. If not, the first notice states the
+    #: difference.
     is_exact: bool = True
     #: The program's command line names gsutil, so that it is prepared beside the runtime.
     gsutil: bool = False
 
 
 class RuntimeRefusal(Struct, frozen=True):
-    """Why no runtime can stand in, and which similar ones are available."""
+    """The reason why no runtime is a substitute, and the similar available ones."""
 
     reason: str
 
@@ -59,7 +62,7 @@ class RuntimeRefusal(Struct, frozen=True):
 class Image(Struct, frozen=True):
     """A container image, with its own entry point, command and environment."""
 
-    #: Directory of its unpacked root file system, which nobody may write to; None = the engine's cluster
+    #: Directory of its unpacked root file system, which is read-only; None = the engine's cluster
     #: provides the image, and programs start inside it.
     root: str | None
     #: Identifies the content, whatever the image is called.
@@ -76,10 +79,10 @@ class Image(Struct, frozen=True):
 
 
 class RuntimeCatalog(Protocol):
-    """Says which runtime stands in for an image or a runtime version. Pure, never blocks."""
+    """Finds the runtime for an image or a runtime version. Pure, never blocks."""
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """Return the runtime that stands in for a container image (facts/packaging#images,
+        """Return the runtime that replaces a container image (facts/packaging#images,
         spec/runtimes#substitutes)."""
         ...
 

@@ -1,8 +1,8 @@
-"""Secrets as jobs name them, `$(secret:NAME)` within the value of a variable, and the marks that stand in
-their place until a program is started.
+"""References to secrets in jobs, `$(secret:NAME)` within the value of a variable, and the marks
+that replace them until a program starts.
 
-A launch plan holds marks, never values: whoever reads, prints or stores it sees which secret is meant and no
-more. Only `marked` makes marks from a job's own text. Pure.
+A launch plan contains marks, never values. A reader of the plan sees only the names of the
+secrets. Only `marked` makes marks from a job's own text. Pure.
 """
 
 import re
@@ -94,8 +94,8 @@ def value_fault(value: str) -> str | None:
 
 
 def references(text: str) -> Iterator[SecretRef]:
-    """Yield the secrets that a variable's value names, in order. What looks like a reference and is none is
-    skipped; `text_fault` reports it."""
+    """Yield the secrets in a variable's value, in order. Malformed references are skipped;
+    `text_fault` reports them."""
     for match in _REFERENCE.finditer(text):
         if match[1] is not None:
             try:

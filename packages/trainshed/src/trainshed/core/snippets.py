@@ -1,8 +1,8 @@
-"""A job of either API as a gcloud command, as a program with the client libraries, and as JSON, so that it
-can be copied for other clients.
+"""A job of either API as a gcloud command, as a program with the client libraries, and as JSON,
+for use with other clients.
 
-The job is the JSON that its API's create takes. Whoever runs a snippet has pointed their shell at the service
-(`trainshed env`).
+The job is the JSON that its API's create accepts. The user of a snippet has pointed their shell at
+the service (`trainshed env`).
 """
 
 import json

@@ -1,7 +1,8 @@
-"""The streams that replicas send besides events: what their shims write, read through one port.
+"""The streams of replicas besides events, which their shims write, read through one port.
 
-Every engine runs the same shim, so the content of a stream is the same everywhere: whole lines of JSON, the
-last of which may be torn. Only the engine knows where the bytes are, and how they get here.
+Every engine runs the same shim, so the content of a stream is the same everywhere: whole lines of
+JSON. The last line may be torn. The engine determines where the bytes are, and how they reach the
+service.
 """
 
 import enum
@@ -14,13 +15,13 @@ from trainshed.core.names import JobUid, ReplicaId
 
 
 class StreamKind(enum.StrEnum):
-    """What a stream of a job's log files holds."""
+    """The content of a stream of a job's log files."""
 
-    #: What the program printed, and what the service said.
+    #: Output of the program, and messages of the service.
     LOG = "log"
-    #: What the replica used.
+    #: Resource usage of the replica.
     USAGE = "usage"
-    #: What a trial measured.
+    #: Measurements of a trial.
     METRICS = "metrics"
     #: How the replica's programs were started.
     LAUNCHES = "launches"
@@ -48,18 +49,18 @@ class Segment(Protocol):
 
 
 class Streams(Protocol):
-    """All streams that an engine holds. They outlive slots and nodes, until `remove`. Thread-safe; keeps no
-    state that a reader has to give back: a reader who follows a stream reads on from the last offset when an
-    event says that there is more."""
+    """All streams of an engine. They outlive slots and nodes, until `remove`. Thread-safe. Readers
+    have no state to release: a follower of a stream continues from its last offset when an event
+    announces more data."""
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
         """Return every replica of every attempt that has any stream, in no order. Blocks briefly."""
         ...
 
     def open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
-        """Return the segments there are now, oldest first, each of which begins with a whole line; () if
-        there are none. A LOG may have many, of which only the last one grows; any other stream has one.
-        Blocks briefly."""
+        """Return the present segments, oldest first, each of which starts with a whole line; () if
+        there are none. A LOG may have many segments, and only the last one grows; any other stream
+        has one. Blocks briefly."""
         ...
 
     def remove(self, job_uid: JobUid) -> None:

@@ -31,8 +31,8 @@ class TerminalRequest(Struct, frozen=True):
     term: str = "xterm-256color"
     #: A command line to run; None = an interactive shell.
     command: str | None = None
-    #: What to connect to in place of a shell: the number of a TCP port, or the name of a Unix socket in the
-    #: program's directory.
+    #: The destination in place of a shell: the number of a TCP port, or the name of a Unix socket
+    #: in the program's directory.
     port: str | None = None
     #: (name, directory) of the buckets that it sees in an autopsy.
     buckets: tuple[tuple[str, str], ...] = ()
@@ -57,9 +57,9 @@ class TerminalRequest(Struct, frozen=True):
 
 
 class Autopsy(Struct, frozen=True):
-    """What is kept of a replica that failed.
+    """The remains of a failed replica.
 
-    Exactly one of `exit_code`, `signal` and `lost` tells how it ended.
+    Exactly one of `exit_code`, `signal` and `lost` describes its end.
     """
 
     job_uid: JobUid
@@ -124,8 +124,9 @@ class Terminal(Protocol):
 
 
 PAGES_LABEL: Final = "trainshed-ports"
-"""Label of a job: `NAME-PORT` or `NAME`, with `_` between them; `NAME` alone is the Unix socket NAME.sock in
-the directory of the primary's program, which programs of other jobs cannot reach."""
+"""Label of a job: `NAME-PORT` or `NAME`, with `_` between them. A `NAME` without a port is the
+Unix socket NAME.sock in the directory of the primary's program, which programs of other jobs
+cannot reach."""
 NOTEBOOK: Final = "notebook"
 _ENTRY: Final = re.compile(r"([a-z][a-z0-9]{0,19})(?:-([1-9][0-9]{0,4}))?")
 HIGHEST: Final = 65_535
@@ -166,13 +167,13 @@ def pages_of(labels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
 
 
 class TerminalRefused(Exception):
-    """No shell can be opened there. The message says why."""
+    """A shell cannot be opened. The message contains the reason."""
 
 
 @runtime_checkable
 class Terminals(Protocol):
-    """What such an engine implements besides `engines.port.Engine`. As it is here, it is that of an engine
-    that has no shells and keeps nothing of failed replicas."""
+    """The additional interface of such an engine, besides `engines.port.Engine`. The default
+    implementation is for engines without shells and without remains of failed replicas."""
 
     async def open_terminal(
         self,

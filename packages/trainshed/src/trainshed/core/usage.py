@@ -27,10 +27,10 @@ HOUR: Final = 3600 * 10**9
 
 
 class MachineTime(Struct, frozen=True):
-    """What jobs that are alike have used of one machine type on a node, in hours."""
+    """Use of one machine type on a node by similar jobs, in hours."""
 
     project_id: str
-    #: The address of whoever is responsible for the jobs; "" = it is not known.
+    #: The address of the user who is responsible for the jobs; "" = unknown.
     person: str
     labels: tuple[tuple[str, str], ...]
     #: "" = none was found for it, or all nodes together.
@@ -42,7 +42,7 @@ class MachineTime(Struct, frozen=True):
     cpu_hours: float = 0
     gigabyte_hours: float = 0
     gpu_hours: float = 0
-    #: Of these hours, those of which replicas left records, and how many were at work by these.
+    #: Of these hours, the hours with records of replicas, and the hours at work in these records.
     seen_cpu_hours: float = 0
     busy_cpu_hours: float = 0
     seen_gpu_hours: float = 0
@@ -135,8 +135,8 @@ def reserved(
     nodes: Mapping[str, Node],
     after: PersistentResource | None = None,
 ) -> Iterator[Use]:
-    """Yield the machines that a persistent resource has reserved until a moment, without those that it keeps
-    in the state `after`."""
+    """Yield the machines that a persistent resource has reserved until a moment, except the
+    machines that it keeps in the state `after`."""
     name = resource.name
     owner = (name.project_id, resource.person, resource.labels, str(name))
     kept = {hold.uid: dict(hold.places) for hold in after.holds} if after is not None else {}

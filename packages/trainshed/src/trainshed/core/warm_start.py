@@ -1,8 +1,8 @@
-"""Whether a program begins warm, in a fork of a process that has imported its runtime's frameworks
-(spec/program#warm-starts, docs/adr/0083). Pure.
+"""Decides whether a program starts warm, in a fork of a process that has imported its runtime's
+frameworks (spec/program#warm-starts, docs/adr/0083). Pure.
 
-Decides what follows from a job and its program's variables alone. What depends on the machine is decided
-elsewhere: by the engine that keeps preloaders, and by a preloader's fork, which looks at the files that the
+Considers only a job and its program's variables. Conditions of the machine are checked elsewhere:
+by the engine that keeps preloaders, and by a preloader's fork, which checks the files that the
 program would import.
 """
 
@@ -98,8 +98,8 @@ def _is_python(argv: Sequence[str]) -> bool:
 
 
 def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the names and values with which frameworks are imported anew for programs that have them:
-    numbers of threads and the like, which can do no more than that."""
+    """Return the variables that require a new import of frameworks: numbers of threads and similar
+    values."""
     return tuple(
         sorted(
             (name, value)

@@ -1,4 +1,5 @@
-"""What the snapshot holds of each gang, quota and project: written by `snapshot`, read by `planning`."""
+"""The snapshot's entries for each gang, quota and project: written by `snapshot`, read by
+`planning`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -31,19 +32,19 @@ MEMORY = "memory"
 Age = tuple[int, JobUid]
 """(created, uid): older sorts first."""
 Takes = tuple[tuple[str, int], ...]
-"""What a gang takes of what projects share: replicas, CPUs, memory, devices by type."""
+"""A gang's amounts of shared resources: replicas, CPUs, memory, devices by type."""
 
 
 class Meter(Struct):
     """A limit on a sum: a quota, or the number of replicas at once. Amounts are in thousandths."""
 
     key: QuotaKey
-    #: One gang alone may exceed the limit, as with the number of replicas.
+    #: A single gang may exceed the limit, as with the number of replicas.
     alone: bool = False
     #: None = there is no limit.
     limit: int | None = None
     used: int = 0
-    #: What all that wait would take.
+    #: The total amount for all waiting gangs.
     waiting: int = 0
     #: Running gangs and their amounts.
     holders: dict[JobUid, int] = {}
@@ -69,17 +70,17 @@ class Meter(Struct):
 
 
 class Past:
-    """What projects and people have used, for fair share: as if they still used it, times 1 - 2 **
+    """The past use of projects and users, for fair share: as if they still used it, times 1 - 2 **
     -(duration / half_life), and half as much after each `half_life` (ns)."""
 
     def __init__(self, half_life: int) -> None:
         self._half_life = half_life
-        #: By project and person, None = all of them together, as it would count at `_since`: what is new is
-        #: made larger, and what lies back, which is a lot, stays as it is.
+        #: By project and user, None = all users together, scaled to `_since`. New use is scaled
+        #: up, so that the many old values stay unchanged.
         self._used: dict[tuple[str, str | None], dict[str, float]] = {}
         #: The moment as at which it counts (ns); 0 = nothing is remembered.
         self._since = 0
-        #: What counts of `_used` now.
+        #: The present weight of `_used`.
         self._fading = 1.0
 
     def copy(self) -> "Past":
@@ -92,7 +93,7 @@ class Past:
         if ended <= began:
             return
         self._since = self._since or ended
-        # What doubles a thousand times fits into no float.
+        # A value that doubles a thousand times exceeds the range of a float.
         if ended - self._since > 500 * self._half_life:
             self.set_time(ended)
             self._used = {
@@ -123,7 +124,8 @@ class Past:
     def beside(
         self, project_id: str, used: Mapping[str, float], person: str | None = None
     ) -> Mapping[str, float]:
-        """Return what counts for the share of a project, or of a person in it, who use `used` now."""
+        """Return the amounts that count for the share of a project, or of a user in it, with
+        `used` as the present use."""
         past = self._used.get((project_id, person))
         if not past:
             return used
@@ -144,7 +146,7 @@ def share(used: Mapping[str, float], totals: Mapping[str, int]) -> float:
 
 
 class ResourceRequest:
-    """What a gang needs of nodes."""
+    """A gang's requirements of nodes."""
 
     __slots__ = ("__weakref__", "feasibility", "in_order", "kinds", "takes")
 
@@ -158,23 +160,25 @@ class ResourceRequest:
 
 
 class Shape:
-    """What gangs with equal chances have in common: if one does not fit, no other of its project does."""
+    """The common properties of gangs with equal chances: if one does not fit, no other of its
+    project does."""
 
     __slots__ = ("__weakref__", "amounts", "charged", "kinds", "replicas", "request")
 
     def __init__(self, request: ResourceRequest, quota: Sequence[tuple[str, float]]) -> None:
         self.request = request
         self.kinds = request.kinds
-        #: What it takes of each quota, by metric.
+        #: Its amount of each quota, by metric.
         self.amounts = tuple([(metric, thousandths(value)) for metric, value in quota if value])
-        #: What it takes of the number of replicas.
+        #: Its amount of the number of replicas.
         self.replicas = thousandths(sum(count for _, count in request.kinds))
-        #: What a gang of it takes of which meters, by its project: a shape is of one region.
+        #: The amounts that such a gang is charged, by project and meter: a shape belongs to one
+        #: region.
         self.charged: dict[str, Charged] = {}
 
 
 Charged = tuple[tuple[QuotaKey, int], ...]
-"""What a gang takes of each meter; of the number of replicas last."""
+"""A gang's amount of each meter; the number of replicas is last."""
 
 
 _NOTHING: Mapping[str, Sequence[Kind]] = {}
@@ -197,7 +201,7 @@ class Entry(Struct, order=True, gc=False):
     meters: Charged
     #: From when on it could have been placed (ns); its patience counts from here.
     eligible_at: Nanos
-    #: What it has on each node.
+    #: Its replicas on each node.
     held: Mapping[str, Sequence[Kind]]
 
     @property
@@ -317,9 +321,9 @@ class Node(Struct):
     layout: Layout = UNKNOWN_LAYOUT
     #: All that it has.
     has: Vector = (0, 0)
-    #: What gangs use.
+    #: Amounts that gangs use.
     used: Vector = (0, 0)
-    #: What others than this service use.
+    #: Amounts that are used outside this service.
     others: Vector = (0, 0)
     replicas: int = 0
     holders: dict[JobUid, Entry] = {}
@@ -333,7 +337,8 @@ class Node(Struct):
 
     @property
     def free(self) -> Vector:
-        """What is left of a known node; below zero where others took what gangs have."""
+        """The free amounts of a known node; below zero where other users took amounts that gangs
+        hold."""
         return plus(plus(self.has, self.used, -1), self.others, -1)
 
     def change(self, kinds: Sequence[Kind], times: int) -> None:

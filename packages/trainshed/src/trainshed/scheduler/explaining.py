@@ -213,7 +213,7 @@ def _over_quota(
 
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
-    """Return what is missing on the nodes, and who has it."""
+    """Return the missing capacity on the nodes, and the gangs that hold it."""
     for kind, count in placement_orders(entry.shape.kinds)[0]:
         there = count_placeable(snapshot.free, kind, count)
         if there >= count:
@@ -299,7 +299,8 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
 
 
 def _own(snapshot: Snapshot, gang: Gang, uids: Iterable[JobUid]) -> list[str]:
-    """Return the names of those of its own project: whoever may see a job need not see those of others."""
+    """Return the names of the jobs of its own project: readers of a job may not see jobs of other
+    projects."""
     gangs = (snapshot.entries[uid].gang for uid in uids)
     return [other.name for other in gangs if other.project_id == gang.project_id]
 
@@ -367,7 +368,7 @@ def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaSta
         meter = snapshot.meters.get(replace(key, metric=JOBS) if key.metric == QUEUED else key)
         used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
         used = waiting if key.metric == QUEUED else used
-        # What nobody limits is of interest for the project as a whole.
+        # Resources without a limit are shown for the project as a whole.
         counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))
         if project_id in (None, key.project_id) and counts:
             statuses.append(QuotaStatus(key, limit, used / 1000, waiting / 1000))

@@ -1,7 +1,7 @@
-"""Whose turn it is on one level, and how many jobs stand before one.
+"""The order of projects and users on one level, and the number of jobs ahead of one.
 
-The project that uses least of what it is due comes first, now and lately; within it the person who does; of
-theirs the oldest.
+The project with the smallest use relative to its due share comes first, now and in the recent
+past. Within it, the same holds for users, and a user's oldest job comes first.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +26,7 @@ class _Person:
         self._at = 0
         self._next: list[Entry] = []
         self._places: dict[Shape, int] = {}
-        #: Whose turn it is; None = nobody's is.
+        #: The next entry; None = no entry is left.
         self.head: Entry | None = None
         self.advance(provided=False)
 
@@ -53,7 +53,7 @@ class _Person:
 
 
 class _Turns:
-    """The candidates of several people, or projects: of whoever has the smallest share now."""
+    """The candidates of several users, or projects. The one with the smallest share is next."""
 
     def __init__(self, children: Iterable[tuple[Callable[[], float], "_Person | _Turns"]]) -> None:
         """`children`: each with the function that works out its share."""
@@ -64,7 +64,7 @@ class _Turns:
 
     @property
     def head(self) -> Entry | None:
-        """Whose turn it is; None = nobody's is."""
+        """The next entry; None = no entry is left."""
         return self._heap[0][1] if self._heap else None
 
     def advance(self, *, provided: bool) -> None:
@@ -80,8 +80,8 @@ class _Turns:
 def candidates(
     snapshot: Snapshot, groups: dict[str, Group], is_in_vain: Callable[[Entry], bool]
 ) -> _Turns:
-    """Return all candidates of one level, in order; the order follows what is given away meanwhile. Those
-    that `is_in_vain` names are left out."""
+    """Return all candidates of one level, in order; the order follows the assignments that are
+    made in between. Candidates for which `is_in_vain` is true are left out."""
 
     def share_of(project_id: str, person: str | None) -> float:
         used = snapshot.used.get((project_id, person), {})
@@ -89,7 +89,7 @@ def candidates(
         return _weighed(snapshot, used, project_id, person)
 
     def of_project(project_id: str, group: Group) -> _Turns:
-        # The share of somebody alone does not matter.
+        # The share of a single user does not matter.
         is_alone = len(group.heads) == 1
         return _Turns(
             (
@@ -106,11 +106,12 @@ def candidates(
 
 
 def position(snapshot: Snapshot, uid: JobUid) -> int:
-    """Return its position among all that wait, in the order of a plan: 1 = next, 0 = it does not wait.
+    """Return its position among all waiting gangs, in the order of a plan: 1 = next, 0 = it does
+    not wait.
 
-    Estimated without a plan: as if every job of a project on one level had their average size, as if all of
-    them fitted, and as if a project's jobs came by age. Those of a level for whom something is reserved come
-    first.
+    Estimated without a plan: as if every job of a project on one level had their average size, as
+    if all of them fitted, and as if a project's jobs came by age. Gangs of a level with a
+    reservation come first.
     """
     entry = snapshot.entries.get(uid)
     if entry is None or not entry.waits:
@@ -175,6 +176,6 @@ def _share_at(snapshot: Snapshot, before: Mapping[str, float], group: Group, at:
 def _weighed(
     snapshot: Snapshot, used: Mapping[str, float], project: str, person: str | None = None
 ) -> float:
-    """Return the share of a project, or of a person in it, as a part of what they are due."""
+    """Return the share of a project, or of a user in it, relative to its due part."""
     due = snapshot.due(project, person)
     return share(used, snapshot.totals) / due if due else float("inf")

@@ -1,9 +1,9 @@
-"""Whether a gang fits, and what it lacks if not: ever, on nodes as they are when nothing uses them; and now,
-on what is left in the course of one plan, which gives away and reserves.
+"""Whether a gang fits, and the missing amounts if not: on empty nodes, and now, on the free
+amounts in the course of one plan, which assigns and reserves.
 
-The first looks at capacities only. A drained node and one that does not answer may come back: what would fit
-with them waits, and is no stock-out. While no node is known at all, everything waits; while no node of a
-cluster is known, everything that the cluster might take waits.
+The first check uses capacities only. A drained node and a node that does not respond may return: a
+gang that would fit with them waits, and is no stock-out. While no node is known at all, every gang
+waits. While no node of a cluster is known, every gang waits that the cluster might accept.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -125,8 +125,8 @@ def _too_large(nodes: NodeResources, kind: Kind) -> str:
 
 
 def lacking(nodes: NodeResources, some: Sequence[str], kind: Kind) -> tuple[str, str] | None:
-    """Return what a replica needs and none of these nodes has by itself: how much it needs, and the most that
-    there is on one; None: there is enough of each thing, though not on one node."""
+    """Return the resource of which each of these nodes has too little: the needed amount, and the
+    maximum on one node. None: each resource is sufficient, though not all on one node."""
     vectors, demand = [nodes.vector(node) for node in some], kind.demand
     if kind.accelerator:
         layouts = ((node, nodes.layout(node).types) for node in some)
@@ -173,21 +173,22 @@ class PlanTransaction:
         self.snapshot = snapshot
         self.now = now
         self.strict = snapshot.policy.strict
-        #: What may be given away now.
+        #: The amounts that may be assigned now.
         self.free = snapshot.free
         #: For whom resources are reserved.
         self.reservations: list[JobUid] = []
         #: When the next back-off is over (ns), None = there is none.
         self.next_release = snapshot.queue.release_due(now)
-        #: What is reserved on a node and not taken from `free`, because it has yet to come free.
+        #: Reserved amounts of a node that are not taken from `free`, because they are not free
+        #: yet.
         self._promised: dict[str, Vector] = {}
-        #: What is reserved of a meter, and the most that may be given away of it all the same.
+        #: The reserved amount of a meter, and the maximum that may still be assigned.
         self._claims: dict[QuotaKey, int] = {}
         self._spares: dict[QuotaKey, int] = {}
         #: Replicas on each node that takes work, for relaxed mode.
         self._loads = {node: snapshot.nodes[node].replicas for node in snapshot.ready}
 
-    # What is free of a quota
+    # The free amount of a quota
 
     def left(self, key: QuotaKey) -> int:
         """Return what is free of a meter beyond what is reserved of it."""
@@ -203,7 +204,7 @@ class PlanTransaction:
             for key, amount in entry.meters
         )
 
-    # What is free on nodes
+    # The free amounts of nodes
 
     def fit(self, kinds: Kinds, without: str | None = None) -> list[Placement] | None:
         """Take places for a whole gang; None if it does not fit. In relaxed mode replicas are dealt evenly,
@@ -291,11 +292,11 @@ class PlanTransaction:
 
 
 class Need:
-    """What a gang lacks now, and whether it would have it if certain others were gone: they are imagined gone
-    one by one, and it is counted what that frees.
+    """The missing amounts of a gang, and whether it would fit without certain other gangs: their
+    release is simulated one by one, and the freed amounts are counted.
 
-    `kinds`: a part of a gang that has its quotas already. `quotas_only`: count neither nodes nor the number
-    of replicas.
+    `kinds`: a part of a gang that has its quotas already. `quotas_only`: count neither nodes nor
+    the number of replicas.
     """
 
     def __init__(
@@ -332,7 +333,7 @@ class Need:
 
     @property
     def enough(self) -> bool:
-        """Whether there is enough of everything, each sort of replica seen by itself."""
+        """Return whether the amounts are sufficient for each sort of replica on its own."""
         return self.quotas_met and all(lack <= 0 for lack in self._lacking.values())
 
     @property

@@ -35,7 +35,7 @@ from trainshed.core.units import Bytes, Nanos
 
 
 class Demand(Struct, frozen=True, gc=False):
-    """What one replica takes of a node."""
+    """The demand of one replica on a node."""
 
     vcpus: float = 0.0
     memory_bytes: int = 0
@@ -61,9 +61,9 @@ class Gang(Struct, frozen=True, gc=False):
     #: Nanoseconds since the epoch.
     created: Nanos
     replicas: Replicas
-    #: Who is responsible for it; "" = it is not known.
+    #: The responsible user; "" = unknown.
     person: str = ""
-    #: What it takes of each metric of its project and region while it is placed.
+    #: Its amount of each metric of its project and region while it is placed.
     quota: tuple[tuple[str, float], ...] = ()
     #: On-demand work may preempt it.
     spot: bool = False
@@ -76,7 +76,7 @@ class GangState(Struct, frozen=True, gc=False):
     for another one."""
 
     gang: Gang
-    #: (replica, node) of what is placed; () = the whole gang waits.
+    #: (replica, node) of the placed replicas; () = the whole gang waits.
     places: tuple[tuple[ReplicaId, str], ...] = ()
     #: Replicas that lost their place, with the node each goes back to only if no other takes it (None = any
     #: will do).
@@ -87,12 +87,12 @@ class GangState(Struct, frozen=True, gc=False):
     not_before: Nanos = 0
     #: When it will be over at the latest (ns, 0 = not known).
     until: Nanos = 0
-    #: What it holds is being given back already.
+    #: Its capacity is being released already.
     leaving: bool = False
 
 
 class NodeCapacity(Node, frozen=True):
-    """A node, and whether it takes work. What it accepts is ignored where nodes have no bounds
+    """A node, and whether it accepts work. Its accepted machines are ignored in relaxed mode
     (`Policy.strict`)."""
 
     #: Only READY nodes take work.
@@ -143,7 +143,7 @@ class Place(Struct, frozen=True):
 
 
 class Preempt(Struct, frozen=True):
-    """A job has to give its places back, for `reason`, in words that whoever sees the job may read."""
+    """A job must release its places. Readers of the job may see `reason`."""
 
     uid: JobUid
     reason: str
@@ -162,12 +162,12 @@ Decision = Admit | Place | Preempt | StockOut
 
 
 class Plan(Struct, frozen=True):
-    """What is to be done now."""
+    """The decisions of one plan."""
 
     decisions: tuple[Decision, ...] = ()
-    #: When the passing of time alone could change the plan (ns), None = never.
+    #: When the passing of time could change the plan (ns), None = never.
     look_again: Nanos | None = None
-    #: For whom resources are reserved meanwhile.
+    #: The gangs with reserved resources.
     reservations: tuple[JobUid, ...] = ()
 
 

@@ -1,15 +1,16 @@
-"""The plan: who starts, who gets another place, who is preempted, what can never fit. Pure: the same snapshot
-and moment give the same plan. It uses up the snapshot, of which it is given a copy.
+"""The plan: the gangs that start, move, are preempted, or can never fit. Pure: the same snapshot
+and moment give the same plan. It consumes the snapshot, so callers pass a copy.
 
-The order is priority, on-demand before spot, fair share, age (spec/queue#order). A job that does not fit may
-be overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all
-that come after it, who may use what it does not need. At most `MAX_RESERVATIONS` jobs have a reservation at a
-time, one of which is kept for who has waited longest. So if jobs end, every job starts, however many come
-before it by what they have used.
+The order is priority, on-demand before spot, fair share, age (spec/queue#order). A gang that does
+not fit may be overtaken for as long as the policy's patience lasts. Then its resources are
+reserved against all later gangs, which may use the remaining resources. At most `MAX_RESERVATIONS`
+jobs have a reservation at a time. One reservation is for the gang that has waited longest. So if
+jobs end, every job starts, however many come before it by fair share.
 
-A quota that is used up holds back nobody but jobs of the same project that want the same quota.
+A used-up quota blocks only jobs of the same project that need the same quota.
 
-The snapshot itself may have changed when a plan is there: what of it still holds is said here as well.
+The snapshot may have changed during planning. This module also checks which decisions are still
+valid.
 """
 
 from collections import deque
@@ -67,8 +68,8 @@ def _stop(snapshot: Snapshot) -> tuple[Preempt, ...]:
 
 
 class _Planner:
-    """One pass over the queue. What is free only shrinks in its course, so what failed once need not be tried
-    again."""
+    """One pass over the queue. Free amounts only shrink during the pass, so a failed gang is not
+    tried again."""
 
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self._decisions: list[Decision] = []
@@ -89,7 +90,8 @@ class _Planner:
         self._started: list[Entry] = []
         self._reservations = 0
         self._relocations = 0
-        #: Who has waited longest on the level that is considered; None = all that wait there lack a quota.
+        #: The gang that has waited longest on the present level; None = all gangs there lack a
+        #: quota.
         self._eldest: Entry | None = None
         #: Nothing more is reserved for others, until what is reserved leaves room for the eldest.
         self._is_closed = False
@@ -120,15 +122,15 @@ class _Planner:
             turns = candidates(self._snapshot, groups, self._is_pointless)
             while (entry := turns.head) is not None:
                 if len(self._started) == MAX_ADMISSIONS:
-                    self._look_again = self._now  # the next plan goes on here
+                    self._look_again = self._now  # the next plan continues here
                     return
                 turns.advance(provided=self._consider(entry))
         for entry in spot:
             self._relocate(entry)
 
     def _consider_reserved(self, level: LevelKey, groups: dict[str, Group]) -> None:
-        """Consider those first for which the last plan has reserved resources: else others, who use less,
-        would take these again and again."""
+        """Consider first the gangs for which the last plan has reserved resources. Otherwise gangs
+        with a smaller use would repeatedly take these resources."""
         for uid in self._snapshot.reservations:
             entry = self._snapshot.entries.get(uid)
             if entry is None or not entry.waits or level_of(entry) != level:
@@ -235,7 +237,7 @@ class _Planner:
         if reserve:
             need = Need(self._transaction, entry)
             if need.short_of_quota:
-                # What it needs of what is over first.
+                # Its missing amounts of resources that end first.
                 need = Need(self._transaction, entry, quotas_only=True)
             self._reservations += self._reserve_upcoming(entry, need)
         return False
@@ -261,8 +263,8 @@ class _Planner:
         return False
 
     def _upcoming_ends(self, entry: Entry, *, quotas_only: bool) -> Iterator[Entry]:
-        """Yield running gangs in the order in which they are over, as far as it is known, those first that
-        are about to be."""
+        """Yield running gangs in the order of their known ends, starting with gangs that are about
+        to end."""
         leaving, entries = self._preemption.leaving, self._snapshot.entries
         yield from leaving.values()
         running = self._snapshot.releases
@@ -304,7 +306,7 @@ class _Planner:
 
 
 def _reason(victim: Entry, entry: Entry) -> str:
-    """Return what the victim is told: whoever may see it need not see jobs of other projects."""
+    """Return the reason for the victim. Its readers may not see jobs of other projects."""
     is_own = victim.gang.project_id == entry.gang.project_id
     return f"its room went to {entry.gang.name if is_own else 'a job of another project'}"
 
@@ -314,8 +316,8 @@ _LOOKED_AT = 256
 
 
 class Preemption:
-    """Chooses the spot gangs that give way to on-demand work: those that are enough, the lowest priority and
-    the youngest first. Knows what is being given back."""
+    """Chooses the spot gangs that yield to on-demand work: a sufficient set, the lowest priority
+    and the youngest first. Considers capacity that is being released already."""
 
     def __init__(self, snapshot: Snapshot, transaction: PlanTransaction) -> None:
         self._snapshot = snapshot
@@ -332,7 +334,7 @@ class Preemption:
     def find_victims(self, entry: Entry, need: Need, kinds: Kinds | None) -> list[Entry] | None:
         """Return whom to preempt so that the gang, or `kinds` of it, can start: [] if what comes back anyway
         is enough, None if it could not start even so. Afterwards `need` imagines all of these gone."""
-        # In relaxed mode the best case says nothing.
+        # In relaxed mode the best case has no meaning.
         if self._transaction.strict and not self._best_places(entry, kinds):
             return None
         for gang in self.leaving.values():
@@ -391,11 +393,11 @@ class Preemption:
 
 
 def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
-    """Return the gangs to preempt: the cheapest that are enough together, without those that the others make
-    unnecessary, the dearest left out first. None if not even all of them would be enough.
+    """Return the gangs to preempt: the cheapest sufficient set, without the gangs that the others
+    make unnecessary, the dearest left out first. None if not even all of them are sufficient.
 
-    `need` has to imagine gone already what is leaving; afterwards it imagines the victims gone, too.
-    `candidates` ascend by cheapness.
+    `need` must already simulate the release of leaving gangs; afterwards it also simulates the
+    release of the victims. `candidates` ascend by cheapness.
     """
     chosen: list[Entry] = []
     for entry in candidates:

@@ -1,8 +1,8 @@
-"""What is free on each node, indexed so that the best place for a replica is found without a walk over all
-nodes.
+"""The free amounts of each node, indexed so that the best place for a replica is found without a
+walk over all nodes.
 
-Amounts are whole numbers (thousandths of a CPU, bytes, devices), so that a hundred thousand additions and
-subtractions leave no rounding error.
+Amounts are whole numbers (thousandths of a CPU, bytes, devices), so that a hundred thousand
+additions and subtractions leave no rounding error.
 """
 
 import functools
@@ -17,8 +17,8 @@ from trainshed.scheduler.model import Demand, NodeCapacity
 
 
 class Layout:
-    """What the numbers of a node's vector stand for, and which replicas the node accepts. One object per
-    distinct content, made by `layout_of`: so it is cheap as a key."""
+    """The meaning of the numbers of a node's vector, and the replicas that the node accepts. One
+    object per distinct content, made by `layout_of`, so that it is cheap as a key."""
 
     __slots__ = ("accepts", "types", "worth")
 
@@ -81,7 +81,7 @@ class Kind:
 
 
 Kinds = tuple[tuple[Kind, int], ...]
-"""What a gang consists of: sorts of replicas and how many of each."""
+"""The parts of a gang: sorts of replicas and the number of each."""
 
 
 class Placement(Struct, frozen=True):
@@ -160,10 +160,11 @@ class _Classes(Struct):
             del members[bisect_left(members, node)]
 
     def best(self, need: Vector) -> str | None:
-        """Return a node of the least class that has `need`: fewest devices left, then fewest CPUs, then least
-        memory; None if there is none.
+        """Return a node of the smallest class that has `need`: fewest devices left, then fewest
+        CPUs, then least memory; None if there is none.
 
-        Classes ascend; from one that lacks something the search jumps to the next that does not.
+        Classes ascend; from a class that lacks something the search jumps to the next one that
+        does not.
         """
         keys, at = self.keys, bisect_left(self.keys, need)
         while at < len(keys):
@@ -230,9 +231,9 @@ class NodeResources:
         self._vectors[node] = vector
 
     def best(self, kind: Kind) -> str | None:
-        """Return the node on which a replica leaves the least, None if there is none. Nodes with fewer types
-        of devices come first, so that work without devices stays away from those that have them; of those the
-        ones that accept the fewest sorts of machines."""
+        """Return the node on which a replica leaves the least, None if there is none. Nodes with
+        fewer types of devices come first, so that work without devices does not use nodes with
+        devices. Of equal nodes, the ones that accept the fewest sorts of machines come first."""
         for candidate in sorted(filter(kind.suits, self._classes), key=attrgetter("worth")):
             node = self._classes[candidate].best(kind.vector(candidate))
             if node is not None:
@@ -279,7 +280,7 @@ def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
 
 
 def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | None:
-    """Return where the whole gang would go; None if it does not fit. Leaves the nodes as they were."""
+    """Return the places for the whole gang; None if it does not fit. Leaves the nodes unchanged."""
     for order in placement_orders(kinds):
         parts: list[Placement] = []
         fits = not any(nodes.fill(kind, count, parts) for kind, count in order)

@@ -1,7 +1,8 @@
-"""What the scheduler looks at: nodes, quotas, gangs, and the queue of those that wait. No I/O; one owner.
+"""The state of the scheduler: nodes, quotas, gangs, and the queue of waiting gangs. No I/O; one
+owner.
 
-It is kept up to date change by change, and a change costs about the logarithm of what is there, never a
-rebuild. Whoever plans works on a copy. Nothing here decides anything.
+It is updated change by change. A change costs about the logarithm of the size, never a rebuild.
+Planners work on a copy. Nothing here decides anything.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -73,11 +74,11 @@ class Group(Struct):
 
     #: All that waits, oldest first; those in their back-off included.
     waiting: list[Entry] = []
-    #: What may start now, oldest first.
+    #: Entries that may start now, oldest first.
     buckets: dict[Shape, list[Entry]] = {}
     #: The oldest of each bucket by person, oldest first.
     heads: dict[str, list[Entry]] = {}
-    #: What all that wait would take.
+    #: The total amounts of all waiting entries.
     sums: dict[str, int] = {}
 
     def copy(self) -> "Group":
@@ -135,7 +136,7 @@ class Queue:
         #: The keys of `levels`, in the order in which they come.
         self.order: list[LevelKey] = []
         self._size = 0
-        #: (end of the back-off, gang) of those that have one, soonest first.
+        #: (end of the back-off, gang) of gangs with a back-off, soonest first.
         self._back_offs: list[tuple[int, Entry]] = []
 
     def copy(self) -> "Queue":
@@ -203,7 +204,7 @@ _COPIED = (
     *("entries", "used", "past", "queue", "free", "ready", "known"),
     *("releases", "leaving", "spot", "unplaced", "_all"),
 )
-"""What of a snapshot changes in place; of tables, the values do as well."""
+"""The parts of a snapshot that change in place. For tables, their values do as well."""
 
 
 class Snapshot:
@@ -214,12 +215,13 @@ class Snapshot:
         self.policy = policy
         self.entries: dict[JobUid, Entry] = {}
         self.nodes: dict[str, Node] = {}
-        #: What gangs use now, for the fair share: by project and person, None = all of them together.
+        #: The present use of gangs, for the fair share: by project and user, None = all users
+        #: together.
         self.used: dict[tuple[str, str | None], dict[str, int]] = {}
-        #: The quotas that somebody uses, and `AT_ONCE`.
+        #: The used quotas, and `AT_ONCE`.
         self.meters = {AT_ONCE: Meter(AT_ONCE, alone=True)}
         self.queue = Queue()
-        #: What gangs and others leave free on READY nodes.
+        #: The free amounts of READY nodes.
         self.free = NodeResources()
         #: All that READY nodes have when empty.
         self.ready = NodeResources()
@@ -234,7 +236,7 @@ class Snapshot:
         self.spot: list[tuple[int, int, int]] = []
         #: (minus priority, age) of gangs with a replica that lost its place.
         self.unplaced: list[tuple[int, Age]] = []
-        #: What the shares of projects are parts of.
+        #: The totals that the shares of projects refer to.
         self.totals: dict[str, int] = {}
         #: For whom the plan that is in force reserves resources.
         self.reservations: tuple[JobUid, ...] = ()
@@ -263,7 +265,7 @@ class Snapshot:
             setattr(made, name, getattr(self, name).copy())
         for name in _TABLES:
             setattr(made, name, _copied(getattr(self, name)))
-        made._shapes = Shapes()  # the other's may change meanwhile
+        made._shapes = Shapes()  # the other's may change independently
         made._weigh()
         return made
 

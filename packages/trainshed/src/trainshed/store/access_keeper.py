@@ -25,9 +25,10 @@ _USES_EVERY = 60.0
 """Seconds between two writes of when tokens were last shown."""
 _DAY = 24 * 3600.0
 REFUSALS = 50
-"""Refused calls of somebody that are recorded in a day, so that a flood of them fills no disk."""
+"""Maximum number of recorded rejected calls of one user per day, so that a flood of them cannot
+fill the disk."""
 _SHOWN = 120
-"""Characters of what a refused call names: it may be anything."""
+"""Maximum characters of the names in a rejected call, which are arbitrary."""
 
 
 class AccessKeeper:
@@ -84,10 +85,10 @@ class AccessKeeper:
         resource: str,
         detail: Mapping[str, object] | None = None,
     ) -> AccessBook:
-        """Store what `to` makes of the book, and return it. It is in force when this returns. For the record:
-        `project`, the one that it concerns, "" = the whole service; `resource`, the name of what is changed;
-        `detail`, how, which `to` may fill in. What `to` raises is raised here, and then nothing has
-        happened. Raises Unavailable."""
+        """Store the result of `to` on the book, and return it. It is in force when this returns.
+        For the record: `project`, the project of the change, "" = the whole service; `resource`,
+        the name of the changed resource; `detail`, the change, which `to` may extend. Errors of
+        `to` are raised here, and then nothing has changed. Raise Unavailable."""
         async with self._changing:
             book = to(self.book)
             if gone := self.book.accounts.keys() - book.accounts.keys():
@@ -126,8 +127,8 @@ class AccessKeeper:
         self._changed = asyncio.Event()
 
     async def lapse(self, principal: Principal) -> None:
-        """Return when somebody has other rights than before, or what they have shown is not good any more:
-        whatever goes on for them ends then."""
+        """Return when a principal's rights change, or its credentials become invalid. Its ongoing
+        work ends then."""
         while self._authority.vouches(principal):
             ends = self._authority.ends(principal)
             left = None if ends is None else max(0.0, (ends - self._now()) / 1e9)
@@ -140,8 +141,8 @@ class AccessKeeper:
             await self._store.change({}, ())
 
     async def record_refusal(self) -> None:
-        """Store that whoever makes the call under way had no right to it. Their last one of a day says that
-        no more follow."""
+        """Store that the caller of the present call had no right to it. The last record of a
+        caller's day states that no more follow."""
         if (call := audit.under_way()) is None:
             return
         count = self._refusals.count(call.record.who)

@@ -1,7 +1,8 @@
-"""The audit record: who changed what. A call's record is stored in the transaction of its first write.
+"""The audit record: the changes and their authors. A call's record is stored in the transaction of
+its first write.
 
-A transport says whose call it answers (`recording`); the store adds the record to what is written then. So a
-change without its record cannot be, nor a record of what did not happen.
+A transport sets the author of its call (`recording`); the store adds the record to the call's
+writes. So every change has its record, and every record belongs to a stored change.
 """
 
 import contextlib
@@ -27,19 +28,20 @@ T = TypeVar("T")
 
 
 class AuditRecord(Struct, omit_defaults=True):
-    """One change, or one look at something secret. What is known only later is set until it is stored."""
+    """One change, or one read of a secret. Fields that are known only later are set until the
+    record is stored."""
 
-    #: Who did it, by e-mail address.
+    #: The e-mail address of the author.
     who: str
     #: The method's full name.
     method: str
-    #: What it was done to: a resource's name.
+    #: The name of the changed resource.
     resource: str = ""
     #: The service account as which it was done.
     acting_as: str | None = None
     #: The address that the request came from; None = it is not known.
     source: str | None = None
-    #: What was changed and how; no secrets.
+    #: The details of the change; no secrets.
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
     #: The number of the answer's google.rpc code; 0 is OK: it was done.
     status: int = 0
@@ -48,12 +50,12 @@ class AuditRecord(Struct, omit_defaults=True):
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """What was changed and how, and by which job's program."""
+        """The details of the change, and the job whose program made it."""
         return {"job": self.job, **self.detail} if self.job else self.detail
 
 
 class AuditRow(Struct, frozen=True):
-    """A record as it is stored."""
+    """A record in its stored form."""
 
     seq: int
     at: Nanos
@@ -88,7 +90,7 @@ def recording(call: RecordedCall) -> Generator[None]:
         yield
     finally:
         _CALL.reset(before)
-        # Tasks that were begun in the block, and go on, write for nobody.
+        # Tasks that were started in the block, and continue, have no author.
         call.is_stored = True
 
 
@@ -113,7 +115,7 @@ def concerns(project: str, resource: str) -> RecordedCall | None:
 
 
 def chained(before: bytes, at: Nanos, project: str, content: bytes) -> bytes:
-    """Return the hash of a record: SHA-256 of the hash before it, and of what the record holds."""
+    """Return the hash of a record: SHA-256 of the preceding hash and of the record's content."""
     digest = hashlib.sha256(before)
     digest.update(b"%d\0%s\0" % (at, project.encode()))
     digest.update(content)
@@ -150,8 +152,8 @@ def page(
 
 
 def _row(row: tuple[int, Nanos, str, bytes, bytes, bytes | None]) -> AuditRow:
-    """Return a record; if the hash does not fit, because it was changed or the one before it is gone, it says
-    so."""
+    """Return a record. If its hash does not fit, because it was changed or the record before it is
+    missing, it is marked."""
     seq, at, project, content, hash_, before = row
     try:
         record = msgspec.json.decode(content, type=AuditRecord)

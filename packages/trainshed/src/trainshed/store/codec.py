@@ -1,8 +1,9 @@
-"""Encodes and decodes what is stored: JSON of the domain's own records, and the columns beside them. Decoding
-raises FailedPrecondition for bytes that are no such record: whoever asks for that one is told (ADR 44).
+"""Encodes and decodes stored records: JSON of the domain's own records, and their columns.
+Decoding raises FailedPrecondition for other bytes, and only callers that read this record receive
+the error (ADR 44).
 
-Fields that a later version adds need a default; fields that it drops are skipped when an older record is
-read. Renaming or retyping a field takes a migration. Floats in a record are finite.
+Fields that a later version adds need a default. Fields that it removes are skipped when an older
+record is read. Renaming or retyping a field takes a migration. Floats in a record are finite.
 """
 
 import base64
@@ -68,7 +69,7 @@ ADVICE: Final = (
     "Another version of the service, or a damaged disk, may have written it. Use that version, or restore a "
     "backup of before (`trainshed restore`); nothing else depends on it."
 )
-"""What to do about a record that cannot be read."""
+"""Advice about an unreadable record."""
 
 
 class WorkKind(enum.StrEnum):

@@ -1,11 +1,11 @@
-"""Stores the points of time series in files beside the database: one file per run, to which writes are
-appended.
+"""Stores the points of time series in files besides the database: one file per run, to which
+writes are appended.
 
-A frame is a length, a checksum and the points of one series, as columns that are read without a look at each
-point. A write is on disk when it is acknowledged. A partial frame that a crash left is cut off before the
-next write. When many small ones have come together, the file is written anew with one frame of each series.
-Of several points of a series with the same step, the one written last counts, so that repeating a write
-changes nothing.
+A frame is a length, a checksum and the points of one series, as columns that are read without
+processing each point. A write is on disk when it is acknowledged. A partial frame after a crash is
+cut off before the next write. When a file has many small frames, it is rewritten with one frame of
+each series. Of several points of a series with the same step, the last written one counts, so
+repeating a write changes nothing.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from trainshed.replica.system import durable
 MOST_BYTES: Final = 64 << 20
 """Most bytes of points of a run, some two and a half million scalars. A run is read as a whole."""
 _LOOSE: Final = 1 << 20
-"""Bytes that are written to a file, and a quarter of what it had, before it is written anew."""
+"""A file is rewritten after this many new bytes, plus a quarter of its former size."""
 _READS_AT_ONCE: Final = 2
 POINTS: Final = "tensorboards"
 """The directory, below the service's data directory."""
@@ -45,7 +45,7 @@ _decoder = msgspec.msgpack.Decoder(_Frame)
 
 
 class Part(Struct, frozen=True):
-    """What is read of the points of a series."""
+    """A part of the points of a series."""
 
     #: At most so many points, `thinned`; None = all.
     most: int | None = None
@@ -108,8 +108,8 @@ class _Columns(Struct):
         return [Point(steps[n], times[n], values[n]) for n in thinned(numbers, part.most)]
 
     def halved(self) -> "_Columns":
-        """Return about half of the points, which ascend, spread evenly over the steps rather than over the
-        points: what was halved before stays as it is when more follow."""
+        """Return about half of the points, which ascend, spread evenly over the steps rather than
+        over the points. Halves stay stable when more points follow."""
         steps = self.steps
         count = max(_FEWEST, len(steps) // 2) // 2
         if len(steps) <= 2 * count:
@@ -208,8 +208,8 @@ class PointFiles:
         self._lengths[run] = length + len(data), merged
 
     def _merge(self, path: Path, *, halves: bool) -> int:
-        """Write the file anew, with one frame of each series; `halves`: of half of its points. Return its
-        length."""
+        """Rewrite the file with one frame of each series; `halves`: of half of its points. Return
+        its length."""
         kept = bytearray()
         for uid, columns in _by_series(path.read_bytes()).items():
             kept += (columns.halved() if halves else columns).frame(uid)
@@ -241,7 +241,7 @@ def _by_series(data: bytes, series: Collection[int] | None = None) -> dict[int, 
 
 
 def _columns(steps: Any, times: Any, values: Any) -> _Columns:
-    """Return points of which each column is bytes or a list."""
+    """Return points. Each of their columns is bytes or a list."""
     ascend = isinstance(steps, bytes) or all(map(lt, steps, steps[1:]))
     numbers = list(values) if isinstance(values[0], bytes) else array("d", values)
     return _Columns(array("q", steps), array("q", times), numbers, ascend)

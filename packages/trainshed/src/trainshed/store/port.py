@@ -1,5 +1,5 @@
-"""What goes into the store and comes out of it, as values, and its errors; the conditions that narrow a
-list of works before any record is read: they compare columns beside the records (ADR 3).
+"""The inputs, results and errors of the store as values, and the conditions that narrow a list of
+works before any record is read: they compare columns besides the records (ADR 3).
 `sqlite.database.Store` has the calls."""
 
 import enum
@@ -17,7 +17,7 @@ from trainshed.core.usage import Use
 from trainshed.core.works import Work
 
 PERSON: Final = "@person"
-"""Stands among the labels for the address of whoever is responsible for a work; no label has this key."""
+"""The key of the responsible user's address among the labels; no label has this key."""
 
 
 class Column(enum.Enum):
@@ -90,8 +90,8 @@ class StoreUnreadable(Exception):
 
 
 class StoreOfOtherVersion(StoreUnreadable):
-    """The database was written by a version of the service that this one cannot follow. The message says what
-    to do."""
+    """A version of the service that this one cannot follow has written the database. The message
+    contains the next step."""
 
 
 W_co = TypeVar("W_co", bound=Work, covariant=True)
@@ -138,7 +138,7 @@ class Commit(Struct, frozen=True):
     #: The new state. Its `labels` are ignored: labels belong to requests (`Intake.replace_labels`).
     job: Work
     expected_generation: int
-    #: What happened in the step.
+    #: The events of the step.
     timeline: tuple[TimelineEntry, ...] = ()
     #: All intents with this seq or a lower one are consumed.
     consumed_intents: int = 0
@@ -152,7 +152,7 @@ class Commit(Struct, frozen=True):
     model: ModelVersion | None = None
     #: Notifications that are put into the outbox in the same transaction.
     notifications: tuple[Notification, ...] = ()
-    #: What the job has given back in the step. It is kept for 400 days, whatever becomes of the job.
+    #: The use that the job ended in the step. It is kept for 400 days, even if the job is deleted.
     uses: tuple[Use, ...] = ()
 
 
@@ -163,7 +163,7 @@ class JobQuery(Struct, frozen=True):
     project_id: str | None
     #: None = both APIs.
     api: Api | None
-    #: Counts for a collection alone, whose list is of one location.
+    #: For a collection only, whose list belongs to one location.
     location: str | None
     #: The uid of the last work of the previous page; 0 for the first page.
     after: int = 0
@@ -179,6 +179,6 @@ class Matches(Struct, frozen=True):
     #: Works with their etags, newest first; there may be more even if these are fewer than the limit, or
     #: none.
     jobs: tuple[tuple[Work, str], ...]
-    #: Where to go on (`JobQuery.after`): works older than this one were not looked at yet. None = there are
-    #: no more.
+    #: Where the next page starts (`JobQuery.after`): older works were not checked yet. None =
+    #: there are no more.
     went_to: JobUid | None

@@ -14,7 +14,7 @@ from trainshed.core.units import Nanos
 
 
 class OperationKind(enum.StrEnum):
-    """What a long-running operation does."""
+    """The kind of a long-running operation."""
 
     #: A resource was deleted; done when the request is answered.
     DELETE = "delete"

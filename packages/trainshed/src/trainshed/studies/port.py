@@ -14,7 +14,7 @@ from trainshed.core.study.spec import StudySpec
 
 
 class Seen(Struct, frozen=True):
-    """What an algorithm is shown of a trial."""
+    """The data of a trial for an algorithm."""
 
     number: int
     state: TrialState
@@ -24,7 +24,7 @@ class Seen(Struct, frozen=True):
 
 
 def seen(trial: Trial) -> Seen:
-    """Return a trial as it is shown to algorithms."""
+    """Return a trial in its form for algorithms."""
     return Seen(trial.number, trial.state, trial.parameters, trial.final)
 
 
@@ -41,11 +41,12 @@ class Algorithm(Protocol):
     a valid spec."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
-        """Return `count` further points to try, the most promising first, beside those that are pending.
+        """Return `count` further points to try, the most promising first, in addition to pending
+        points.
 
-        `trials`: ascending by number, pending ones (REQUESTED, ACTIVE, STOPPING) among them. The answer
-        depends only on them, `spec` and `seed`: to ask for 2 gives the same as to ask for 1, store it, and
-        ask for 1 again.
+        `trials`: ascending by number, including pending ones (REQUESTED, ACTIVE, STOPPING). The
+        result depends only on them, `spec` and `seed`: requesting 2 points gives the same as
+        requesting 1, storing it, and requesting 1 again.
         """
         ...
 
@@ -62,7 +63,7 @@ class Curve(Struct, frozen=True):
 
 
 class StoppingVerdict(Struct, frozen=True):
-    """What a stopping rule says of a trial."""
+    """The decision of a stopping rule on a trial."""
 
     should_stop: bool
     #: In words, for the timeline: what the rule saw, or why it is too early to decide.
@@ -70,5 +71,5 @@ class StoppingVerdict(Struct, frozen=True):
 
 
 class AdvisorFailed(Exception):
-    """The computation could not be done (its process died, or took too long). It may be asked again; the
-    message says what happened."""
+    """The computation failed (its process died, or reached its timeout). Callers may retry; the
+    message contains the cause."""

@@ -1,7 +1,8 @@
-"""Random search and grid search: algorithms that learn nothing from what trials measured (facts/tuning#ml).
+"""Random search and grid search: algorithms that ignore the measurements of trials
+(facts/tuning#ml).
 
-Random search draws every trial anew, numbers evenly on their scale, lists evenly over their values. Grid
-search walks one grid over the whole tree of parameters, in a fixed order.
+Random search draws every trial independently, numbers evenly on their scale, lists evenly over
+their values. Grid search walks one grid over the whole tree of parameters, in a fixed order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,8 +36,8 @@ class RandomSearch:
 
 
 class GridSearch:
-    """Implements `studies.port.Algorithm`. Does not propose points that were tried or are pending, whoever
-    made them."""
+    """Implements `studies.port.Algorithm`. Does not propose points that were tried or are pending,
+    regardless of their origin."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
         tried = {trial.parameters for trial in trials}
@@ -52,7 +53,8 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
     chosen: dict[int, Value] = {}
 
     def values(node: Node) -> Iterator[Value | None]:
-        """Yield those that a parameter has beside the values of the ones before it; None = it has none."""
+        """Yield the values of a parameter, given the values of the parameters before it; None = it
+        is inactive."""
         parent, when = node.parameter.parent, node.parameter.when
         if parent is not None and not (
             parent in chosen and any(is_same(chosen[parent], trigger) for trigger in when)

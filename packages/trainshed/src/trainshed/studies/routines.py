@@ -1,4 +1,5 @@
-"""Numerical mathematics of several parts of the algorithms, on NumPy alone. Everything is float64."""
+"""Numerical mathematics of several parts of the algorithms, with NumPy only. Everything is
+float64."""
 
 from collections.abc import Callable
 
@@ -13,12 +14,13 @@ _BLOCK = 32
 """Rows of a triangular matrix that are inverted at once."""
 
 _LONGEST = 3.0
-"""Length of a step of `minimize_bounded`: a factor of twenty of what is logarithmic, all of a cube."""
+"""Length of a step of `minimize_bounded`: a factor of twenty for a logarithmic value, all of a
+cube."""
 
 
 def whitening(matrix: Array) -> Array | None:
-    """Return `L⁻¹` of a symmetric matrix `L Lᵀ`, of which only the lower half is read; None if it is not
-    positive definite. The inverse of the matrix is then `L⁻ᵀ L⁻¹`."""
+    """Return `L⁻¹` of a symmetric matrix `L Lᵀ`; only its lower half is read. Return None if it is
+    not positive definite. The inverse of the matrix is then `L⁻ᵀ L⁻¹`."""
     try:
         factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:

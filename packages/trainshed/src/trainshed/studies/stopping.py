@@ -13,11 +13,12 @@ from trainshed.studies.port import Curve, StoppingVerdict
 
 _NS = 1_000_000_000
 _FEWEST = 5
-"""The median of fewer trials says little. Not published; this service's choice (docs/tuning.md)."""
+"""The median of fewer trials has little meaning. Not published; this service's choice
+(docs/tuning.md)."""
 
 
 class _Axes(Struct, frozen=True):
-    """What the two axes of a curve are, and how values on them are put into words."""
+    """The two axes of a curve, and the texts for values on them."""
 
     metric: Metric
     use_elapsed: bool

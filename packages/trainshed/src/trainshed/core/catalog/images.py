@@ -1,9 +1,9 @@
-"""What the URI of a prebuilt training image or of the reduction-server image says (facts/machines#bandwidth,
-facts/packaging#images); and the runtime versions of `ml` v1 with the Pythons that go with them
-(facts/packaging#runtime-versions, spec/submit#defaults).
+"""Reads the URIs of prebuilt training images and of the reduction-server image
+(facts/machines#bandwidth, facts/packaging#images). Contains the runtime versions of `ml` v1 with
+their Pythons (facts/packaging#runtime-versions, spec/submit#defaults).
 
-Old names of both products are read too: `training-tf-cpu.2-1`, `pytorch-cpu.1-4`, and the `gcr.io`
-repositories where they were.
+Also reads old names of both products: `training-tf-cpu.2-1`, `pytorch-cpu.1-4`, and their former
+`gcr.io` repositories.
 """
 
 import functools
@@ -55,7 +55,7 @@ NO_REFERENCE = (
 
 
 class PrebuiltImage(Struct, frozen=True):
-    """What a prebuilt image holds."""
+    """Contents of a prebuilt image."""
 
     #: The canonical name, `tensorflow` or `scikit-learn` for instance.
     framework: str
@@ -80,10 +80,10 @@ def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
 
 @functools.lru_cache(1024)
 def parse_prebuilt(uri: str) -> PrebuiltImage | None:
-    """Read the URI of a prebuilt training image; None if it is not one that the table knows.
+    """Read the URI of a prebuilt training image. Return None if the table does not contain it.
 
-    A name without a Python suffix means the oldest Python that is listed for its version. The tag must be
-    `latest`, `slim` or absent.
+    A name without a Python suffix selects the oldest Python that is listed for its version. The
+    tag must be `latest`, `slim` or absent.
     """
     if first := _FIRST.fullmatch(uri):
         version, python = (first[part].replace("_", ".") for part in ("version", "python"))
@@ -133,7 +133,7 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
         listed_ones = ", ".join(sorted(versions, key=_order, reverse=True))
         raise ValueError(f"no image of {word} {version} exists; available versions: {listed_ones}")
     wanted = version or max(versions, key=_order)
-    # PyTorch has no image for CPUs alone.
+    # PyTorch has no image for CPUs only.
     devices = ("gpu",) if gpu else ("cpu", "xla", "gpu")
     names = [
         (devices.index(match["device"]), -_place(python), image)
@@ -228,6 +228,6 @@ def is_python2(runtime_version: str, python_version: str) -> bool:
 
 
 def names_chief(runtime_version: str | None) -> bool:
-    """Whether TF_CONFIG of this runtime (None = the newest) says `chief` rather than `master`
-    (facts/program#tf_config)."""
+    """Return whether TF_CONFIG of this runtime (None = the newest) contains `chief` rather than
+    `master` (facts/program#tf_config)."""
     return _order(runtime_version or newest()) >= _order(table("runtime_versions")["chiefFrom"])

@@ -27,7 +27,7 @@ class MachineType(Struct, frozen=True):
     name: str
     vcpus: float
     memory_bytes: int
-    #: What a replica on this machine may use (`_memory_limit`).
+    #: Memory limit of a replica on this machine (`_memory_limit`).
     memory_limit_bytes: int
     #: A request must name the machine's accelerators as well.
     needs_accelerators: bool

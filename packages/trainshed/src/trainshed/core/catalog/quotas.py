@@ -1,7 +1,7 @@
-"""Quotas: how much of which metric a job uses (facts/limits#quotas, spec/queue#quotas).
+"""Quotas: the metrics that a job uses, and the amounts (facts/limits#quotas, spec/queue#quotas).
 
-Names are as an operator types them: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. Preemptible jobs have
-metrics of their own.
+Names are in the form that operators type: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`.
+Preemptible jobs have metrics of their own.
 """
 
 import functools
@@ -23,9 +23,9 @@ GPU_HOURS = "gpu_hours_per_month"
 CPU_HOURS = "cpu_hours_per_month"
 COST = "cost_per_month"
 BUDGETS = (COST, CPU_HOURS, GPU_HOURS)
-"""Metrics of what is used in a calendar month. When one is used up, nothing new starts."""
+"""Metrics of use in a calendar month. When one is used up, no new jobs start."""
 HARD = "_hard"
-"""What ends the names of the metrics of the same use at which what runs is stopped, too."""
+"""Suffix of the metrics whose limits also stop running jobs."""
 HARD_BUDGETS = tuple(f"{metric}{HARD}" for metric in BUDGETS)
 SHARE = "share"
 """How much of the fair share a project, or a person in it, is due; without it 1."""

@@ -15,7 +15,7 @@ def regions(api: Api) -> tuple[str, ...]:
 
 STORAGE: Final = ("storage.googleapis.com", "www.googleapis.com")
 _DOMAIN: Final = "googleapis.com"
-# google-auth asks iamcredentials by itself, with the program's token.
+# google-auth calls iamcredentials automatically, with the program's token.
 _OF_ALL_REGIONS: Final = (
     "aiplatform",
     "ml",

@@ -1,7 +1,7 @@
-"""Reads the tables shipped in the wheel. Knows where they are, not what they mean.
+"""Reads the tables of the wheel. Contains their locations, but not their meaning.
 
-The files under `data/` hold public facts only; each catalog module gives its own table types and says which
-section of the facts it follows.
+The files below `data/` contain public facts only. Each catalog module defines its own table types
+and cites its section of the facts.
 """
 
 import functools

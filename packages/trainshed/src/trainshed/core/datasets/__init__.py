@@ -1,1 +1,1 @@
-"""What a dataset is, how its rows are assigned to splits, and how rows are written to files. Pure."""
+"""Datasets, the assignment of their rows to splits, and the writing of rows to files. Pure."""

@@ -99,7 +99,7 @@ _CARRIAGE_RETURN: Final = (
 
 
 class _Echo:
-    """What a CSV writer writes to: it returns the text, which the writer returns in turn."""
+    """The output of a CSV writer: returns the text, which the writer returns in turn."""
 
     def write(self, text: str) -> str:
         return text
@@ -109,5 +109,5 @@ _writer: Final[Any] = csv.writer(_Echo(), lineterminator="\r\n")
 
 
 def row_of(fields: Iterable[str]) -> bytes:
-    """Return a row as it is written, without the end of its line."""
+    """Return a row in its written form, without a line end."""
     return _writer.writerow(fields)[:-2].encode("utf-8", "surrogateescape")

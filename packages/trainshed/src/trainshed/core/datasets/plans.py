@@ -1,5 +1,5 @@
-"""What is written of a dataset for a program: which files are read, which row goes to which split, and the
-names of the written files (facts/datasets#splits)."""
+"""The data of a dataset that are written for a program: the files to read, the split of each row,
+and the names of the written files (facts/datasets#splits)."""
 
 import enum
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class SplitRule(Struct, frozen=True):
 
 
 class SplitPlan(Struct, frozen=True):
-    """What is written of a dataset for a program, from the dataset as it was when this was asked for."""
+    """The data to write for a program, from the dataset at the time of the request."""
 
     dataset: DatasetName
     kind: DatasetKind
@@ -83,7 +83,7 @@ class SplitPlan(Struct, frozen=True):
 
     @property
     def manifest(self) -> str:
-        """URI of the file that says that all others are written."""
+        """URI of the file that marks all other files as complete."""
         return f"{self.directory}/manifest.json"
 
 
@@ -111,8 +111,9 @@ class Export(Struct, frozen=True):
 
 
 def completed(parts: Sequence[float]) -> tuple[float, float, float]:
-    """Return fractions that add up to 1; if all are zero, the default. What a smaller sum leaves goes to the
-    splits that have none, in the proportions of the default, or to training if all three have one."""
+    """Return fractions that add up to 1. If all are zero, return the default. The remainder of a
+    smaller sum goes to the splits without a fraction, in the proportions of the default. If all
+    three splits have fractions, it goes to training."""
     if not any(parts):
         return DEFAULT
     left = max(1 - sum(parts), 0.0)

@@ -55,14 +55,15 @@ class DataFiles(Struct, frozen=True):
 
     #: gs:// URIs, which may have wildcards (`wildcards`).
     uris: tuple[str, ...]
-    #: The import schema's URI, which says what the lines of imported files are; "" = rows of a table.
+    #: The URI of the import schema, which specifies the lines of imported files; "" = rows of a
+    #: table.
     schema_uri: str = ""
     #: The labels of every item in them.
     labels: tuple[tuple[str, str], ...] = ()
 
 
 class Dataset(Struct, frozen=True):
-    """A dataset as it is stored."""
+    """A dataset in its stored form."""
 
     name: DatasetName
     kind: DatasetKind
@@ -119,7 +120,7 @@ OTHERWISE: Final = (
     "To use other data, list the files and their properties in a CSV file, and "
     "create a tabular dataset from it."
 )
-"""What to do with items that no format here describes."""
+"""Advice for items that no supported format describes."""
 
 
 def annotation_of(uri: str) -> str:

@@ -1,8 +1,10 @@
-"""The rows of a dataset's files, each with its split: those of a table in CSV files, and the items of other
-datasets, whose JSON lines stay unchanged and whose CSV lines become JSON (facts/datasets#formats).
+"""The rows of a dataset's files, each with its split: rows of a table in CSV files, and items of
+other datasets. JSON lines of items stay unchanged, and their CSV lines become JSON
+(facts/datasets#formats).
 
-A row always goes to the same split: unless the row itself says it, a hash of the dataset and the row's place
-decides (facts/datasets#splits)."""
+A row always goes to the same split. Unless the row contains its split, a hash of the dataset and
+the row's place determines it (facts/datasets#splits).
+"""
 
 import hashlib
 import json
@@ -146,7 +148,8 @@ _CONTENT: Final = {
     DatasetKind.TEXT: ("textContent", "textGcsUri"),
 }
 _BOX: Final = 8
-"""Fields of a bounding box: x and y of four corners, of which the second and the fourth may be left out."""
+"""Fields of a bounding box: x and y of four corners. The second and the fourth corner may be
+omitted."""
 
 
 class ItemFile(Struct, frozen=True):
@@ -195,8 +198,8 @@ def items(file: ItemFile) -> Iterator[Item]:
 
 
 def _completed(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the fields of both forms that programs read: the label alone and in a list, and a
-    text's file in either field. Return the item itself if nothing is missing."""
+    """Return an item with the fields of both forms that programs read: the label as a value and in
+    a list, and a text's file in either field. Return the item itself if no field is missing."""
     more: dict[str, Any] = {}
     label, labels = item.get(_LABEL), item.get(_LABEL_LIST)
     if form.name.endswith("_classification_single_label"):

@@ -25,7 +25,7 @@ ON_TIME_LIMITS: Final = (
     "never finishes. Save checkpoints to gs:// and load the latest one at the "
     "start, or request a longer time limit from the cluster's administrator."
 )
-"""What a user can do about time limits of a cluster that end a replica again and again."""
+"""Advice for users whose replicas repeatedly reach a time limit of the cluster."""
 _SDK_SCRIPT: Final = "aiplatform_custom_trainer_script"
 """The package in which the Vertex SDK puts a script."""
 _RUN_PROGRAM: Final = "trainshed_program."
@@ -39,8 +39,8 @@ def advice(tail: str, spec: JobSpec, pool: int) -> str | None:
 
 
 def advice_on_end(ended: ExitRecord, status: int, spec: JobSpec, pool: int) -> str | None:
-    """Return advice on the end of a program of that pool; None if there is none. `status`: as it is
-    published."""
+    """Return advice on the end of a program of that pool, or None if none applies. `status`: the
+    published exit status."""
     if ended.oom or ended.child_oom:
         return _on_memory(spec, pool)
     return advice(ended.tail, spec, pool) or _on_signal(
@@ -105,7 +105,7 @@ def _on_command(tail: str) -> str | None:
     )
 
 
-# A module is missing. What to do depends on how the job was submitted.
+# A module is missing. The advice depends on how the job was submitted.
 
 _MISSING_MODULE: Final = re.compile(r"(?:Error|python[\d.]*): No module named '?([A-Za-z_][\w.]*)")
 """Matches a traceback's last line, and the error of an interpreter that is to run a module."""

@@ -1,4 +1,4 @@
-"""What the rows of the failure table judge by: the cause of an end, and what is known of it."""
+"""The evidence that rows of the failure table use: the cause of an end, and its known facts."""
 
 import enum
 from typing import Final
@@ -86,7 +86,7 @@ class Evidence(Struct, frozen=True):
     text: str | None = None
     #: The job's region, for the stock-out message.
     region: str = ""
-    #: What the user can do about it; None = nothing is known.
+    #: Advice for the user; None = no advice is known.
     advice: str | None = None
 
     @property

@@ -55,7 +55,7 @@ def public_message(code: int, message: Message, evidence: Evidence, own: str | N
 
 
 def _reason(evidence: Evidence) -> str | None:
-    """Return in a sentence what was wrong; None = the message says it."""
+    """Return the error in one sentence; None = the message contains it."""
     ended = evidence.exit
     if evidence.text or ended is None or ended.oom or ended.out_of_disk:
         return evidence.text
@@ -115,7 +115,7 @@ def _tail(evidence: Evidence) -> str:
 
 
 def _shown(line: str) -> str:
-    """Return what the log shows of a line: of a JSON object with a message, the message alone."""
+    """Return a line as the log shows it: for a JSON object with a message, only the message."""
     if line.startswith("{") and line.endswith("}"):
         with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(line).get("message")
@@ -136,9 +136,9 @@ def _user_code(evidence: Evidence, status: int, body: str | None) -> str:
 
 
 def linked(message: str, uid: JobUid, pages: str) -> str:
-    """Return the message with a link that leads somewhere today, since records outlive addresses. `uid`: of
-    the job whose error it is; `pages`: the address of the service's pages of jobs. A message without a link
-    stays as it is."""
+    """Return the message with a link to a current address, since records outlive addresses. `uid`:
+    the uid of the failed job; `pages`: the address of the service's pages of jobs. A message
+    without a link stays unchanged."""
     head, more, link = message.rpartition(_MORE)
     if not more or " " in link or "\n" in link:
         return message

@@ -1,7 +1,9 @@
-"""Names in one sentence what ended a program, from the last lines of its log and its status. Pure.
+"""Describes the end of a program in one sentence, from the last lines of its log and its status.
+Pure.
 
-Programs say so in many forms: the last line of a Python traceback, an error of a shell, a C++ runtime or
-another language. What a launcher says of the failure of its child is told after what the child has said.
+Programs report errors in many forms: the last line of a Python traceback, an error of a shell, a
+C++ runtime or another language. A launcher's report about the failure of its child follows the
+child's own error.
 """
 
 import re
@@ -24,7 +26,8 @@ _PREFIX: Final = re.compile(
     r"|\((?:\w+ )?pid=\d+[^)]*\) "
     r"| *[|+] )+"
 )
-"""Before what a line says: colours, a rank, a time, a process of Ray, the frame of an exception group."""
+"""Prefixes of a line's text: colors, a rank, a time, a Ray process, the frame of an exception
+group."""
 _GOES_ON: Final = re.compile(r"(?::|validation errors? for \S+)$")
 """The end of a line after which the next ones say what it is about."""
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -36,23 +39,23 @@ _WRAPS: Final = re.compile(
     r"ChildFailedError|CalledProcessError|BrokenProcessPool|Process(?:Raised|Exited)Exception|RayTaskError"
     r"|DataLoader worker \(pid|Connection (?:reset|closed) by peer|SystemExit|MaybeEncodingError|NCCL"
 )
-"""Errors about the failure of another process, which may have said why."""
+"""Errors about the failure of another process, which may have printed the reason."""
 _OTHERS: Final = re.compile(
     r"what\(\):|Exception in thread|^panic: |panicked at|^Error in |^ERROR: LoadError"
     r"|(?i:\b(?:error|fatal|failed|failure|denied|refused|cannot|can't|unable|invalid|missing|unbound|no such"
     r"|not found|not permitted|could not|unhandled|out of memory|no space left|enospc|too many"
     r"|timed? ?out|unrecognized|corrupt\w*|exceeded|stack smashing|mismatch|unsupported|expired|unknown)\b)"
 )
-"""Lines by which other programs tell an error."""
+"""Lines in which other programs report an error."""
 _WEAK: Final = re.compile(
     r"(?i)(?:\d+ (?:error|warning)s?|0 failed|execution halted|.*core dumped\)?|make\S*: \*\*\* "
     r"|npm \S+ a complete log|.*failed \(exitcode: )"
 )
-"""Lines like these that tell nothing."""
+"""Error lines without information."""
 _ROOT_CAUSE: Final = re.compile(
     r"\S*ChildFailedError:\n(?>(?s:.*)Root Cause)(?>[^=]*?\brank +: (\d+))(?>[^=]*?exitcode +: (\S+))"
 )
-"""What torchrun says of the process that failed first, in a frame behind its own error."""
+"""torchrun's report about the first failed process, in a frame behind its own error."""
 _SIGNALS: Final = {
     signal.SIGABRT: "it aborted itself",
     signal.SIGSEGV: "a segmentation fault in native code",
@@ -84,14 +87,14 @@ class _Said(Struct, frozen=True):
     """An error in the lines of a log."""
 
     text: str
-    #: A line before it says that it followed from the error before.
+    #: A preceding line states that this error followed from the error before it.
     follows: bool = False
 
 
 def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: int = 0) -> str:
-    """Return what ended a program. `lines`: the last ones of its log; `status`: as it is published; `number`:
-    of the signal that ended it, None = none did; `child_oom`: how many of its processes were killed at the
-    memory limit."""
+    """Return the cause of a program's end. `lines`: the last lines of its log; `status`: the
+    published exit status; `number`: the signal that ended it, None = no signal; `child_oom`:
+    number of its processes that were killed at the memory limit."""
     plain = [line[prefix.end() :] if (prefix := _PREFIX.match(line)) else line for line in lines]
     error_text = _said([line.rstrip() for line in plain])
     if child_oom:
@@ -110,7 +113,7 @@ def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: 
 
 
 def _said(lines: Sequence[str]) -> str:
-    """Return what the lines say of the error that ended a program; "" if they do not tell one."""
+    """Return the error in the lines that ended a program; "" if they contain none."""
     errors = list(_exceptions(lines))
     if not errors:
         return _last_told(lines)
@@ -121,7 +124,7 @@ def _said(lines: Sequence[str]) -> str:
             break
         first = errors[index - 1]
     if last is first and _WRAPS.search(last.text):
-        # What the other process has said need not be an exception.
+        # The output of the other process need not be an exception.
         before = lines[
             : next(at for at, line in enumerate(lines) if line and last.text.startswith(line))
         ]
@@ -144,7 +147,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[_Said]:
 
 
 def _last_told(lines: Sequence[str]) -> str:
-    """Return the last line that tells an error; "" if none does."""
+    """Return the last line that reports an error; "" if no line does."""
     for index in range(len(lines) - 1, -1, -1):
         text = lines[index].strip()
         if _OTHERS.search(text) and not _WEAK.match(text):
@@ -153,7 +156,7 @@ def _last_told(lines: Sequence[str]) -> str:
 
 
 def _with_more(lines: Sequence[str], index: int) -> str:
-    """Return a line, with those behind it that belong to what it says."""
+    """Return a line together with the following lines of the same error."""
     text, behind = lines[index].strip(), [line.strip() for line in lines[index + 1 : index + 3]]
     if root := _ROOT_CAUSE.match("\n".join(lines[index:])):
         return f"{text} rank {root[1]} ended with status {root[2]}"

@@ -14,11 +14,11 @@ Counters = tuple[tuple[str, int], ...]
 
 
 class Action(enum.StrEnum):
-    """What a row does once its restarts and retries are used up."""
+    """The action of a row after its restarts and retries are used up."""
 
     #: The job succeeds.
     SUCCEED = "succeed"
-    #: The replica is over, and the job goes on without it.
+    #: The replica has ended, and the job continues without it.
     DONE = "done"
     #: The job fails.
     FAIL = "fail"
@@ -67,8 +67,8 @@ class Rule(Struct, frozen=True):
     restarts: int = 0
     #: Nanoseconds in which `restarts` are counted; None = the whole attempt.
     window: int | None = None
-    #: Least nanoseconds from the start of a replica to its first, second, … restart, so that one that fails
-    #: early waits; the last one repeats.
+    #: Minimum nanoseconds from the start of a replica to its first, second, … restart, which
+    #: delays restarts of early failures. The last value repeats.
     spacing: tuple[int, ...] = ()
     #: Retries of the job, over its whole life.
     retries: int = 0
@@ -107,7 +107,7 @@ _EFFECTS = {
 
 
 class Spent(Struct, frozen=True):
-    """What was spent before, and what may be spent. Times in nanoseconds."""
+    """Restarts and retries used so far, and their limits. Times in nanoseconds."""
 
     now: int
     #: Restarts of the replica in this attempt, by rule.
@@ -141,7 +141,7 @@ class Verdict(Struct, frozen=True):
     budget: int | None = None
     #: Nanoseconds before the restart or the next attempt.
     back_off: int = 0
-    #: What the rule allowed and is used up, in words; None = nothing.
+    #: The limit of the rule that is used up, in words; None = none is.
     spent: str | None = None
     #: The job's public error; None = the job does not end, or ends without one.
     error: JobError | None = None
@@ -199,7 +199,7 @@ def retry_budget(rule: Rule, spent: Spent) -> int:
 
 
 def _whole_job(rule: Rule, spent: Spent) -> bool:
-    return spent.whole_job and not rule.window  # a reducer is restarted alone
+    return spent.whole_job and not rule.window  # reducers are restarted one by one
 
 
 def count(counters: Counters, name: str) -> int:

@@ -32,7 +32,7 @@ _OUR_OWN = {
     *(Action.WAIT, Action.CANCEL, Cause.CANCELLED),
     *(Message.NONE, Message.BUDGET, Message.CANCELLED),
 }
-"""What only built-in rows may say, which are about cancels and budgets as well."""
+"""Fields that only built-in rows may use, for rows about cancellations and budgets."""
 _WORDS = ("causes", "action", "message")
 _CAUSES = tuple(cause for cause in Cause if cause not in _OUR_OWN)
 _MESSAGES = tuple(message for message in Message if message not in _OUR_OWN)
@@ -101,10 +101,10 @@ def _text(value: str) -> str:
 
 
 class _Field(NamedTuple):
-    """What a field of an entry may be."""
+    """The constraints of a field of an entry."""
 
     type: Any
-    #: What it must be, as the end of a sentence.
+    #: The requirement, as the end of a sentence.
     must_be: str
     #: Makes the value of `Rule` or `Match` of it. Raises ValueError.
     made: Callable[[Any], Any] = lambda value: value

@@ -1,5 +1,5 @@
-"""What follows from the end of a replica or of an attempt: the verdict, and every change that it demands
-(spec/failures#rules)."""
+"""The consequences of the end of a replica or an attempt: the verdict, and every change that it
+demands (spec/failures#rules)."""
 
 from typing import Any, assert_never
 
@@ -127,7 +127,7 @@ def mark_running_if_all_up(transition: Transition) -> None:
     job = transition.job
     if job.phase is not AttemptState.STARTING:
         return
-    # A replica that is over here has no next incarnation: the job goes on without it.
+    # A finished replica here has no next incarnation: the job continues without it.
     if not all(r.state is ReplicaState.RUNNING or r.state.is_over for r in job.replicas):
         return
     transition.fire_attempt(AttemptTrigger.ALL_UP)
@@ -144,13 +144,13 @@ def decide(transition: Transition, outcome: Outcome) -> None:
 
 
 def end_attempt(transition: Transition) -> None:
-    """Begin to stop the attempt. Replicas that have no process are lost at once, since nobody will report
-    their end."""
+    """Start to stop the attempt. Replicas without a process are lost at once, since no engine will
+    report their end."""
     nothing_runs = transition.job.phase in _NOTHING_RUNS
     if not transition.fire_attempt(AttemptTrigger.END_DECIDED):
         return
     for replica in transition.job.replicas:
-        # A replica without a place has no process, and nobody will ever report of it.
+        # A replica without a place has no process, so no engine will report its end.
         if not replica.state.is_over and (nothing_runs or not replica.node):
             transition.fire_replica(replica.id, ReplicaTrigger.LOST)
 
@@ -173,8 +173,9 @@ def settle(transition: Transition) -> None:
 
 
 def _last_end(transition: Transition) -> Nanos:
-    """Return when the last of the attempt's replicas ended, of which a service that was away hears later; now
-    if that is not known of all, or they are of an attempt before. Never before the job began."""
+    """Return the latest end of the attempt's replicas. A restarted service receives these ends
+    late. Return now if an end is unknown or belongs to an earlier attempt. The result is never
+    before the start of the job."""
     job, replicas = transition.job, transition.job.replicas if transition.job.placed else ()
     ends = [replica.exit.ended if replica.exit else transition.now for replica in replicas]
     return max(min(max(ends, default=transition.now), transition.now), job.started, job.created)
@@ -200,8 +201,9 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
 
 
 def _ended_the_job_before(evidence: Evidence, verdict: Verdict, decided: int) -> bool:
-    """Whether a primary had ended, by itself and for good, before a cancel or a retry was decided. It then
-    keeps its own outcome, though its end is reported later (spec/lifecycle#cancel)."""
+    """Return whether a primary ended on its own and for good before a cancel or a retry was
+    decided. It then keeps its own outcome, although its end is reported later
+    (spec/lifecycle#cancel)."""
     return (
         evidence.replica is not None
         and evidence.replica.is_primary
@@ -293,7 +295,7 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
     job = transition.job
     if not retry.keeps_room or not job.replicas:
         transition.fire_attempt(AttemptTrigger.AGAIN_LATER)
-        # What it has waited for room until now is no running time either.
+        # Time that it has waited for capacity is not running time either.
         waited = max(0, transition.now - job.not_before) if job.started and job.not_before else 0
         transition.change(
             retry=None, not_before=retry.not_before, waited=Nanos(job.waited + waited)

@@ -30,14 +30,14 @@ class JobAdmitted(Struct, frozen=True):
 class CapacityRefused(Struct, frozen=True):
     """There is no node on which the gang, or a part of it, could ever run: a stock-out."""
 
-    #: What is missing.
+    #: The missing resource.
     reason: str
 
 
 class Preempted(Struct, frozen=True):
     """The job has to give its capacity back."""
 
-    #: Why, in words that whoever sees the job may read.
+    #: The reason, in words that every reader of the job may see.
     reason: str
     #: BUDGET: a hard budget is used up.
     cause: Cause = Cause.PREEMPTED
@@ -52,7 +52,7 @@ class RuntimePrepared(Struct, frozen=True):
 
 
 class PreparationFailed(Struct, frozen=True):
-    """The job's programs, or those that do not run yet, cannot be started."""
+    """The job's programs that do not run yet cannot be started."""
 
     attempt: int
     message: str
@@ -110,7 +110,7 @@ class CancelCause(enum.StrEnum):
     MAX_WAIT = "max_wait"
     #: It ran as long as it may.
     TIMEOUT = "timeout"
-    #: The trial that it runs was told to stop early.
+    #: The trial that it runs was stopped early.
     EARLY_STOP = "early_stop"
     #: The tuning job or pipeline that made it is to end.
     PARENT = "parent"
@@ -126,7 +126,7 @@ class CancelRequested(Struct, frozen=True):
     cause: CancelCause
     #: When the request was accepted; a primary that exited before keeps its own outcome.
     at: Nanos
-    #: Who cancelled it, or made it and is over; None = nobody, or nobody in particular.
+    #: The user that cancelled it, or the finished job that created it; None = no particular actor.
     by: Actor | None = None
 
 

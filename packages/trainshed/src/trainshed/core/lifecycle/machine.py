@@ -1,7 +1,8 @@
-"""The life of a job as one pure function: `step(job, event, now)` (spec/lifecycle, spec/invariants).
+"""The life of a job as one pure function: `step(job, event, now)` (spec/lifecycle,
+spec/invariants).
 
-What must be done next is not stored: `transition.instructions(job)` and `deadlines(job)` follow from the
-stored job alone, so a crash loses none of it (docs/adr/0003).
+Pending work is not stored: `transition.instructions(job)` and `deadlines(job)` follow from the
+stored job, so a crash loses none of it (docs/adr/0003).
 """
 
 from collections.abc import Mapping
@@ -75,9 +76,9 @@ class Deadline(Struct, frozen=True):
 
 
 def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) -> Step[Job]:
-    """Apply one event to the job. Events of an earlier attempt or incarnation, and repeated events, are
-    ignored: whoever reports may report twice. Raise IllegalTransition for an event that can never come in the
-    job's state."""
+    """Apply one event to the job. Events of an earlier attempt or incarnation, and repeated
+    events, are ignored, because engines may report twice. Raise IllegalTransition for an event
+    that can never come in the job's state."""
     if job.state.is_final:
         return Step(job)
     transition = Transition(job, now, policy)
@@ -219,8 +220,8 @@ def _preempted(transition: Transition, event: Preempted) -> None:
 
 
 def _node_left(transition: Transition, event: NodeLeft) -> None:
-    """Have the replicas on the node leave it, except those that run there and may stay. A replica that is
-    over there keeps its record; its next incarnation, if any, runs elsewhere."""
+    """Make the replicas on the node leave it, except running replicas that may stay. A finished
+    replica keeps its record; its next incarnation, if any, runs elsewhere."""
     job = transition.job
     if not job.is_placed:
         return
@@ -238,8 +239,8 @@ def _node_left(transition: Transition, event: NodeLeft) -> None:
 
 
 def _began(transition: Transition, at: Nanos) -> Nanos:
-    """Return when a replica started: not before its job was created, and not later than now, whatever a clock
-    has shown meanwhile. Limits count from it. 0 = it has not."""
+    """Return when a replica started: not before the creation of its job and not later than now,
+    regardless of clock errors. Limits count from it. 0 = not started."""
     return max(min(at, transition.now), transition.job.created) if at else 0
 
 
@@ -282,8 +283,8 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
 
 
 def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str | None) -> Replica:
-    """Mark a replica whose Pod was evicted to go on elsewhere, since its place is taken or the node has
-    trouble; return the replica."""
+    """Mark a replica whose Pod was evicted for a move, since its place is taken or the node has
+    problems. Return the replica."""
     if cause is not Cause.POD_EVICTED or replica.leaving:
         return replica
     return transition.change_replica(replica.id, leaving=text)
@@ -501,7 +502,8 @@ def give_up_parent(
 
 
 def _is_nowhere(job: Job, replica: Replica, event: Event) -> bool:
-    """Whether nobody will report the replica's end (again): it has no node, or the event reports its end."""
+    """Return whether the replica's end will not be reported (again): it has no node, or the event
+    reports its end."""
     if replica.state.is_over:
         return False
     ends_here = isinstance(event, ReplicaExited | ReplicaLost) and (

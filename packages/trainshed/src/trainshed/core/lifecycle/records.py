@@ -70,7 +70,8 @@ class Drill(Struct, frozen=True):
 
 
 OUTLIVES_LABEL = "trainshed-outlives"
-"""Label of what a program of a job makes: "on" = it goes on when that job is over."""
+"""Label of jobs that a program of a job creates: "on" = the created job continues when its creator
+ends."""
 
 
 class ActingJob(Struct, frozen=True):
@@ -80,7 +81,7 @@ class ActingJob(Struct, frozen=True):
     name: JobName
     #: The job that begins the line in which each job made the next; the job itself if a person made it.
     root: JobUid
-    #: The address of whoever made that first job.
+    #: The address of the user who created the first job.
     person: str = ""
 
     def __post_init__(self) -> None:
@@ -88,7 +89,7 @@ class ActingJob(Struct, frozen=True):
 
 
 class Actor(Struct, frozen=True):
-    """Who made or cancelled something."""
+    """The actor that created or cancelled a resource."""
 
     #: The address of the principal.
     email: str
@@ -108,7 +109,7 @@ class Actor(Struct, frozen=True):
 
 
 def person_of(creator: Actor | None) -> str:
-    """Return the address of whoever answers for what somebody made; "" if it is not known who did."""
+    """Return the address of the user who is responsible for a creator's work; "" if unknown."""
     return creator.person if creator is not None else ""
 
 
@@ -137,7 +138,8 @@ class Replica(Struct, frozen=True):
     notes: int = 0
     #: It is not started before this moment (ns); 0 = there is no pause.
     not_before: Nanos = 0
-    #: How this incarnation's program began, "started warm: ..." or "started cold: ..."; None = nobody asked.
+    #: How this incarnation's program started: "started warm: ..." or "started cold: ..."; None =
+    #: unknown.
     began: str | None = None
 
 
@@ -189,7 +191,7 @@ class Parent(Struct, frozen=True):
 
 
 class WorkRecord(Struct, frozen=True):
-    """What the records of a job, a tuning job and a pipeline have in common."""
+    """Common fields of the records of a job, a tuning job and a pipeline."""
 
     uid: JobUid
     name: JobName
@@ -207,7 +209,7 @@ class WorkRecord(Struct, frozen=True):
     outcome: Outcome | None = None
     #: Its public error once it is over.
     error: JobError | None = None
-    #: What made it, never set of a pipeline; None = a client did.
+    #: Its creator, never set for a pipeline; None = a client.
     parent: Parent | None = None
     #: The client that made it, or its parent; None = it is not known.
     creator: Actor | None = None

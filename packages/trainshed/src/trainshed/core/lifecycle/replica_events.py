@@ -29,7 +29,7 @@ class ReplicaExited(Struct, frozen=True):
     replica: ReplicaId
     incarnation: int
     exit: ExitRecord
-    #: For a replica that was stopped: what the cluster was about to do with its place, if it has said so.
+    #: For a stopped replica: the cluster's plan for its place, if the cluster has announced it.
     loss: Cause = Cause.LOST
     #: The same in words.
     cause: str | None = None
@@ -57,7 +57,7 @@ class ReplicaNoted(Struct, frozen=True):
     #: Counts the incarnation's notes from 1.
     number: int
     at: Nanos
-    #: What kind of note it is.
+    #: The kind of the note.
     name: str
     #: INFO, WARNING or ERROR.
     severity: str

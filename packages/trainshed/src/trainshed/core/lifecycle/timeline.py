@@ -33,7 +33,7 @@ _SHOWN_OF_EXIT: Final = (
 def _of_replica(
     at: Nanos, kind: str, job: Job, replica: Replica, text: str, **details: object
 ) -> TimelineEntry:
-    """Return an entry on a replica, which the text goes on with."""
+    """Return an entry on a replica. `text` continues the sentence after the replica's name."""
     which = {"attempt": job.attempt, "replica": str(replica.id), "incarnation": replica.incarnation}
     message = f"{public_replica_name(job.name.api, replica.id)} {text}"
     return TimelineEntry(at, kind, message, which | details)
@@ -222,8 +222,8 @@ def over(outcome: Outcome, now: Nanos) -> TimelineEntry:
 
 
 def cancelled_by(event: CancelRequested) -> str:
-    """Return how a sentence ends that begins with what was cancelled: by whom. A person is "the user", as in
-    the public texts."""
+    """Return the end of a sentence about a cancellation, which states the actor. A person is "the
+    user", as in the public texts."""
     if event.by is None or event.by.job is None:
         return "was cancelled by the user."
     if event.cause is not CancelCause.CREATOR:
@@ -253,7 +253,7 @@ _CANCELLED: Final = {
     CancelCause.TIMEOUT: "The job was cancelled because it ran longer than its maximum running time of {} "
     "seconds.",
 }
-"""The reasons of cancellations that nobody has asked for."""
+"""The reasons of automatic cancellations."""
 
 
 def _ordinal(number: int) -> str:
@@ -269,7 +269,7 @@ _FOLLOWS: Final = {
     Effect.JOB_FAILS: "the job fails",
     Effect.JOB_CANCELLED: "the job is cancelled",
 }
-"""What a verdict leads to."""
+"""The consequence of a verdict."""
 
 
 def _follows(evidence: Evidence, verdict: Verdict) -> str:

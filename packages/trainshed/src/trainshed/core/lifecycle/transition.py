@@ -1,10 +1,10 @@
-"""One step of a job: the changes that an event makes, the entries of its timeline, and the instructions that
-follow from its new state (docs/adr/0003).
+"""One step of a job: the changes of an event, the entries of its timeline, and the instructions
+that follow from its new state (docs/adr/0003).
 
-Every change of a state goes through a transition table: for each (state, trigger) the next state, why nothing
-happens, or why the trigger cannot come, from the cells in `tables.toml`. A table is total: building one that
-leaves a cell out raises ValueError. Diagrams in docs/lifecycle.md are made from them;
-tests/unit/test_lifecycle_tables.py walks every cell.
+Every change of a state uses a transition table. For each (state, trigger), a cell of `tables.toml`
+contains the next state, or why nothing happens, or why the trigger cannot come. A table is total:
+building one with a missing cell raises ValueError. Diagrams in docs/lifecycle.md are made from
+them; tests/unit/test_lifecycle_tables.py walks every cell.
 
 A `Transition` lives as long as one step; its result is frozen.
 """
@@ -52,8 +52,8 @@ Trigger = TypeVar("Trigger", bound=enum.StrEnum)
 
 
 class IllegalTransition(Exception):
-    """A trigger came in a state in which it can never come: a bug of ours. The message tells what happened
-    before."""
+    """A trigger came in a state in which it can never come: a bug of this service. The message
+    contains the preceding events."""
 
 
 class Next(Struct, Generic[State], frozen=True):
@@ -241,7 +241,7 @@ class Transition(WorkTransition[Job]):
         return changed
 
     def replica(self, replica: ReplicaId) -> Replica:
-        """Return a replica of the current attempt, as it is by now."""
+        """Return the present state of a replica of the current attempt."""
         return next(r for r in self.job.replicas if r.id == replica)
 
     def _so_far(self) -> Iterator[str]:

@@ -37,7 +37,7 @@ _UNSERVED_SPLITS: Final = {
     "filterSplit": "This service does not support it. Write the split of each item into its "
     "import file as its ML use, which overrides fractions, and omit this field.",
 }
-"""What to do instead of splits that are not served."""
+"""Alternatives to splits that the service does not support."""
 _NOT_APPLIED: Final = (
     "This service does not apply it. Omit it, and select items by annotation_schema_uri."
 )
@@ -50,10 +50,10 @@ _UNSERVED: Final = {
 
 
 def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
-    """Read `inputDataConfig`; None if it is left out, the dataset is not known or has no such files, or the
-    destination is wrong. `dataset`: the dataset that it names, None where that is not known; `at`: when the
-    pipeline is made (ns). What is wrong is reported to the section's faults; the plan of a faulty request is
-    of no use."""
+    """Read `inputDataConfig`. Return None if it is omitted, the dataset is unknown or has no such
+    files, or the destination is wrong. `dataset`: the dataset of the request, None if unknown;
+    `at`: creation time of the pipeline (ns). Errors are added to the section's faults; the plan of
+    a faulty request is not usable."""
     if not pipeline.has("inputDataConfig"):
         return None
     config = pipeline.section("inputDataConfig")

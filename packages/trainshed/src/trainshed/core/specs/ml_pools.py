@@ -49,8 +49,8 @@ class Hardware(Struct, frozen=True):
 
 
 def read_hardware(training: Section) -> tuple[Hardware, ...]:
-    """Read the machines of every role that has replicas, ascending by position. What is wrong is reported to
-    the section's faults."""
+    """Read the machines of every role that has replicas, ascending by position. Errors are added
+    to the section's faults."""
     tier = training.text("scaleTier") or DEFAULT_TIER
     if tier == CUSTOM_TIER:
         return _custom(training)
@@ -148,8 +148,8 @@ _OF_CONTAINERS: Mapping[str, str] = dict.fromkeys(
 def read_programs(
     training: Section, roles: Sequence[Role], runtimes: RuntimeCatalog
 ) -> tuple[dict[int, Program], str | None]:
-    """Read the programs of `roles`, by pool position, and the runtime version (None = an image, or the
-    newest). What is wrong is reported to the section's faults."""
+    """Read the programs of `roles`, by pool position, and the runtime version (None = an image, or
+    the newest). Errors are added to the section's faults."""
     version = training.text("runtimeVersion")
     image = training.section("masterConfig").text("imageUri")
     if version and image:

@@ -1,9 +1,9 @@
-"""A TrainingPipeline in public JSON becomes a `PipelineSpec` and the job it runs, or a list of everything
-wrong with it.
+"""Turns a TrainingPipeline in public JSON into a `PipelineSpec` and its job, or into a list of all
+its errors.
 
-Rules: facts/resources#tuning-jobs, facts/program#variables, facts/packaging#measured. The custom task and the
-tuning task are served. What a model is to be is read here; whether a parent model exists is for the API and
-the controller to say.
+Rules: facts/resources#tuning-jobs, facts/program#variables, facts/packaging#measured. The custom
+task and the tuning task are supported. The description of the model is read here. The API and the
+controller check whether a parent model exists.
 """
 
 import json
@@ -55,11 +55,12 @@ def parse_pipeline(
 ) -> ParsedPipeline:
     """Read a TrainingPipeline.
 
-    `public` is its public JSON, whose trainingTaskInputs are ignored; `inputs` holds those inputs in public
-    JSON: a CustomJobSpec, or the study, trial job and counts of a tuning job. `region` is the request's;
-    `max_trials` the limit of one tuning job, 0 = none; `new_id` the id of a model that the request gives no
-    id; `dataset` the one that the request names, None = it names none, or none that exists; `at` when the
-    pipeline is made (ns). Raise InvalidRequest, which lists every violation, if there is one.
+    `public` is its public JSON, whose trainingTaskInputs are ignored; `inputs` contains those
+    inputs in public JSON: a CustomJobSpec, or the study, trial job and counts of a tuning job.
+    `region` is the request's; `max_trials` the limit of one tuning job, 0 = none; `new_id` the id
+    of a model without an id in the request; `dataset` the dataset of the request, None = not set
+    or unknown; `at` the creation time of the pipeline (ns). Raise InvalidRequest, which lists
+    every violation.
     """
     pipeline = Section(public, "", Faults())
     display_name = syntax.read_display_name(pipeline)

@@ -55,8 +55,8 @@ def parse_study(public: Mapping[str, Any]) -> tuple[str, StudySpec]:
 
 
 def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
-    """Read a StudySpec of any message that has one. What is wrong is reported to the section's faults; the
-    spec of a faulty request is of no use."""
+    """Read a StudySpec of any message that has one. Errors are added to the section's faults; the
+    spec of a faulty request is not usable."""
     metrics = _read_metrics(section, for_tuning_job=for_tuning_job)
     syntax.refuse(section, _UNSERVED)
     parameters = read_parameters(section, "parameters", VERTEX)
@@ -107,8 +107,8 @@ def read_goal(section: Section) -> Goal:
 
 
 def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algorithm:
-    """Read `algorithm`; a grid has no DOUBLE parameters (facts/tuning#ml; the public text of Vertex says the
-    same)."""
+    """Read `algorithm`; a grid has no DOUBLE parameters (facts/tuning#ml; the public text of
+    Vertex has the same rule)."""
     algorithm = syntax.read_choice(section, "algorithm", _ALGORITHMS)
     endless = [p.id for p in parameters if p.type is ParameterType.DOUBLE]
     if algorithm is Algorithm.GRID_SEARCH and endless:

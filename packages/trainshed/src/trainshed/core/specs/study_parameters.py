@@ -37,7 +37,7 @@ _SCALES = {
 
 
 def _read_bounds(space: Section, kind: ParameterType) -> tuple[float, float]:
-    """Read `minValue` and `maxValue`, both inclusive; one that is left out is 0."""
+    """Read `minValue` and `maxValue`, both inclusive. The default of each is 0."""
     low, high = space.number("minValue"), space.number("maxValue")
     if not space.has("minValue") and not space.has("maxValue"):
         space.fault("maxValue", "The minimum and the maximum value must be set.")
@@ -168,8 +168,9 @@ class Words(Struct, frozen=True):
 
     #: The field that names the parameter.
     id: str
-    #: The values of each type are in a message of their own, which says what the parameter is, and there are
-    #: conditional parameters; otherwise a field `type` says it, and there are none.
+    #: If true, the values of each type are in a message of their own, which determines the type,
+    #: and conditional parameters exist. If false, a field `type` determines it, and there are
+    #: none.
     nested: bool
     discrete_values: str = "values"
     categories: str = "values"
@@ -183,8 +184,8 @@ _CHILDREN = "conditionalParameterSpecs"
 
 
 def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter, ...]:
-    """Read the tree in the repeated field `name`, depth first. What is wrong is reported to the section's
-    faults; the parameters of a faulty request are of no use."""
+    """Read the tree in the repeated field `name`, depth first. Errors are added to the section's
+    faults; the parameters of a faulty request are not usable."""
     reader = _TreeReader(words)
     reader.read(study.sections(name))
     if not reader.parameters:
@@ -233,7 +234,7 @@ class _TreeReader:
             self._node(item.section("parameterSpec"), position, condition)
 
     def check_ids(self) -> None:
-        """Report ids that stand at two nodes, unless the nodes' conditions exclude each other
+        """Report ids that occur at two nodes, unless the nodes' conditions exclude each other
         (facts/tuning#vertex): where their branches part, no value of the parent leads into both."""
         whens = [
             frozenset[Value | None]([None] if p.parent is None else p.when) for p in self.parameters

@@ -45,7 +45,7 @@ _ACCOUNT_NUMBER = re.compile(r"\d+")
 
 
 def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
-    """Return what is wrong with `gs://BUCKET/OBJECT`; without `needs_object` the bucket alone will do."""
+    """Return the error in `gs://BUCKET/OBJECT`. Without `needs_object` the bucket is enough."""
     if not uri.startswith("gs://"):
         return f"{uri!r} is not a Cloud Storage path. Use the form gs://BUCKET/PATH."
     bucket, _, name = uri[5:].partition("/")
@@ -180,7 +180,7 @@ def read_choice(section: Section, name: str, choices: Mapping[str, T]) -> T:
 def read_distinct(
     section: Section, name: str, noun: str, fault: Callable[[str], str | None]
 ) -> tuple[str, ...]:
-    """Read a list of texts, each of which is to stand in it once."""
+    """Read a list of distinct texts."""
     seen: set[str] = set()
 
     def wrong(text: str) -> str | None:
@@ -238,9 +238,9 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
 
 
 def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tuple[str, ...]:
-    """Read a list of program arguments: no zero byte, at most 100,000 characters in all (facts/limits#sizes).
-    `expanded`: `$(VAR)` is replaced in them, so `$(secret:NAME)`, which somebody may expect to be replaced as
-    well, is refused."""
+    """Read a list of program arguments: no zero byte, at most 100,000 characters in all
+    (facts/limits#sizes). `expanded`: `$(VAR)` is replaced in them. `$(secret:NAME)` is then
+    rejected, because users may expect its replacement too."""
     if (length := sum(map(len, section.texts(name)))) > MAX_ARGS_CHARS:
         section.fault(
             name,

@@ -39,8 +39,8 @@ def parse_tuning_job(
 def read_tuning_spec(
     section: Section, *, region: str, runtimes: RuntimeCatalog, max_trials: int
 ) -> TuningSpec:
-    """Read the study, the trials' job and the counts of any message that has them. What is wrong is reported
-    to the section's faults; the spec of a faulty request is of no use."""
+    """Read the study, the trials' job and the counts of any message that has them. Errors are
+    added to the section's faults; the spec of a faulty request is not usable."""
     study = read_study_spec(section.section("studySpec"), for_tuning_job=True)
     trial = read_job_spec(section.section("trialJobSpec"), region, runtimes)
     fields = ("maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")

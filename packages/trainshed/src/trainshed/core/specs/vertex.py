@@ -30,8 +30,8 @@ from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, worker_pool
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
-"""Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise
-(facts/lifecycle#scheduling)."""
+"""Default wait of a FLEX_START job for its machines, in nanoseconds (facts/lifecycle#scheduling).
+"""
 
 _STRATEGIES = {
     "": Strategy.STANDARD,
@@ -74,8 +74,8 @@ def parse_custom_job(
 
 
 def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSpec:
-    """Read a CustomJobSpec of any message that has one. What is wrong is reported to the section's faults;
-    the spec of a faulty request is of no use."""
+    """Read a CustomJobSpec of any message that has one. Errors are added to the section's faults;
+    the spec of a faulty request is not usable."""
     pools = read_pools(spec, runtimes)
     scheduling = _read_scheduling(spec.section("scheduling"))
     spec.check("serviceAccount", syntax.service_account_fault(spec.text("serviceAccount")))
@@ -175,8 +175,8 @@ _UNSERVED: Mapping[str, str] = dict.fromkeys(
 
 
 def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool, ...]:
-    """Read the pools that have replicas. What is wrong is reported to the section's faults; the pools of a
-    faulty request are of no use."""
+    """Read the pools that have replicas. Errors are added to the section's faults; the pools of a
+    faulty request are not usable."""
     count = job_spec.count("workerPoolSpecs")
     sections = list(islice(job_spec.sections("workerPoolSpecs"), MAX_POOLS))
     if not sections:
@@ -291,7 +291,7 @@ _NO_PACKAGE = (
 
 
 def read_machine(spec: Section, *, is_reducer: bool) -> Machine:
-    """Read a MachineSpec. What is wrong is reported to the section's faults."""
+    """Read a MachineSpec. Errors are added to the section's faults."""
     if not spec.text("machineType"):
         spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")
         return _NO_MACHINE

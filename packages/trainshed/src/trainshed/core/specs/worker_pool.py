@@ -1,9 +1,9 @@
-"""What both public APIs say of one worker pool, read and checked: its machine, accelerators and disk
-(facts/machines#disks), the runtime of its image and what a container runs without a command
-(spec/program#arguments, facts/packaging#images), and what reducers run. Warns of valid pools that may not do
-what their author expects (spec/submit#warnings). Pure.
+"""Reads and checks the common parts of a worker pool in both public APIs: its machine,
+accelerators and disk (facts/machines#disks), the runtime of its image, the default program of a
+container (spec/program#arguments, facts/packaging#images), and the program of reducers. Warns of
+valid pools that may not do what their author expects (spec/submit#warnings). Pure.
 
-Whether there are enough reducers is decided by the workers (`trainshed_reduction.layout`).
+The workers decide whether there are enough reducers (`trainshed_reduction.layout`).
 """
 
 import re
@@ -27,7 +27,7 @@ DISK_TYPES = {
     Api.ML: ("pd-ssd", "pd-standard"),
 }
 HYPERDISK_MACHINES = frozenset({"a3-ultragpu-8g", "a4-highgpu-8g"})
-"""Machines whose disk is hyperdisk-balanced unless the job says otherwise (facts/machines#disks)."""
+"""Machines whose default disk is hyperdisk-balanced (facts/machines#disks)."""
 MIN_DISK_GB = 100
 MAX_DISK_GB = 64_000
 MAX_REPLICAS = 2_000
@@ -131,8 +131,8 @@ def _either(counts: Iterable[int]) -> str:
 def read_runtime(
     section: Section, field: str, image_uri: str, runtimes: RuntimeCatalog, elsewhere: str
 ) -> RuntimeChoice:
-    """Return the runtime that stands in for the image in `field`. `elsewhere`: why that may not be the
-    reduction server's; "" = it may. What is wrong is reported to the section's faults."""
+    """Return the runtime that replaces the image in `field`. `elsewhere`: why it may not be the
+    reduction server's; "" = it may. Errors are added to the section's faults."""
     if not images.is_reference(image_uri):
         section.fault(field, f"{image_uri!r} {images.NO_REFERENCE}")
     elif elsewhere and images.is_reduction_server(image_uri):
@@ -151,9 +151,9 @@ def read_runtime(
 
 
 def needs_command(runtime: RuntimeChoice, image_uri: str) -> bool:
-    """Whether a container of that image runs only what the job says: an environment stands in for the image,
-    and has no entry point (a reducer's has one). Where the runtime is not known, because it was refused, the
-    image's name decides."""
+    """Return whether a container of that image needs a command: an environment replaces the image
+    and has no entry point (a reducer's has one). If the runtime is unknown because it was
+    rejected, the image's name decides."""
     if not runtime.family:
         return images.parse_prebuilt(image_uri) is not None
     return runtime.family not in (CONTAINER, REDUCERS)
@@ -167,8 +167,8 @@ def names_package(program: Program) -> bool:
 
 
 def read_package(program: Program, section: Section, field: str) -> Program:
-    """Return the package job that such arguments, given in `field`, describe. What is wrong is reported to
-    the section's faults."""
+    """Return the package job that the arguments in `field` describe. Errors are added to the
+    section's faults."""
     modules, others = _taken(program.args, _MODULE)
     uris, others = _taken(others, _PACKAGES)
     packages = tuple(uri for text in uris for uri in text.split(",") if uri)
@@ -205,17 +205,17 @@ def are_reducers(runtime: RuntimeChoice) -> bool:
 def reducer_program(
     runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, is_chosen: bool
 ) -> Program:
-    """Return the program of a reducer. `is_chosen`: the job says what it should run, which a notice says is
-    not used: gcloud cannot leave it out."""
+    """Return the program of a reducer. `is_chosen`: the job sets a program, which a notice reports
+    as unused: gcloud cannot omit it."""
     if is_chosen:
         runtime = replace(runtime, notices=(*runtime.notices, _IGNORED))
     return Program(runtime=runtime, image_uri=image_uri, env=env)
 
 
 def check_reduction_variables(pools: Sequence[Section]) -> None:
-    """Check the variables of the Reduction Server in the `env` of a job's pools that take part in it. What is
-    wrong is reported to the sections' faults. Values with a `$(NAME)`, which are known only when a program is
-    started, are left to the program."""
+    """Check the variables of the Reduction Server in the `env` of a job's pools that take part in
+    it. Errors are added to the sections' faults. Values with a `$(NAME)`, which are known only
+    when a program starts, are left to the program."""
     for pool in pools:
         for spec in (pool.section("containerSpec"), pool.section("pythonPackageSpec")):
             env = list(spec.sections("env"))
@@ -300,7 +300,7 @@ _DIRECTORY = re.compile(r"/gcs/([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])")
 
 
 def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
-    """Yield the buckets that the programs of these pools are told to find as `/gcs/NAME`."""
+    """Yield the buckets that the programs of these pools expect as `/gcs/NAME`."""
     for pool in pools:
         program = pool.program
         for text in (*program.command, *program.args, *(value for _, value in program.env)):

@@ -1,9 +1,9 @@
-"""What may happen to a trial, and its state afterwards: one transition table, and pure changes of `Trial`
-that obey it.
+"""The possible changes of a trial, and its state afterwards: one transition table, and pure
+changes of `Trial` that obey it.
 
-The triggers come from clients of the study APIs as well as from the controller, so an `Illegal` cell is a
-mistake of the caller, who is told of it (FailedPrecondition), and not of the service. Times are ns since the
-epoch.
+The triggers come from clients of the study APIs as well as from the controller. Therefore an
+`Illegal` cell is an error of the caller (FailedPrecondition) and not of the service. Times are ns
+since the epoch.
 """
 
 import enum
@@ -46,8 +46,8 @@ def assigned(trial: Trial, client: str, now: Nanos) -> Trial:
 
 
 def measured(trial: Trial, now: Nanos) -> Trial:
-    """Return the trial after a measurement of it, by whoever evaluates it. Raise FailedPrecondition if it is
-    over."""
+    """Return the trial after a measurement of it by its evaluator. Raise FailedPrecondition if it
+    has ended."""
     return replace(_moved(trial, TrialTrigger.MEASURED), started=trial.started or now)
 
 

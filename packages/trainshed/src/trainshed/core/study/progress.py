@@ -1,4 +1,4 @@
-"""What counts as progress in a study: final measurements, objectives, and its optimal trials.
+"""The progress of a study: final measurements, objectives, and its optimal trials.
 
 Pure, and without numpy: the service calls it for every trial that ends.
 """
@@ -16,12 +16,12 @@ def score(metric: Metric, value: float) -> float:
 
 
 def final_measurement(spec: StudySpec, measurements: Iterable[Measurement]) -> Measurement | None:
-    """Return the final one of a trial's measurements, which come in the order in which they were made. None
-    if none can be that; then the trial is infeasible (facts/tuning#metrics).
+    """Return the final one of a trial's measurements, which are in chronological order. None if no
+    measurement can be final; then the trial is infeasible (facts/tuning#metrics).
 
-    A measurement that lacks one of the study's metrics cannot be a final one.
-    LAST: the last one that has all. BEST: the one with the best value of the objective, the earliest of equal
-    ones. The public API does not say what is best among several objectives: then it is the last one, too.
+    A measurement that lacks one of the study's metrics cannot be a final one. LAST: the last one
+    that has all. BEST: the one with the best value of the objective, the earliest of equal ones.
+    The public API does not define the best of several objectives; then it is the last one, too.
     """
     ids = [metric.id for metric in spec.metrics]
     complete = [item for item in measurements if None not in map(item.value, ids)]

@@ -1,7 +1,7 @@
-"""Checks what a client says of a trial against the study's specification: parameters and measurements
-(spec/tuning#measurements, facts/tuning#vertex).
+"""Checks a client's data about a trial against the study's specification: parameters and
+measurements (spec/tuning#measurements, facts/tuning#vertex).
 
-Everything wrong is reported to the faults of the request's sections, and then what is read is not to be used.
+All errors are added to the faults of the request's sections. The results are then not usable.
 """
 
 import math
@@ -160,12 +160,12 @@ def _shown(value: Value) -> str:
 def parse_trial(
     spec: StudySpec, study: StudyUid, public: Mapping[str, Any], now: Nanos
 ) -> tuple[Trial, tuple[Measurement, ...]]:
-    """Return the trial of a request, given as public JSON, without a number, and its measurements, ascending
-    by (step, elapsed) and each pair once.
+    """Return the trial of a request, given as public JSON, without a number, and its measurements,
+    ascending by (step, elapsed) and each pair once.
 
-    A final measurement makes it SUCCEEDED, unless its state says INFEASIBLE. One that is only wanted is
-    REQUESTED, belongs to nobody, and is given to the next client that asks for suggestions. Raise
-    InvalidRequest, which lists every violation, if there is one.
+    A final measurement makes it SUCCEEDED, unless its state is INFEASIBLE. A trial that is only
+    requested is REQUESTED and has no client. The next client that requests suggestions receives
+    it. Raise InvalidRequest, which lists every violation.
     """
     sent = Section(public, "trial", Faults())
     parameters = read_parameters(spec, sent)

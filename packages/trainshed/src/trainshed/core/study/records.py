@@ -21,11 +21,11 @@ StudyUid = NewType("StudyUid", int)
 class TrialState(enum.StrEnum):
     """States of a trial."""
 
-    #: It is proposed, and nobody evaluates it yet.
+    #: It is proposed, and no client evaluates it yet.
     REQUESTED = "REQUESTED"
     #: Somebody evaluates it.
     ACTIVE = "ACTIVE"
-    #: It was told to stop, and may still report.
+    #: It received a request to stop, and may still report.
     STOPPING = "STOPPING"
     #: It has a final measurement.
     SUCCEEDED = "SUCCEEDED"
@@ -38,7 +38,7 @@ class TrialState(enum.StrEnum):
 
 
 class Measurement(Struct, frozen=True):
-    """What was measured of a trial at one moment. Values are finite."""
+    """The measurement of a trial at one moment. Values are finite."""
 
     #: Value by metric id.
     metrics: tuple[tuple[str, float], ...]
@@ -68,13 +68,13 @@ class Trial(Struct, frozen=True):
     created: Nanos
     started: Nanos = 0
     ended: Nanos = 0
-    #: The client that evaluates it; "" = nobody asked for it by name.
+    #: The client that evaluates it; "" = no particular client.
     client: str = ""
     final: Measurement | None = None
     infeasible_reason: str = ""
     #: The custom job that evaluates it; 0 = none.
     job: JobUid = JobUid(0)
-    #: It was told to stop by an early stopping rule or a StopTrial call.
+    #: An early stopping rule or a StopTrial call stopped it.
     stopped_early: bool = False
 
 

@@ -66,8 +66,8 @@ class Noise(enum.StrEnum):
 
 
 class Parameter(Struct, frozen=True):
-    """One node of the parameter tree. One id may stand at several nodes whose conditions exclude each
-    other."""
+    """One node of the parameter tree. One id may occur at several nodes whose conditions exclude
+    each other."""
 
     id: str
     type: ParameterType
@@ -102,7 +102,7 @@ class MedianStopping(Struct, frozen=True):
 
 
 class StudySpec(Struct, frozen=True):
-    """What is searched, what is measured, and how."""
+    """The search space, the metrics, and the algorithm of a study."""
 
     #: Depth first, each parent before its children.
     parameters: tuple[Parameter, ...]

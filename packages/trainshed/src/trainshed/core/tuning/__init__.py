@@ -1,1 +1,2 @@
-"""What a hyperparameter tuning job is and what may happen to it; each of its trials is a custom job. Pure."""
+"""The definition of a hyperparameter tuning job and its possible changes; each of its trials is a
+custom job. Pure."""

@@ -1,10 +1,11 @@
-"""The life of a tuning job as pure functions (spec/tuning#trials): what its trials' jobs show leads to its
-next state.
+"""The life of a tuning job as pure functions (spec/tuning#trials): the state of its trials' jobs
+determines its next state.
 
-A reconciler passes in what the running trials show (`observe`), asks an algorithm for as many further ones as
-are `wanted`, stores them with the job (`core.tuning.trial_jobs`), and cancels the jobs of `to_cancel`.
-Everything follows from the stored job and the stored trials, so that it goes on after a crash where it ended;
-a trial, its job and the tuning job's own record are one commit (docs/adr/0017).
+A reconciler passes in the running trials (`observe`), requests as many further ones as are
+`wanted` from an algorithm, stores them with the job (`core.tuning.trial_jobs`), and cancels the
+jobs of `to_cancel`. Everything follows from the stored job and the stored trials, so a restarted
+service continues where it stopped. A trial, its job and the tuning job's own record are one commit
+(docs/adr/0017).
 """
 
 from collections.abc import Sequence
@@ -36,9 +37,9 @@ docs/tuning.md)."""
 
 
 class Sight(Struct, frozen=True):
-    """What is seen of a running trial: its record; its job as it is stored (None: it is gone); all that
-    it measured, ascending by step, and what of that is stored already; every tag under which its program
-    reported anything; and what it wrote as TensorFlow summaries (None: nobody looked)."""
+    """The observations of a running trial: its record; its stored job (None: deleted); all its
+    measurements, ascending by step, and the stored ones among them; every tag under which its
+    program reported a value; and its TensorFlow summaries (None: not read)."""
 
     trial: Trial
     job: Job | None
@@ -109,7 +110,7 @@ def cancel(transition: Transition, event: CancelRequested) -> None:
 
 
 def stop_trial(transition: Transition, trial: Trial, why: str) -> None:
-    """End a trial early, for the reason `why`. What it has measured counts."""
+    """End a trial early, for the reason `why`. Its measurements count."""
     running = transition.running(trial.number)
     if running is None or running.stopping or transition.job.outcome is not None:
         return

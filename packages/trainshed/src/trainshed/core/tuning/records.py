@@ -33,12 +33,12 @@ class RunningTrial(Struct, frozen=True):
 
     number: int
     job: JobUid
-    #: Why it was told to stop early; None = it was not.
+    #: Why it was stopped early; None = it was not.
     stopping: str | None = None
 
 
 class SeenSummaries(Struct, frozen=True):
-    """What was seen of a trial's TensorFlow summaries."""
+    """The observed state of a trial's TensorFlow summaries."""
 
     #: The directory in which they were looked for, with all below it.
     uri: str

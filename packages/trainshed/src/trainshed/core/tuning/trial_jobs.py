@@ -66,7 +66,7 @@ def begin(
 
 
 def _trial_job(job: TuningJob, trial: Trial, now: Nanos) -> Job:
-    """Return the custom job that evaluates a trial, as it is stored for the first time."""
+    """Return the custom job that evaluates a trial, in its first stored form."""
     if job.name.api is Api.ML:
         name = job.name.of_trial(trial.number)
     else:
@@ -88,12 +88,12 @@ def _trial_job(job: TuningJob, trial: Trial, now: Nanos) -> Job:
 
 
 def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
-    """Return the job of trial `number`: `spec` with `--name value` after the arguments of every program
-    except the reducers'.
+    """Return the job of trial `number`: `spec` with `--name value` after the arguments of every
+    program except the reducers'.
 
-    A container that has neither command nor arguments gets the parameters as its arguments, in place of those
-    of its image. What the job writes goes below a directory of that number (facts/program#arguments,
-    facts/program#output-directory).
+    A container that has neither command nor arguments gets the parameters as its arguments, in
+    place of the image's arguments. The job's output goes below a directory of that number
+    (facts/program#arguments, facts/program#output-directory).
     """
     arguments = tuple(word for name, value in parameters for word in (f"--{name}", printed(value)))
     pools: list[WorkerPool] = []
@@ -104,7 +104,7 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
         pools.append(replace(pool, program=program))
     scheduling = spec.scheduling
     if spec.api is Api.ML:
-        # The limit is of the wait for the first trial of all; those that follow wait as long as it takes.
+        # The limit applies to the wait for the first trial; later trials wait without a limit.
         scheduling = replace(scheduling, max_wait=None)
     return replace(
         spec,

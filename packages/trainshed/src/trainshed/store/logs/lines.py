@@ -193,7 +193,7 @@ _NCCL_STYLE = re.compile(rf"\S+:\d+:\d+ \[\d+\] (?:[\w/.:-]+ )?NCCL {_WORD}\b")
 _LETTER_STYLES = re.compile(
     "|".join(
         (
-            # E1120 05:54:33.123456 12 file.cc:1] text, alone or in brackets
+            # E1120 05:54:33.123456 12 file.cc:1] text, with or without brackets
             rf"{_RANK}\[?([DVIWECF])\d{{4}} {_TIME}",
             # 2026-11-20 05:54:33.123456: I tensorflow/core/... text
             rf"{_DATE} {_TIME}: ([IWEF]) ",

@@ -38,7 +38,7 @@ def read_metrics(streams: Streams, job_uid: JobUid, started: Nanos = 0) -> tuple
     kept = contents((streams,), job_uid, StreamKind.METRICS, replica=_PRIMARY)
     entries = [entry for _, data in kept for entry in records(data, _decoder)]
     starts = [entry.started for entry in entries if entry.started]
-    # Of two reports at the same time the one that was written later counts.
+    # Of two reports at the same time, the later written one counts.
     reports = sorted((entry for entry in entries if entry.values), key=lambda entry: entry.at)
     since = started or min(starts or [report.at for report in reports], default=0)
     values: dict[int, dict[str, float]] = {}

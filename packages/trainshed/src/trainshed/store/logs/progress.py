@@ -16,9 +16,9 @@ FEW: Final = 128 << 10
 _PIECES: Final = 12
 """If there are more, so many pieces are read, evenly spread, and the end."""
 _PIECE: Final = 16
-"""What part of that one piece is."""
+"""One piece is this fraction of the log."""
 _END: Final = 4
-"""What part of that is read at the end."""
+"""The end is this fraction of the log."""
 _SMALL: Final = 16 << 10
 """Bytes that may be read on the event loop."""
 
@@ -26,7 +26,7 @@ _SMALL: Final = 16 << 10
 class Sample(Struct, frozen=True):
     """Some lines of a log, oldest first."""
 
-    #: (ns since the epoch, text as it was printed).
+    #: (ns since the epoch, text in its printed form).
     lines: tuple[tuple[int, str], ...]
     #: How many bytes of the log lie before what is new the next time.
     place: int
@@ -38,7 +38,7 @@ _entries: Final = msgspec.json.Decoder(Entry)
 
 
 def is_small(segments: Sequence[Segment], place: int) -> bool:
-    """Whether a sample of what follows the place takes well below a millisecond."""
+    """Return whether a sample of the log after the place takes well below a millisecond."""
     return sum(segment.size() for segment in segments) - place <= _SMALL
 
 

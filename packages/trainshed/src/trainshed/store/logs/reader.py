@@ -133,10 +133,10 @@ class LogReader:
         replicas: Collection[ReplicaId] | None,
         read: Callable[["Source", bytes], tuple[list[bytes], list[Line]]],
     ) -> Iterator[tuple["Source", list[Line]]]:
-        """Yield the lines that there are now behind those that a follower has `seen`, merged by time, from
-        `since` on: consecutive lines of a source together. Those of each replica come without gaps, however
-        late another replica's arrive, and one attempt after the other, even if the clock was set back between
-        them. `read` returns times and lines of a block of stored lines. Blocks."""
+        """Yield the lines after the lines that a follower has `seen`, merged by time, from `since`
+        on: consecutive lines of a source together. Lines of each replica come without gaps,
+        regardless of delays of other replicas. Attempts follow one another, even if the clock was
+        set back between them. `read` returns times and lines of a block of stored lines. Blocks."""
         logs: dict[ReplicaId, list[Iterator[tuple[Source, list[bytes], list[Line]]]]] = {}
         for source in sorted(self._sources(uid, replicas), key=lambda source: source.attempt):
             logs.setdefault(source.replica, []).append(source.behind(seen, since, read))
@@ -189,7 +189,7 @@ class LogReader:
         return ()
 
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-        """Return what the replicas of an attempt have used, as far as it was sampled."""
+        """Return the sampled use of the replicas of an attempt."""
         return await asyncio.to_thread(read_usage, self._streams, uid, attempt)
 
     async def launches(self, uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Launch, ...]:

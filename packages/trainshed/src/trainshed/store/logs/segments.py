@@ -187,7 +187,7 @@ class _Segment:
         return 0
 
     def _read(self, size: int, offset: int) -> bytes:
-        """Return bytes of the segment; none if it was removed meanwhile, as the logs of a deleted job are."""
+        """Return bytes of the segment; none if it was removed, as the logs of a deleted job are."""
         return self._stored.read(offset, size)
 
 
@@ -257,8 +257,8 @@ def contents(
     attempt: int | None = None,
     replica: ReplicaId | None = None,
 ) -> Iterator[tuple[StreamSource, bytes]]:
-    """Yield all that a job's streams of a kind contain now, one attempt after the other; `attempt`,
-    `replica`: of this one alone."""
+    """Yield the present contents of a job's streams of a kind, one attempt after the other.
+    `attempt`, `replica`: limit the result to one."""
     for streams in held:
         for source in sorted(streams.sources(job_uid), key=lambda source: source.attempt):
             if (

@@ -53,7 +53,8 @@ class ServiceLog:
 
 
 def _write(segments: Segments, stream: Stream, lines: Sequence[str]) -> None:
-    """Write lines. Raises OSError if the disk has no space for them, since nobody would write them later."""
+    """Write lines. Raise OSError if the disk has no space for them, since they would never be
+    written later."""
     segments.write(stream, list(lines))
     if segments.waits:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -30,7 +30,7 @@ class GpuLook(Struct, frozen=True, array_like=True):
 
 
 class Look(Struct, frozen=True):
-    """What a replica used at a time."""
+    """The use of a replica at a time."""
 
     #: Nanoseconds since the epoch.
     at: Nanos
@@ -45,7 +45,7 @@ class Look(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """What was used between two looks; memory and disk at the second one."""
+    """The use between two samples; memory and disk at the second one."""
 
     #: The time of the second look; ns since the epoch.
     at: Nanos
@@ -60,7 +60,7 @@ class Point(Struct, frozen=True):
 
 
 class Life(Struct, frozen=True):
-    """What one incarnation used."""
+    """The use of one incarnation."""
 
     incarnation: int
     started: Nanos

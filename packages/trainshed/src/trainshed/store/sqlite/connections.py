@@ -51,7 +51,8 @@ def open_reader(database: Path) -> sqlite3.Connection:
 
 
 def _open(database: Path) -> sqlite3.Connection:
-    # Each connection is used by one thread at a time, which need not be the one that opened it.
+    # Each connection is used by one thread at a time, which may differ from the thread that opened
+    # it.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
     # Text that is not valid UTF-8 must not prevent the rest of its row from being read and reported.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
@@ -68,11 +69,11 @@ class Writing(Protocol):
     """Executes changes of the database: `sqlite.writer.Writer`."""
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Execute `work` in one transaction, alone or with others, and return its result when it is
-        committed.
+        """Execute `work` in a transaction, possibly shared with other commands, and return its
+        result when it is committed.
 
-        Exceptions of `work` are raised here, and nothing of it is stored. `what`: the port's method, for
-        messages. Raises Unavailable if the database fails.
+        Exceptions of `work` are raised here, and none of its changes are stored. `what`: the
+        port's method, for messages. Raise Unavailable if the database fails.
         """
         ...
 
@@ -99,7 +100,7 @@ class Port:
         self._snapshots = snapshots
 
     async def _records(self, sql: str, parameters: Parameters, codec: Codec[T]) -> tuple[T, ...]:
-        """Return the records in the first column of what a statement selects."""
+        """Return the records in the first column of a statement's result."""
         return await self._snapshots.aside(lambda c: records(c, sql, parameters, codec))
 
 
@@ -117,14 +118,14 @@ def existing(
 def records(
     connection: sqlite3.Connection, sql: str, parameters: Parameters, codec: Codec[T]
 ) -> tuple[T, ...]:
-    """Return the records in the first column of what a statement selects, as far as they can be read."""
+    """Return the readable records in the first column of a statement's result."""
     rows = connection.execute(sql, parameters)
     return tuple(readable(rows, lambda row: codec.decode(row[0])))
 
 
 def readable(rows: Iterable[R], decode: Callable[[R], T]) -> Iterator[T]:
-    """Yield what `decode` makes of rows. Those that cannot be read are left out, so that one of them keeps
-    nobody from the others (ADR 44)."""
+    """Yield the results of `decode` on rows. Unreadable rows are left out, so that one of them
+    does not block the others (ADR 44)."""
     for row in rows:
         try:
             yield decode(row)
@@ -146,7 +147,7 @@ DAMAGED: Final = (
     "Stop the service, move trainshed.db away, and restore a backup into a new data directory (trainshed "
     "restore BACKUP --data DIR); what can still be read of it, `sqlite3 trainshed.db .recover` prints"
 )
-"""What to do about a damaged database."""
+"""Advice about a damaged database."""
 
 
 def require_sound(connection: sqlite3.Connection, database: Path) -> None:
@@ -209,8 +210,8 @@ def scripts() -> tuple[tuple[int, str], ...]:
 
 
 def require_known(connection: sqlite3.Connection, database: Path) -> int:
-    """Return the schema version of a database, 0 for an empty one. Raises StoreUnreadable for one that this
-    version of the service cannot read or bring to its own schema."""
+    """Return the schema version of a database, 0 for an empty one. Raise StoreUnreadable for a
+    database that this version of the service cannot read or migrate to its own schema."""
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if mark != MARK:
@@ -237,7 +238,7 @@ def require_known(connection: sqlite3.Connection, database: Path) -> int:
 
 
 def _normalize_email(email: bytes) -> bytes:
-    kept = "surrogateescape"  # Bytes that are not valid UTF-8 remain as they are.
+    kept = "surrogateescape"  # Bytes that are not valid UTF-8 stay unchanged.
     return normalize_email(email.decode(errors=kept)).encode(errors=kept)
 
 

@@ -30,8 +30,8 @@ class _Attempted(msgspec.Struct):
 
 
 def copy_database(database: Path, target: Path) -> None:
-    """Copy a database in one read transaction: writers go on, and none of their transactions is copied in
-    part. Blocks.
+    """Copy a database in one read transaction: writers continue, and none of their transactions is
+    copied in part. Blocks.
 
     Raises StoreUnreadable (it is damaged), OSError.
     """
@@ -68,7 +68,7 @@ def unreadable_in(database: Path) -> Iterator[str]:
             except FailedPrecondition:
                 yield f"jobs {uid} ({name})"
         for codec in CODECS:
-            # What of a job cannot be read was said; how an intent is to be read depends on its kind.
+            # Unreadable parts of a job were reported; the format of an intent depends on its kind.
             if codec.table in ("jobs", "intents"):
                 continue
             query = "SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk"

@@ -58,7 +58,7 @@ class Store:
     def __init__(
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
-        #: What further parts are made of, such as those of additions.
+        #: The writer for further parts, such as parts of additions.
         self.writer = writer
         self.snapshots = snapshots
         self.intake = Intake(writer, snapshots)
@@ -75,9 +75,9 @@ class Store:
         self.notifications = Notifications(writer, snapshots)
 
     async def watch(self) -> None:
-        """Notice within seconds that somebody removes or replaces the store's files. All that was
-        acknowledged is then saved, and until they are back each write raises Unavailable, which says what to
-        do. Runs until it is cancelled; without it, the next write notices."""
+        """Detect within seconds that the store's files were removed or replaced. All acknowledged
+        data is then saved, and until the files are back each write raises Unavailable with advice.
+        Runs until it is cancelled. Without it, the next write detects the removal."""
 
     def close(self) -> None:
         """Finish queued writes and release the data directory. Blocks; does nothing the second time."""

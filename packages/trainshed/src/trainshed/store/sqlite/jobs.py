@@ -136,7 +136,7 @@ def append_timeline(
 
 
 class Intake(Port):
-    """What requests write."""
+    """The writes of requests."""
 
     async def create(self, *made: NewWork) -> None:
         """Store new works, with generation 1, all or none. Raises AlreadyExists if a name was ever used in
@@ -181,12 +181,12 @@ class Intake(Port):
         return await self._writer.run("order_drill", work)
 
     async def tell(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
-        """Add an entry about an action that does not change works to their timelines, in any state of the
-        works; passes over those that were deleted."""
+        """Add an entry about an action that does not change works to their timelines, in any state
+        of the works. Skip deleted works."""
 
         def work(connection: sqlite3.Connection) -> None:
             for uid in uids:
-                # It may have been deleted meanwhile, with its timeline.
+                # It may have been deleted in between, with its timeline.
                 if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
                     append_timeline(connection, uid, (entry,))
 
@@ -337,7 +337,7 @@ def _existing(
 
 
 class Ledger(Port):
-    """What the controller, and nothing else, writes."""
+    """The writes of the controller only."""
 
     def __init__(
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
@@ -388,8 +388,8 @@ class Ledger(Port):
         return self._snapshots.here(read)
 
     async def load_live(self) -> tuple[LiveJob[Work], ...]:
-        """Return every job that is not over, oldest first, but for those that cannot be read. The cost does
-        not depend on how many are over."""
+        """Return every readable unfinished job, oldest first. The cost does not depend on the
+        number of finished jobs."""
 
         def read(connection: sqlite3.Connection) -> tuple[LiveJob[Work], ...]:
             intents: dict[int, list[Intent]] = {}

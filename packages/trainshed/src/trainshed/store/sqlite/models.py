@@ -73,8 +73,9 @@ class Models(Port):
         chosen: str,
         change: Callable[[ModelVersion, Sequence[ModelVersion]], Iterable[ModelVersion]],
     ) -> ModelVersion:
-        """Replace versions by those that `change`, a pure function, returns for the `chosen` one (`version`)
-        and all of them, in one step, and return the chosen one. Raises NotFound, and what `change` raises."""
+        """Replace versions by the results of `change`, a pure function of the `chosen` version
+        (`version`) and of all versions, in one step. Return the chosen one. Raise NotFound, and
+        the errors of `change`."""
 
         def work(connection: sqlite3.Connection) -> ModelVersion:
             target = _version(connection, name, chosen)
@@ -173,6 +174,6 @@ class Evaluations(Resources[EvaluationName, ModelEvaluation]):
 
     def insert(self, connection: sqlite3.Connection, record: ModelEvaluation) -> ModelEvaluation:
         """Raises NotFound (no such version of the model)."""
-        # An evaluation of a version that was deleted meanwhile would never be deleted.
+        # An evaluation of a deleted version would never be deleted.
         _version(connection, record.name.model, str(record.version))
         return super().insert(connection, record)

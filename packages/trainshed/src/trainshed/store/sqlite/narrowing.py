@@ -84,7 +84,7 @@ class Narrowed(Struct, frozen=True):
 
     #: Works that meet the condition, newest first; at most as many as were asked for.
     uids: tuple[JobUid, ...]
-    #: Where to go on: works below this uid were not looked at. None = all were.
+    #: Where the next page starts: works below this uid were not checked. None = all were.
     went_to: JobUid | None
 
 

@@ -1,7 +1,7 @@
-"""Tells whether a database is missing where there was one, and whether an open one is still at its path.
+"""Detects whether a former database is missing, and whether an open one is still at its path.
 
-SQLite itself notices neither: it begins a new database where there is none, and goes on writing into files
-that were removed, which are gone when the process ends (docs/adr/0044).
+SQLite detects neither. It creates a new database at an empty path, and continues to write to
+removed files, which are lost when the process ends (docs/adr/0044).
 """
 
 import logging
@@ -37,8 +37,8 @@ def traces(directory: Path) -> Iterator[str]:
 
 
 def require_present(database: Path, *, had_one: bool) -> None:
-    """Raise StoreUnreadable if there is no database, though there was one. `had_one`: an earlier service has
-    said so."""
+    """Raise StoreUnreadable if a former database is missing. `had_one`: an earlier service has
+    recorded one."""
     if not database.exists():
         _require_new(database, "is gone", had_one=had_one)
 
@@ -83,7 +83,8 @@ def require_not_older(database: Path, epoch: int, known: int) -> None:
 
 
 class OpenFiles:
-    """The files of an open database, as they were when it was opened. Used by the thread that writes."""
+    """The files of an open database, in their state when it was opened. Used by the thread that
+    writes."""
 
     def __init__(self, database: Path) -> None:
         """Called while a connection has the database open. Raises OSError."""

@@ -1,4 +1,4 @@
-"""What all components read of works, operations, nodes, quotas and usage in SQLite."""
+"""Reads works, operations, nodes, quotas and usage from SQLite, for all components."""
 
 import json
 import sqlite3

@@ -23,8 +23,8 @@ _NOTIFICATIONS = load_statements("notifications.sql")
 
 
 class Notifications(Port):
-    """Every write is durable when its call returns; it does nothing if the notification was removed
-    meanwhile."""
+    """Every write is durable when its call returns. It does nothing if the notification was
+    removed in between."""
 
     async def waiting(self, limit: int) -> tuple[Outgoing, ...]:
         """Return the notifications that are to be tried next, ascending by `due`."""

@@ -180,7 +180,7 @@ class Studies(Resources[StudyName, Study]):
         """Store a RUNNING operation. Raises NotFound (no such study)."""
 
         def work(connection: sqlite3.Connection) -> None:
-            # Nobody would end an operation of a study that was deleted meanwhile.
+            # An operation of a deleted study would never end.
             if operation.study:
                 _study_by_uid(connection, operation.study)
             insert_operation(connection, operation)

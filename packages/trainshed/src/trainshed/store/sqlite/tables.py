@@ -1,4 +1,5 @@
-"""What the tables of all kinds of resources share: create, get, list, change and delete of their records."""
+"""Common operations on the tables of all kinds of resources: create, get, list, change and delete
+records."""
 
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -89,7 +90,7 @@ class Resources(Port, Generic[N, R]):
         return await self._writer.run("delete", work)
 
     def insert(self, connection: sqlite3.Connection, record: R) -> R:
-        """Store a record, and return the one that stands for it from now on. Raises AlreadyExists."""
+        """Store a record, and return its present form. Raise AlreadyExists."""
         if connection.execute(self.sql["insert"], self.columns(record)).rowcount != 1:
             raise AlreadyExists(f"{record.name} already exists; choose another id")
         return record
@@ -102,7 +103,7 @@ class Resources(Port, Generic[N, R]):
         connection.execute(self.sql["replace"], self.columns(record))
 
     def remove(self, connection: sqlite3.Connection, record: R) -> tuple[R, ...]:
-        """Remove a record with what lies below it, and return all of them."""
+        """Remove a record with the records below it, and return all of them."""
         connection.execute(self.sql["delete"], self.key(record.name))
         return (record,)
 

@@ -1,10 +1,11 @@
-"""The group-commit writer: one thread, one connection, one durable COMMIT for all commands that wait.
+"""The group-commit writer: one thread, one connection, one durable COMMIT for all waiting
+commands.
 
-A command is a function of the connection; it may be called again after its changes were rolled back. Its
-caller is answered after the COMMIT, never before. If one of a group fails, all are rolled back and executed
-again, each under a SAVEPOINT, which costs as much as a small command: so a failing guard only undoes its own.
-A command that comes alone is committed alone and immediately; groups form by themselves while the disk is
-busy with the last COMMIT.
+A command is a function of the connection; it may be called again after its changes were rolled
+back. Its caller gets the result after the COMMIT, never before. If one command of a group fails,
+all are rolled back and executed again, each under a SAVEPOINT, which costs as much as a small
+command. So a failing guard only undoes its own changes. A single command is committed immediately.
+Groups form automatically while the disk is busy with the last COMMIT.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ class Writer:
         """Execute `work` in the next transaction, and return its result when it is durable
         (`sqlite.connections.Writing`).
 
-        If the caller is cancelled meanwhile, the write may or may not be done.
+        If the caller is cancelled, the write may or may not be done.
         """
         work = recorded(work)
         if self._closed:
@@ -72,7 +73,7 @@ class Writer:
         self._closed = True
         self._queue.put(None)
         self._thread.join()
-        # What is only in files that were removed goes with this process.
+        # Data in removed files is lost when this process ends.
         self._files.fault(self._connection)
         self._connection.close()
 
@@ -81,13 +82,14 @@ class Writer:
             batch = [first]
             last = self._drain_into(batch)
             try:
-                # What would be committed into removed files would be gone at the next start.
+                # Commits to removed files would be lost at the next start.
                 if fault := self._files.fault(self._connection):
                     raise Unavailable(f"nothing was stored: {fault}")
                 self._execute(batch)
             except Exception as error:
                 if _is_locked(error):
-                    # Those that came meanwhile have waited as well: none waits for two timeouts.
+                    # Commands that arrived in between have waited as well: none waits for two
+                    # timeouts.
                     last = self._drain_into(batch, most=None) or last
                 self._fail_all(batch, error)
             # If the loop is closed, its callers are gone, but their writes are stored.
@@ -139,7 +141,8 @@ class Writer:
             execute("RELEASE command")
 
     def _fail_all(self, batch: list[_Command], error: Exception) -> None:
-        # If even this fails, the next BEGIN fails as well, and its callers are told: the thread must go on.
+        # If even this fails, the next BEGIN fails as well, and its callers get the error: the
+        # thread must continue.
         with contextlib.suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

@@ -108,11 +108,10 @@ class TrustRegion:
 
 _DIRECTIONS = 96
 _STEP = 1e-5
-"""Step of the differences that stand in for a gradient, in units of the cube."""
+"""Step of the differences that approximate a gradient, in units of the cube."""
 
 _ALL_GAINS_NOTHING = 1e-3
-"""Weight of the plain scalarized bound, so that points can still be told apart when none adds to the
-front."""
+"""Weight of the plain scalarized bound, so that points still differ when none adds to the front."""
 
 
 def directions(objectives: int, rng: np.random.Generator) -> Array:

@@ -223,8 +223,8 @@ def _tried(
 
 
 def _worth(labels: Array, known: Array, values: Array) -> Array:
-    """Return the values that labels stand for, by the `known` ones of observed values; beyond them they go on
-    as steeply as from the middle to the end."""
+    """Return the values of labels, interpolated between the `known` observed values. Beyond them
+    the slope is the slope from the middle to the end."""
     order = np.argsort(known, kind="stable")
     at, of, middle = known[order], values[order], len(order) // 2
     worth = np.interp(labels, at, of)

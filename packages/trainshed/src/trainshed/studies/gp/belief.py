@@ -1,7 +1,7 @@
-"""What a study's trials say of its metrics: one Gaussian process per metric, fitted to the trials that
+"""The model of a study's metrics: one Gaussian process per metric, fitted to the trials that
 `selection` has chosen, and the scores that follow from them.
 
-Knows the spec and the measured values, not how the search finds points.
+Uses the spec and the measured values, independent of the search for points.
 """
 
 import math
@@ -41,7 +41,7 @@ _EVALUATIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is known of one metric."""
+    """The model of one metric."""
 
     #: The rows of its data among the trials that the model is shown, ascending.
     rows: Positions
@@ -178,7 +178,7 @@ def _tail_ranked(values: Array) -> Array:
 
 
 def _pivot(ascending: Array) -> float:
-    """Return the worst value that is kept as it is."""
+    """Return the worst value that stays unchanged."""
     count = len(ascending)
     best, middle = float(ascending[-1]), float(ascending[count // 2])
     near = int(np.searchsorted(ascending, best - _FAR * (best - middle)))

@@ -1,16 +1,16 @@
-"""The Gaussian process: what is known of any point, with gradients, given observed points and
+"""The Gaussian process: the distribution at any point, with gradients, given observed points and
 hyperparameters.
 
-A function has a joint part, Matérn-5/2 over all parameters with a length scale for each, plus main effects:
-one smooth function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; but most
-effects of tuned parameters are their own (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of one
-parameter then holds wherever the others are.
+A function has a joint part, Matérn-5/2 over all parameters with a length scale for each, plus main
+effects: one smooth function of each single parameter. The paper (arXiv 2408.11527) has the joint
+part only. But most effects of tuned parameters are their own (Duvenaud et al. 2011, arXiv
+1112.4394), and knowledge about one parameter then holds for all values of the others.
 
-The hyperparameters that explain the observations best are found by MAP with BFGS and gradients. Priors
-are the paper's; those of the main effects are of the same form.
+The hyperparameters that explain the observations best are found by MAP with BFGS and gradients.
+Priors are the paper's; priors of the main effects have the same form.
 
-Labels are warped before (`belief.warp`), points embedded (`space.Space.embed`). Shapes: n observed points, m
-asked for, p nodes, q columns of the embedding.
+Labels are warped before (`belief.warp`), points embedded (`space.Space.embed`). Shapes: n observed
+points, m requested, p nodes, q columns of the embedding.
 """
 
 import math
@@ -33,7 +33,7 @@ class Hyperparameters:
 
     #: Variance of the joint part.
     signal: float
-    #: Variance of what is observed beyond the function.
+    #: Variance of the observations around the function.
     noise: float
     #: Squared length scales of the joint part, shape (p,).
     lengths: Array
@@ -180,7 +180,7 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Priors:
-    """What is expected of hyperparameters before anything is seen."""
+    """The prior distributions of hyperparameters."""
 
     #: Variance, in units of the labels', as are `noise` and `main`.
     signal: Prior

@@ -1,4 +1,4 @@
-"""Finds the point with the best score: a crowd of random points over the mixed space, of which the best are
+"""Finds the point with the best score: random points over the mixed space, of which the best are
 refined by gradients and single steps. Pure: all randomness comes from the given generator."""
 
 from dataclasses import dataclass

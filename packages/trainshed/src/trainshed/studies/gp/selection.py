@@ -34,7 +34,7 @@ class Shown:
 
     #: Values of **all** completed trials by metric, more is better, NaN = none, shape (n, metrics).
     values: Array
-    #: The rows of those that the model is shown, ascending.
+    #: The rows of the trials in the model, ascending.
     rows: Positions
     #: The completed trials that it is shown.
     done: tuple[Seen, ...]
@@ -78,8 +78,8 @@ def _values(spec: StudySpec, trial: Seen) -> list[float]:
 
 
 def _rows(values: Array) -> Positions:
-    """Return the rows of the completed trials that are shown, by their `values`. With several
-    metrics the sum of a trial's ranks says how good it is."""
+    """Return the rows of the completed trials for the model, by their `values`. With several
+    metrics, trials are compared by the sum of their ranks."""
     count = len(values)
     if count <= MOST:
         return np.arange(count)
