@@ -1,5 +1,4 @@
-"""The console as an addition to the service: which applications answer its paths, those of agents among them,
-and how a browser gets in."""
+"""Add the console to the service: its applications by path, and the sign-in link for browsers."""
 
 from trainshed.access.principals import Shown
 from trainshed.api.additions import Addition, AdditionContext, Mounts
@@ -7,11 +6,11 @@ from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Services
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed_console.application import ConsoleApplication
-from trainshed_console.inside import InsideCaller
+from trainshed_console.in_process import InProcessCaller
 from trainshed_console.mcp.protocol import McpSurface
 from trainshed_console.sessions import Sessions
 from trainshed_console.signing_in import SigningIn
-from trainshed_console.visits import FIRST_SEGMENTS, Facts
+from trainshed_console.views import FIRST_SEGMENTS, Facts
 
 
 def new_addition(context: AdditionContext) -> Addition:
@@ -40,7 +39,7 @@ def new_addition(context: AdditionContext) -> Addition:
     )
 
     def mounts(services: Services, registry: Registry) -> Mounts:
-        api = InsideCaller(services, registry)
+        api = InProcessCaller(services, registry)
         console = ConsoleApplication(
             sessions,
             api,

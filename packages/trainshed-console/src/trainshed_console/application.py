@@ -1,10 +1,9 @@
-"""The console as an ASGI application: signs visitors in, finds the page, action or stream of a request, and
-adds the same security headers to every answer. What a visitor may see or do is decided by the API.
+"""The console as an ASGI application. It authenticates visitors, routes requests to pages, actions and
+streams, and adds the security headers to each answer. The API decides on permissions.
 
-A session is the password of HTTP credentials (docs/adr/0070): unlike a cookie, browsers send them to this
-host and port alone, and show them to no script. Pages of others can do nothing with them: a request that
-changes something has to come from a page of this address (Origin). `httpd.hosts` checks the Host header of
-all requests of the port besides.
+A session is the password of HTTP credentials (docs/adr/0070). Unlike cookies, browsers send credentials only
+to this host and port, and hide them from scripts. Against CSRF, a request that changes something must come
+from a page of this address (Origin). `httpd.hosts` also checks the Host header of each request.
 """
 
 import asyncio
@@ -37,22 +36,22 @@ from trainshed.wire.json import encode_text
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.access import IssuedToken
 from trainshed_console import live
-from trainshed_console.inside import InsideCaller
+from trainshed_console.in_process import InProcessCaller
 from trainshed_console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed_console.routes import ACTIONS, PAGES, STREAMS
 from trainshed_console.sessions import Sessions
 from trainshed_console.signing_in import SigningIn
-from trainshed_console.visits import Facts, Page, View, Visit
+from trainshed_console.views import Facts, Page, View, Visit
 
-_MOST: Final = 4 << 20
+_MAX_FORM_BYTES: Final = 4 << 20
 """Maximum bytes of a form."""
-_FIELDS: Final = 500
+_MAX_FORM_FIELDS: Final = 500
 """Maximum fields of a form."""
-_SMALL: Final = 16 << 10
+_MAX_SIGN_IN_BYTES: Final = 16 << 10
 """Maximum bytes of the form for signing in."""
 _HTML: Final = b"text/html; charset=utf-8"
 _EVENTS: Final = b"text/event-stream"
-_GUARDS: Final = (
+_SECURITY_HEADERS: Final = (
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -65,9 +64,8 @@ _GUARDS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _FRESH: Final = (b"cache-control", b"no-store")
-_ASKS_TO_SIGN_IN: Final = "x-trainshed-sign-in"
-"""A header of the page that signs in. Pages of others cannot send it, so they cannot have a browser keep a
-session of theirs."""
+_SIGN_IN_HEADER: Final = "x-trainshed-sign-in"
+"""A header that only the sign-in page sends. It prevents session fixation by pages of other sites."""
 _CHALLENGE: Final = (b"www-authenticate", b'Basic realm="Trainshed"')
 _BACK: Final = "/login/back"
 _CHALLENGES: Final = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -77,12 +75,12 @@ T = TypeVar("T")
 
 
 class ConsoleApplication:
-    """Answers all requests of the console, whose paths begin with one of `backend.FIRST_SEGMENTS`."""
+    """Answers all requests of the console, whose paths start with one of `views.FIRST_SEGMENTS`."""
 
     def __init__(
         self,
         sessions: Sessions,
-        backend: InsideCaller,
+        backend: InProcessCaller,
         buckets: Path,
         *,
         facts: Facts,
@@ -97,8 +95,8 @@ class ConsoleApplication:
         self._facts = facts
         self._now = now
         self._closing = closing
-        #: What is done without a session.
-        self._door: Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
+        #: Routes that need no session.
+        self._public_routes: Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
             ("GET", "/login"): self._show_login,
             ("HEAD", "/login"): self._show_login,
             ("POST", "/login"): self._log_in,
@@ -112,13 +110,13 @@ class ConsoleApplication:
         self._streams = _router(STREAMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. The first one loads what pages are made with, in a thread."""
+        """Answer one request. The first request loads the templates and assets, in a thread."""
         if not is_prepared():
             await asyncio.to_thread(prepare)
         await serve(Request(scope, receive), self._respond, self.refuse, receive, send)
 
     async def _respond(self, call: Request) -> Response:
-        """Return the answer to a request. Raises Refused, BodyTooLarge, and what else a page raises."""
+        """Return the answer to a request. Raises Refused, BodyTooLarge and errors of the page."""
         if call.path.startswith(ASSETS):
             return asset_response(call) or self._trouble(
                 call, None, StatusCode.NOT_FOUND, "This file does not exist."
@@ -133,15 +131,15 @@ class ConsoleApplication:
                 "and repeat the action there.",
             )
         path = _BACK if call.path.startswith(f"{_BACK}/") else call.path
-        at_the_door = self._door.get((call.method, path))
-        if at_the_door is not None:
-            return await at_the_door(call)
+        public_route = self._public_routes.get((call.method, path))
+        if public_route is not None:
+            return await public_route(call)
         principal = self._visitor(call)
         if principal is None:
-            # A wrong password of a session leads to the page that signs in, and to no status 401.
+            # A wrong session password redirects to the sign-in page instead of answering 401.
             call.scope[GUESS] = "authorization" in call.headers
             if call.path.startswith("/events/"):
-                # Said as an event, since scripts do not learn why an event stream was refused.
+                # Scripts cannot read the cause of a rejected event stream, so report it as an event.
                 return self._guarded(sized(live.SIGNED_OUT, _EVENTS, more=[_FRESH]))
             if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
                 target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
@@ -175,7 +173,7 @@ class ConsoleApplication:
         if matched is None:
             raise Refused(StatusCode.NOT_FOUND, f"The action {call.path[:200]} does not exist.")
         action, variables = matched
-        visit = self._visit(call, principal, variables, await _form(call, _MOST))
+        visit = self._visit(call, principal, variables, await _form(call, _MAX_FORM_BYTES))
         answer = await action(visit)
         if isinstance(answer, View):
             return await self._shown(visit, answer)
@@ -228,12 +226,11 @@ class ConsoleApplication:
 
     def _guarded(self, response: Response) -> Response:
         names = {name for name, _ in response.headers}
-        response.headers += [guard for guard in _GUARDS if guard[0] not in names]
+        response.headers += [guard for guard in _SECURITY_HEADERS if guard[0] not in names]
         return response
 
     def refuse(self, call: Request, error: Exception) -> Response:
-        """Return a page that says what is wrong, or JSON if the request accepts JSON. Unexpected errors are
-        logged."""
+        """Return an error page, or JSON if the request accepts JSON. Log unexpected errors."""
         principal = self._visitor(call)
         if isinstance(error, Refused):
             return self._trouble(call, principal, error.code, str(error))
@@ -257,7 +254,7 @@ class ConsoleApplication:
             return self._guarded(sized(body, b"application/json", code.http, [_FRESH]))
         values: dict[str, Any] = {
             "facts": self._facts,
-            # Who is signed in goes on from here by the navigation.
+            # A visitor with a session gets the navigation.
             "visit": principal and self._visit(call, principal, {}),
             "view": View("", "trouble.html", {}),
             "code": code,
@@ -267,7 +264,7 @@ class ConsoleApplication:
         return self._html(render("trouble.html", values), code.http)
 
     def _before(self, call: Request) -> str | None:
-        """Return the path of the console's page from which a refused form was sent; None = not known."""
+        """Return the path of the console page that sent a rejected form, or None if it is unknown."""
         referer = call.headers.get("referer", "")
         if call.method != "POST" or not self._is_ours(referer, call):
             return None
@@ -275,9 +272,9 @@ class ConsoleApplication:
         return _local(came.path + (f"?{came.query}" if came.query else ""))
 
     async def _show_login(self, call: Request) -> Response:
-        """Return the page that signs in. By a link it does so at once if the person himself has opened the
-        link; whom a page of others has led here is asked first. Who comes from an issuer is asked by the
-        page's script, unless this browser has begun that sign-in."""
+        """Return the sign-in page. A link that the user opened directly signs in immediately. A link on
+        another site requires a confirmation. After a sign-in at an issuer, the page's script requires
+        a confirmation unless this browser started that sign-in."""
         values: dict[str, Any] = {
             "facts": self._facts,
             "code": call.query.get("code", ""),
@@ -291,13 +288,13 @@ class ConsoleApplication:
         return self._html(render("login.html", values))
 
     async def _to_issuer(self, call: Request) -> Response:
-        """`GET /login/with?issuer=NAME&next=N&mark=M`: send the browser to an issuer, where it signs in."""
+        """`GET /login/with?issuer=NAME&next=N&mark=M`: redirect the browser to an issuer."""
         name, following, mark = (call.query.get(key, "") for key in ("issuer", "next", "mark"))
         return self._guarded(_see(await self._signing_in.begin(name, _local(following), mark)))
 
     async def _from_issuer(self, call: Request) -> Response:
-        """`GET /login/back?state=S&code=C`: sign in whom an issuer sends back, by a link that the browser
-        follows at once if it has begun this sign-in, and asks about if others led it here."""
+        """`GET /login/back?state=S&code=C`: finish a sign-in at an issuer, and redirect to a sign-in link.
+        The page of the link requires a confirmation if another browser started the sign-in."""
         if "code" not in call.query:
             cause = call.query.get("error_description") or call.query.get("error") or "nothing"
             raise Unauthenticated(f"The issuer did not sign you in. It reports: {cause[:300]}.")
@@ -308,12 +305,11 @@ class ConsoleApplication:
         return self._guarded(_see(f"/login?{query}"))
 
     async def _log_in(self, call: Request) -> Response:
-        """Return the session for a token, or for the code of a link, as JSON to the script of the page that
-        signs in; it then has the browser keep it. The browser's session until now ends. `next`: where to go
-        then."""
+        """Return the session for a token or the code of a link, as JSON for the script of the sign-in page.
+        End the browser's previous session. `next`: the path of the next page."""
         if "application/json" not in call.headers.get("accept", ""):
             raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in requires JavaScript.")
-        form = await _form(call, _SMALL)
+        form = await _form(call, _MAX_SIGN_IN_BYTES)
         before, following = self._visitor(call), _local(form.get("next", ""))
         code = form.get("code", "")
         try:
@@ -322,7 +318,7 @@ class ConsoleApplication:
             else:
                 value = await self._sessions.by_token(form.get("token", "").strip())
         except Unauthenticated as wrong:
-            # A link works once. A browser that follows it again is signed in already.
+            # A link works once. A browser that opens it again already has its session.
             if code and before is not None:
                 return self._json({"next": following})
             text = str(wrong) if code or form.get("token") else "Enter a token."
@@ -333,9 +329,9 @@ class ConsoleApplication:
         return self._json({"session": value, "next": following})
 
     async def _log_out(self, call: Request, principal: Principal) -> Response:
-        """`POST /logout`: sign the browser out, and with `out=everywhere` the person: all their browsers and
+        """`POST /logout`: sign the browser out. `out=everywhere` also ends the user's other sessions and
         tokens."""
-        everywhere = (await _form(call, _SMALL)).get("out") == "everywhere"
+        everywhere = (await _form(call, _MAX_SIGN_IN_BYTES)).get("out") == "everywhere"
         if everywhere:
             email = quote(principal.email, safe="")
             try:
@@ -347,12 +343,12 @@ class ConsoleApplication:
         return self._guarded(_see(f"/login?out={'everywhere' if everywhere else 'here'}"))
 
     async def _signed_in(self, call: Request) -> Response:
-        """`GET /signed-in`: 204 with a session's credentials. Without, the page that signs in is asked for
-        them, and others get the plain fault. By the answer a browser learns that it is to send the
-        credentials to all paths."""
+        """`GET /signed-in`: 204 with the credentials of a session. Without them, challenge the sign-in page
+        for credentials, and reject other callers. After the answer, the browser sends the credentials to
+        all paths."""
         if self._visitor(call) is not None:
             return self._guarded(Response(b"", 204, [_FRESH]))
-        if _ASKS_TO_SIGN_IN not in call.headers:
+        if _SIGN_IN_HEADER not in call.headers:
             raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
         nothing = [_CHALLENGE, _FRESH, (b"content-length", b"0")]
         return self._guarded(Response(b"", 401, nothing))
@@ -366,9 +362,8 @@ class ConsoleApplication:
         return self._json({"uri": self._facts.login_link(code)})
 
     async def _to_command_line(self, call: Request, principal: Principal) -> Response:
-        """`GET|POST /login/command-line?challenge=C[&port=P]`: ask whether a command line may act for the
-        visitor, and if so give the code of a token to the port of this machine where it listens, or to the
-        visitor, who copies it."""
+        """`GET|POST /login/command-line?challenge=C[&port=P]`: confirm the sign-in of a command line. Then
+        pass the code of a token to the port of the command line, or show the code to the visitor."""
         challenge, port = call.query.get("challenge", ""), call.query.get("port", "")
         if not _CHALLENGES.fullmatch(challenge) or not _PORTS.fullmatch(port):
             raise Refused(
@@ -378,14 +373,14 @@ class ConsoleApplication:
         code = ""
         if call.method == "POST":
             made = await self._visit(call, principal, {}).do("POST", "tokens:own")
-            assert isinstance(made, IssuedToken), "a token is answered"
+            assert isinstance(made, IssuedToken), "the answer is a token"
             code = self._sessions.offer(made.token, challenge)
         values = {"email": principal.email, "code": code, "port": port}
         return self._html(render("command_line.html", values))
 
     async def _redeem(self, call: Request) -> Response:
-        """`POST /login/token` with `code` and `verifier`: return the token that a page has offered."""
-        form = await _form(call, _SMALL)
+        """`POST /login/token` with `code` and `verifier`: return the token of an offer."""
+        form = await _form(call, _MAX_SIGN_IN_BYTES)
         token = self._sessions.redeem(form.get("code", ""), form.get("verifier", ""))
         return self._json({"token": token})
 
@@ -403,9 +398,9 @@ class ConsoleApplication:
         return self._sessions.find(value)
 
     def _safer_address(self, call: Request) -> str | None:
-        """Return where a request to `localhost` belongs if the service is known by a loopback address; None
-        otherwise. `localhost` is two addresses, and a program can listen on the port of the one that the
-        service has not: with such a name, it would get the browser's credentials."""
+        """Return the loopback address to redirect a request for `localhost` to, or None if not applicable.
+        `localhost` has two addresses. Another program can listen on the address that the service does not
+        use, and receive the browser's credentials."""
         ours, name = urlsplit(self._facts.address), name_of(call.headers.get("host", ""))
         if name != "localhost" and not name.endswith(".localhost"):
             return None
@@ -418,9 +413,8 @@ class ConsoleApplication:
         return f"http://{host}{colon}{port}{call.raw_path}{query}"
 
     def _is_of_this_page(self, call: Request) -> bool:
-        """Whether the browser says that a request for a change comes from this console. Requests of a command
-        line need no such check: they have a token in the header or a code, which no browser sends by
-        itself."""
+        """Whether a request for a change comes from a page of this console (CSRF check). Requests of a
+        command line need no check: no browser sends their token or code automatically."""
         bearer = call.headers.get("authorization", "")[:7].lower() == "bearer "
         if call.path == "/login/token" or (call.path == "/login/link" and bearer):
             return True
@@ -430,9 +424,9 @@ class ConsoleApplication:
         return self._is_ours(origin, call)
 
     def _is_ours(self, address: str, call: Request) -> bool:
-        """Whether a page of this address belongs to this console. Where TLS is used, a page over plain HTTP
-        does not: somebody on the network may have written it. A page over https does even if the service
-        uses no TLS, because a proxy may."""
+        """Whether a page of this address belongs to this console. With TLS, a page over plain HTTP does not,
+        because an attacker on the network can forge it. A page over https does even without TLS, because a
+        proxy may terminate TLS."""
         ours = urlsplit(self._facts.address)
         try:
             theirs = urlsplit(address)
@@ -445,23 +439,24 @@ class ConsoleApplication:
 
 
 async def _form(call: Request, most: int) -> dict[str, str]:
-    """Return the fields of a form; the values of one that comes several times are separated by spaces. Raises
-    Refused, BodyTooLarge."""
+    """Return the fields of a form. Join the values of a repeated field with spaces. Raises Refused,
+    BodyTooLarge."""
     text = (await call.body(most)).decode("utf-8", "replace")
     form: dict[str, str] = {}
     try:
-        for name, value in parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS):
+        for name, value in parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS):
             form[name] = f"{form[name]} {value}" if name in form else value
         return form
     except ValueError:
         raise Refused(
-            StatusCode.INVALID_ARGUMENT, f"The form has too many fields. The limit is {_FIELDS}."
+            StatusCode.INVALID_ARGUMENT,
+            f"The form has too many fields. The limit is {_MAX_FORM_FIELDS}.",
         ) from None
 
 
 def _local(following: str) -> str:
-    """Return `following` encoded for a Location header, or the overview if it is not a path of this host:
-    browsers take `//elsewhere.example` for another host."""
+    """Return `following` encoded for a Location header, or the overview if it is not a path of this host.
+    Browsers treat `//elsewhere.example` as another host (open redirect)."""
     is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
     return quote(following if is_here else "/overview", safe="/?&=%:+-._~")
 

@@ -1,7 +1,6 @@
-"""Event streams of pages: while a page is open in a browser, it is rendered again when there is news, and the
-parts that changed are sent.
+"""Event streams of open pages. A stream renders its page again after changes, and sends the changed parts.
 
-A stream sleeps until the store's notices wake it, and renders its page at most once a second.
+A stream waits for notices of the store, and renders its page at most once per second.
 """
 
 import asyncio
@@ -13,16 +12,16 @@ import msgspec
 
 from trainshed.wire.status import Refused
 from trainshed_console.rendering import build, render
-from trainshed_console.visits import View, Visit
+from trainshed_console.views import View, Visit
 
-SILENCE: Final = 15.0
-"""Seconds without an event after which a stream sends a comment, to show that it is alive."""
-QUIET: Final = b": quiet\n\n"
-"""The comment that is sent then."""
-_PAUSE: Final = 1.0
-"""Minimum seconds between two looks of a stream."""
-_SHARE: Final = 4
-"""A stream pauses for at least this many times the duration of its last look."""
+KEEPALIVE_INTERVAL: Final = 15.0
+"""Seconds without an event after which a stream sends a comment."""
+KEEPALIVE: Final = b": quiet\n\n"
+"""The comment of an idle stream."""
+_MIN_INTERVAL: Final = 1.0
+"""Minimum seconds between two renderings of a stream."""
+_IDLE_FACTOR: Final = 4
+"""After each rendering, a stream sleeps for at least this many times its duration."""
 
 
 def event(name: str, value: object) -> bytes:
@@ -32,7 +31,7 @@ def event(name: str, value: object) -> bytes:
 
 _WHY: Final = "You are signed out, or your roles have changed."
 SIGNED_OUT: Final = event("gone", {"message": _WHY, "signedOut": True})
-"""All that a stream still says to a visitor who is."""
+"""The last event of a stream whose visitor is signed out."""
 
 
 def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
@@ -44,8 +43,9 @@ def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
 
 
 async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> AsyncGenerator[bytes]:
-    """Yield server-sent events: `parts` with what changed, and at the end `gone`, when the visitor is signed
-    out, has other roles, or the page is refused, for example because its job was deleted."""
+    """Yield server-sent events: `parts` with the changed parts of the page, and finally `gone`. A stream ends
+    when the visitor is signed out or has other roles, or when the page fails, such as after its job was
+    deleted."""
     loop, news = asyncio.get_running_loop(), visit.backend.notices
     # Digest of each part's HTML, by id.
     sent: Mapping[str, bytes] = {}
@@ -60,7 +60,7 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
             view = await page(visit)
         except Refused as refused:
             if not visit.is_valid():
-                continue  # Its end, above: the refusal is written for who calls the API.
+                continue  # End above: the text of the error is for callers of the API.
             yield event("gone", {"message": str(refused), "signedOut": False})
             return
         parts = rendered_parts(visit, view)
@@ -73,9 +73,12 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
             whole = sorted(view.whole & set(ordered))
             tells = {"parts": changed, "lists": ordered, "whole": whole, "build": build()}
             yield event("parts", tells)
-        await asyncio.sleep(max(_PAUSE, _SHARE * took))
-        while not await news.wait_beyond(view.subject, latest, SILENCE) and visit.is_valid():
-            yield QUIET
+        await asyncio.sleep(max(_MIN_INTERVAL, _IDLE_FACTOR * took))
+        while (
+            not await news.wait_beyond(view.subject, latest, KEEPALIVE_INTERVAL)
+            and visit.is_valid()
+        ):
+            yield KEEPALIVE
 
 
 def _digest(html: str) -> bytes:

@@ -1,10 +1,10 @@
-"""Renders templates to HTML, with the filters that they use, and serves the files that pages load.
+"""Renders templates to HTML, and serves the static files of pages.
 
-Every value is escaped; from the output of programs, terminal sequences and characters that change the
-direction of text are removed as well.
+Templates escape each value. Filters also remove terminal sequences and bidirectional control characters from
+the output of programs.
 
-A line with terminal colours is split into pieces of text, each with the style classes that show it. Every
-line begins plain, whatever the line before it ended with, because a reader may see any line first.
+A line with terminal colours becomes pieces of text with style classes. Each line starts without a style,
+because a reader may see any line first.
 """
 
 import gzip
@@ -40,7 +40,7 @@ _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
 class Asset(Struct, frozen=True):
-    """One file that is served."""
+    """A static file."""
 
     #: Its path: `/assets/console.3f2a90c1e5b7.css`.
     address: str
@@ -53,7 +53,7 @@ class Asset(Struct, frozen=True):
 
 @cache
 def _all() -> dict[str, Asset]:
-    """Return the files by their names below `static`, such as `vendor/htmx.min.js`."""
+    """Return the static files by name, such as `vendor/htmx.min.js`."""
     files: dict[str, Asset] = {}
     for folder in ("", "vendor"):
         for entry in _HERE.joinpath("static", folder).iterdir():
@@ -76,18 +76,18 @@ def _by_address() -> dict[str, Asset]:
 
 
 def address_of(name: str) -> str:
-    """Return the path under which browsers fetch a file. Raises KeyError if there is none of this name."""
+    """Return the path of a static file's address. Raises KeyError for an unknown name."""
     return _all()[name].address
 
 
 @cache
 def build() -> str:
-    """Return a digest of all files together. A page that has another one was made by another release."""
+    """Return a digest of all static files. Pages of another release have another digest."""
     return hashlib.sha256("".join(sorted(_by_address())).encode()).hexdigest()[:12]
 
 
 def asset_response(request: Request) -> Response | None:
-    """Return the answer with the file at the request's path; None if there is none."""
+    """Return the answer with the file at the request's path, or None without such a file."""
     asset = _by_address().get(request.path)
     if asset is None:
         return None
@@ -121,8 +121,8 @@ _TONES: Final = {
 
 @cache
 def environment() -> "Environment":
-    """Return the Jinja environment. It is made at the first page: a service whose console nobody opens does
-    not load Jinja."""
+    """Return the Jinja environment. The first page creates it, so that a service without visitors does not
+    load Jinja."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     folder = _HERE.joinpath("templates")
@@ -156,12 +156,12 @@ def environment() -> "Environment":
 
 
 def id_of(name: str) -> str:
-    """Return the last part of a resource's name: its id within its collection."""
+    """Return the last part of a resource's name: its ID within its collection."""
     return name.rpartition("/")[2]
 
 
 def _job_address(name: str) -> str:
-    """Return the address of a job's page. The ids of AI Platform's are unique in a project alone."""
+    """Return the address of a job's page. Job IDs of AI Platform are unique only within a project."""
     match name.split("/"):
         case ["projects", project, "jobs", own_id]:
             return quote(f"/jobs/{project}/named/{own_id}")
@@ -174,8 +174,8 @@ def _quoted(text: object) -> str:
 
 
 def folder_address(uri: str) -> str:
-    """Return the address of the bucket page that shows the folder of a gs:// URI; "" if it is no such URI.
-    A name with a wildcard, or with a dot in its last part, counts as a file in its folder."""
+    """Return the address of the bucket page for the folder of a gs:// URI, or "" for other texts. Names with
+    a wildcard, or with a dot in the last part, are files."""
     bucket, _, name = uri.removeprefix("gs://").partition("/")
     if not uri.startswith("gs://") or not bucket:
         return ""
@@ -188,8 +188,7 @@ def folder_address(uri: str) -> str:
 
 @cache
 def prepare() -> None:
-    """Load all templates and assets. Blocks for about half a second the first time, so call it in a
-    thread."""
+    """Load all templates and assets. The first call blocks for about half a second; call it in a thread."""
     made = environment()
     for entry in _HERE.joinpath("templates").iterdir():
         made.get_template(entry.name)
@@ -210,25 +209,25 @@ def tone(state: str) -> str:
 
 
 def word(state: str) -> str:
-    """Return a state as people write it, such as "Running" for JOB_STATE_RUNNING."""
+    """Return the readable form of a state, such as "Running" for JOB_STATE_RUNNING."""
     return state.removeprefix("JOB_STATE_").replace("_", " ").capitalize()
 
 
 def clean(text: object) -> str:
-    """Return a program's text without terminal sequences. Control characters, and those that change the
-    direction of text, become U+FFFD."""
+    """Return a text without terminal sequences. Control characters, including bidirectional ones, become
+    U+FFFD."""
     return _UNPRINTABLE.sub("\ufffd", _SEQUENCES.sub("", str(text)).replace("\r\n", "\n"))
 
 
 def coloured(text: str) -> list[tuple[str, str]]:
-    """Return the pieces of a line, cleaned, each with its classes (`ansi.pieces`); [] if it is all plain."""
+    """Return the clean pieces of a line with their classes (see `pieces`), or [] for a plain line."""
     if "\x1b" not in text:
         return []
     return [(clean(stretch), classes) for stretch, classes in pieces(text)]
 
 
 def epoch(text: str) -> float:
-    """Return the time of a record's field in seconds since 1970; 0 for ""."""
+    """Return the time of a record's field in seconds since 1970, or 0 for ""."""
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
@@ -239,7 +238,7 @@ def nanos(text: str) -> int:
 
 
 def bytes_text(count: float | None) -> str:
-    """Return a number of bytes as text, such as "3.2 GiB"; "" for None."""
+    """Return a number of bytes as text, such as "3.2 GiB", or "" for None."""
     if count is None:
         return ""
     size = float(count)
@@ -266,8 +265,8 @@ def seconds_text(seconds: float) -> str:
 
 
 def number_text(value: object) -> str:
-    """Return a number as text with up to six significant digits, whole ones with thousands separators; "–"
-    for None."""
+    """Return a number as text with up to six significant digits, or "–" for None. Integers have thousands
+    separators."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -278,11 +277,11 @@ def number_text(value: object) -> str:
 
 
 def spark(values: Sequence[float | str]) -> str:
-    """Return the points of a line through values, 100 wide and 20 high; "" for fewer than two numbers."""
+    """Return the SVG points of a line, 100 wide and 20 high, or "" for fewer than two numbers."""
     numbers = [value for value in values if isinstance(value, float | int)]
     if len(numbers) < 2:
         return ""
-    # Halves, because the span of two doubles may be none.
+    # Halve the values, because the difference of two doubles may overflow.
     low, high = min(numbers) / 2, max(numbers) / 2
     places = [(value / 2 - low) / (high - low) if high > low else 0.5 for value in numbers]
     step = 100 / (len(numbers) - 1)
@@ -295,9 +294,9 @@ def curve_data(
     marks: Sequence[float] = (),
     edges: Collection[str] = (),
 ) -> str:
-    """Return what `charts.js` draws, as JSON: the values of each line by their places. A value that is no
-    finite number is a gap. `label`: what the places count; `marks`: those that get a vertical line; `edges`:
-    names of lines that bound the band around the line before them."""
+    """Return JSON for `charts.js`: the values of each line by place. Values other than finite numbers are
+    gaps. `label`: unit of the places. `marks`: places of vertical lines. `edges`: names of lines that limit
+    the band around the line before them."""
     at = sorted({place for values in lines.values() for place in values})
     columns = {name: [values.get(place) for place in at] for name, values in lines.items()}
     drawn = [
@@ -313,13 +312,13 @@ _FAR: Final = math.log(50)
 
 
 def fits_log(low: float, high: float) -> bool:
-    """Whether an axis from `low` to `high` is logarithmic: both are positive, and far from each other."""
+    """Whether an axis from `low` to `high` is logarithmic: both are positive, with a ratio of 50 or more."""
     return low > 0 and math.log(high) - math.log(low) >= _FAR
 
 
 def objective_data(values: Mapping[int, float], name: str, is_maximized: bool | None) -> str:
-    """Return what `charts.js` draws of the objective over a search's trials, as JSON: its values by their
-    numbers, and the best so far; "" if there is none."""
+    """Return JSON for `charts.js`: the objective and the best value so far by trial number. Return "" without
+    values."""
     if not values:
         return ""
     best = list(accumulate(values.values(), max if is_maximized else min))
@@ -336,9 +335,9 @@ _OFF: Final = {22: {"bold", "dim"}, 23: {"italic"}, 24: {"under"}, 27: {"inverse
 
 
 def pieces(text: str) -> list[tuple[str, str]]:
-    """Return (text, classes) of each piece, in order; [] if the text sets no colour or style. Other terminal
-    sequences stay in the pieces. Classes: `ink-N` and `paper-N` for the colour of the text and behind it, N
-    as terminals number the first eight, and the names of `_ON`."""
+    """Return (text, classes) of each piece, in order, or [] without colours and styles. Other terminal
+    sequences stay in the pieces. Classes: the names in `_ON`, and `ink-N` and `paper-N` for the terminal
+    colour N (0 to 7) of the text and its background."""
     parts = _SGR.split(text)
     if len(parts) == 1:
         return []
@@ -368,8 +367,8 @@ def _after(classes: frozenset[str], codes: str) -> frozenset[str]:
 
 
 def _extended(numbers: Iterator[int]) -> int | None:
-    """Read the colour that follows code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. Return the one of the
-    first eight that is like it, which is readable on light and dark pages; None = a grey."""
+    """Read the colour after code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. Return the most similar of the
+    first eight colours, which are readable on light and dark pages, or None for a grey."""
     kind = next(numbers, 0)
     values = [next(numbers, 0) for _ in range({5: 1, 2: 3}.get(kind, 0))]
     if kind == 5 and values[0] < 16:

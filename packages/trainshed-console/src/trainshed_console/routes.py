@@ -1,4 +1,4 @@
-"""The table of the console's paths: which page, action or stream answers each."""
+"""The table of the console's paths with their pages, actions and streams."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -18,7 +18,7 @@ from trainshed_console.pages import (
     submit,
     team,
 )
-from trainshed_console.visits import Action, Page, Visit
+from trainshed_console.views import Action, Page, Visit
 
 PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/"): jobs.page,
@@ -80,4 +80,4 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/ports/{port}"): job.open_page,
     ("GET", "/jobs/{project}/named/{job}"): job.by_name,
 }
-"""Answers that are not pages of the console: data for scripts, downloads, and ways to pages of jobs."""
+"""Answers other than pages: data for scripts, downloads, and redirects to pages of jobs."""

@@ -1,8 +1,8 @@
-"""Browser sessions: signing in by a token, or by a link that is good once, gives a password.
+"""Browser sessions. A sign-in by a token or a single-use link returns a session password.
 
-The password has the rights of the token until it expires, its owner signs out, or the token is revoked.
-Sessions are kept as tokens are, by their SHA-256 alone, in their own file, so that nobody has to sign in
-again after a restart. Links, and what a page hands to a command line, are kept in memory, for minutes.
+The password has the permissions of the token until it expires, its owner signs out, or the token is revoked.
+A file stores only the SHA-256 of sessions, like that of tokens, so that sessions survive restarts. Links and
+offers to command lines stay in memory for minutes.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from trainshed.replica.system import durable
 from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
 LIFETIME: Final = 7 * 24 * 3600 * 10**9
-"""Nanoseconds that a session lasts."""
+"""Nanoseconds until a session expires."""
 LINK_LIFETIME: Final = 15 * 60 * 10**9
-"""Nanoseconds that a sign-in link is valid."""
-_MOST: Final = 1_000
-"""Sessions, and links, that can exist at a time; for new ones, the oldest make place of who has the most."""
+"""Nanoseconds until a sign-in link expires."""
+_MAX_SESSIONS: Final = 1_000
+"""Maximum sessions, and links. Beyond it, the user with the most entries loses the oldest one."""
 SIGN_IN: Final = "trainshed.v1.Tokens.SignIn"
 """Method of the audit record of a sign-in."""
 _VOID_LINK: Final = (
@@ -37,11 +37,11 @@ _VOID_LINK: Final = (
 
 
 class _Row(Struct, frozen=True):
-    """A session as the file keeps it, or a link."""
+    """A session in the file, or a link."""
 
     #: SHA-256 of its password, in hexadecimal digits.
     sha256: str
-    #: What was shown for it.
+    #: The credential of the sign-in.
     shown: Shown
     expires: Nanos
 
@@ -51,14 +51,14 @@ class _Offer(Struct, frozen=True):
 
     token: str
     shown: Shown
-    #: Of what only the command line knows (RFC 7636, S256).
+    #: Challenge of the command line's verifier (RFC 7636, S256).
     challenge: str
     expires: Nanos
 
 
 class Sessions:
-    """The sessions of one service. All methods are called on the event loop's thread; the file is written in
-    another one."""
+    """The sessions of one service. Call all methods on the event loop's thread. Another thread writes the
+    file."""
 
     def __init__(
         self,
@@ -68,9 +68,15 @@ class Sessions:
         now: Callable[[], int],
         record: Callable[[], Awaitable[None]],
     ) -> None:
-        """A file that is not there, or cannot be read, means that nobody is signed in. `authenticate`: as
-        `serve.issuers` does. `authority`: is told of them. `record`: stores the audit record of the call
-        under way."""
+        """Read the sessions. A missing or malformed file contains no sessions.
+
+        Args:
+            path: The file of the sessions.
+            authenticate: Returns the principal of an `Authorization` header.
+            authority: Receives the lookup of sessions.
+            now: The clock, in nanoseconds since the epoch.
+            record: Stores the audit record of the current call.
+        """
         self._path = path
         self._authenticate = authenticate
         self._authority = authority
@@ -84,11 +90,11 @@ class Sessions:
         self._writing = asyncio.Lock()
 
     async def by_token(self, token: str) -> str:
-        """Sign somebody in with a token, and return the session's password. Raises as `shown_by`."""
+        """Sign in with a token, and return the session password. Raises like `shown_by`."""
         return await self._begin(await self.shown_by(token), "token")
 
     async def shown_by(self, token: str) -> Shown:
-        """Return what somebody shows who signs in with a token. Raises Unauthenticated, Unavailable."""
+        """Return the credential of a user's token. Raises Unauthenticated, Unavailable."""
         principal = await self._authenticate(f"Bearer {token}")
         if principal.shown is None:
             raise Unauthenticated(
@@ -98,21 +104,21 @@ class Sessions:
         return principal.shown
 
     def link_code(self, shown: Shown) -> str:
-        """Return a code that signs in once, with the rights of who has shown this."""
+        """Return a single-use sign-in code with the permissions of a credential."""
         code = secrets.token_urlsafe(24)
         self._links[digest_of(code)] = _Row(digest_of(code), shown, self._now() + LINK_LIFETIME)
         self._shorten(self._links)
         return code
 
     async def by_code(self, code: str) -> str:
-        """Sign in with a code, and return the session's password. Raises Unauthenticated, Unavailable."""
+        """Sign in with a code, and return the session password. Raises Unauthenticated, Unavailable."""
         row = self._links.pop(digest_of(code), None)
         if row is None or row.expires <= self._now():
             raise Unauthenticated(_VOID_LINK)
         return await self._begin(row.shown, "link")
 
     def offer(self, token: str, challenge: str) -> str:
-        """Return a code for which the command line that sent `challenge` gets the token, once."""
+        """Return a single-use code that the command line with this challenge exchanges for the token."""
         code = secrets.token_urlsafe(24)
         offer = _Offer(token, digest_of(token), challenge, self._now() + LINK_LIFETIME)
         self._offers[digest_of(code)] = offer
@@ -120,8 +126,7 @@ class Sessions:
         return code
 
     def redeem(self, code: str, verifier: str) -> str:
-        """Return the token that was offered. A code that is shown without its verifier is good for nothing
-        any more. Raises Unauthenticated."""
+        """Return the token of an offer. A wrong verifier invalidates the code. Raises Unauthenticated."""
         offer = self._offers.pop(digest_of(code), None)
         challenge = base64.urlsafe_b64encode(bytes.fromhex(digest_of(verifier))).rstrip(b"=")
         if offer is None or offer.expires <= self._now() or offer.challenge.encode() != challenge:
@@ -132,8 +137,8 @@ class Sessions:
         return offer.token
 
     def find(self, value: str) -> Principal | None:
-        """Return who is signed in by a password, who shows the session: what that opens ends with it. None
-        if it has ended, or there is none."""
+        """Return the principal of a session password, or None if the session has ended or does not exist.
+        The principal's streams and shells end with the session."""
         digest = digest_of(value)
         return self._known(digest) if digest in self._rows else None
 
@@ -142,7 +147,7 @@ class Sessions:
         return row.shown if row and row.expires > self._now() else None
 
     async def end(self, principal: Principal, *, everywhere: bool = False) -> None:
-        """Sign the browser out; `everywhere`: all browsers in which this person is signed in."""
+        """End the session of the principal. `everywhere`: end all sessions of the user."""
         for digest, row in list(self._rows.items()):
             holder = self._known(row.shown) if everywhere else None
             if digest == principal.shown or (holder and holder.email == principal.email):
@@ -165,7 +170,7 @@ class Sessions:
         return value
 
     def _shorten(self, kept: dict[str, Any]) -> None:
-        while len(kept) > _MOST:
+        while len(kept) > _MAX_SESSIONS:
             whose = {key: self._known(row.shown) for key, row in kept.items()}
             emails = {key: holder.email if holder else "" for key, holder in whose.items()}
             most, _ = Counter(emails.values()).most_common(1)[0]

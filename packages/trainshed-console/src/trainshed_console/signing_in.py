@@ -1,8 +1,8 @@
-"""Signs people in by OpenID Connect: sends browsers to issuers, and gives those whom they recognise a token
-of the service (`access.issuers`).
+"""Sign-in with OpenID Connect: redirects browsers to issuers, and creates a token of the service for each
+user that an issuer authenticates (`access.issuers`).
 
-The authorization code flow with PKCE (RFC 7636). Nothing is kept between its two halves: `state` holds what
-the second half has to know, signed, and the verifier and the nonce follow from it and a key of the service.
+The flow is the authorization code flow with PKCE (RFC 7636). It is stateless: `state` contains the signed
+claims for the second half. The verifier and the nonce derive from it and a key of the service.
 """
 
 import base64
@@ -28,28 +28,27 @@ from trainshed.store.audit import AuditRecord, RecordedCall, recording
 from trainshed_console.sessions import SIGN_IN
 
 LIFETIME: Final = 12 * 3600
-"""Seconds that a sign-in lasts."""
-_BEGUN: Final = 600
-"""Seconds within which a sign-in is finished at the issuer."""
-_MOST: Final = 20
-"""Sign-ins of one person at a time; the oldest make place for new ones."""
+"""Seconds until the token of a sign-in expires."""
+_SIGN_IN_TIMEOUT: Final = 600
+"""Seconds until a sign-in at an issuer expires."""
+_MAX_SIGN_INS: Final = 20
+"""Maximum sign-ins of one user. New sign-ins replace the oldest."""
 _AUDIENCE: Final = "sign-in"
 
 
 class SignedIn(Struct, frozen=True):
-    """The end of a sign-in that a browser began."""
+    """A finished sign-in of a browser."""
 
-    #: The digest of the token that was stored for it.
+    #: The digest of the new token.
     shown: str
-    #: Where the browser wanted to go.
+    #: The path of the next page.
     following: str
-    #: What the browser knows this sign-in by.
+    #: The browser's mark of this sign-in.
     mark: str
 
 
 class SigningIn:
-    """The sign-in of one service. `key`: known to nobody else. `back`: the address to which issuers send
-    browsers back."""
+    """The sign-in of one service. `key`: a secret of the service. `back`: the redirect address of issuers."""
 
     def __init__(
         self,
@@ -64,12 +63,12 @@ class SigningIn:
         self._key = key
         self._back = back
         self._now = now
-        #: The issuers that a browser may choose.
+        #: The names of the issuers.
         self.names = tuple(issuers.by_name)
 
     async def begin(self, name: str, following: str, mark: str) -> str:
-        """Return the address at an issuer at which a browser signs in. Raises Unauthenticated (there is no
-        such issuer), Unavailable."""
+        """Return the sign-in address of an issuer. Raises Unauthenticated for an unknown issuer, and
+        Unavailable."""
         issuer = self._issuers.by_name.get(name)
         if issuer is None:
             raise Unauthenticated(
@@ -77,14 +76,14 @@ class SigningIn:
             )
         address = await self._address(issuer, "authorization_endpoint")
 
-        # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
+        # Dex requires the scope `groups` for this claim. Google rejects unknown scopes.
         is_asked = issuer.groups_claim == "groups" and issuer.issuer != GOOGLE
         id_ = secrets.token_urlsafe(16)
         claims = {
             "aud": _AUDIENCE,
             "iss": name,
             "jti": id_,
-            "exp": self._seconds() + _BEGUN,
+            "exp": self._seconds() + _SIGN_IN_TIMEOUT,
             "next": following[:2000],
             "mark": mark[:100],
         }
@@ -102,9 +101,20 @@ class SigningIn:
         return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
 
     async def finish(self, state: str, code: str, sender: str, came_to: str) -> SignedIn:
-        """Sign in somebody whom an issuer sends back. `sender`: the issuer by the answer's `iss` (RFC 9207),
-        "" = there is none; `came_to`: the path of the redirect address. Both prevent a mix-up attack, which
-        sends the code of one issuer to another. Raises Unauthenticated, Unavailable."""
+        """Finish a sign-in at an issuer.
+
+        `sender` and `came_to` prevent a mix-up attack, which sends the code of one issuer to another.
+
+        Args:
+            state: The signed claims of `begin`.
+            code: The authorization code.
+            sender: The answer's `iss` (RFC 9207), or "".
+            came_to: The path of the redirect address.
+
+        Raises:
+            Unauthenticated: The sign-in is unknown, too old, or not accepted by the issuer.
+            Unavailable: The issuer does not answer.
+        """
         begun = self._read_state(state)
         issuer = self._issuers.by_name.get(str(begun["iss"]))
         if issuer is None:
@@ -147,8 +157,8 @@ class SigningIn:
     async def _completed(
         self, claims: Mapping[str, Any], issuer: Issuer, answer: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the claims with those that the issuer keeps out of ID tokens: it tells them to who asks with
-        the access token that it gave (OpenID Connect Core 5.3)."""
+        """Return the claims of the ID token and of the issuer's userinfo endpoint (OpenID Connect Core
+        5.3)."""
         published = await self._issuers.published(issuer)
         address = address_in(published, "userinfo_endpoint", issuer)
         if {"email", issuer.groups_claim} <= claims.keys() or address is None:
@@ -160,7 +170,7 @@ class SigningIn:
             if "email" not in claims:
                 raise
             return claims
-        # What is told of somebody else is not believed.
+        # Ignore claims of another subject.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
     async def _names_itself(self, issuer: Issuer) -> bool:
@@ -169,21 +179,21 @@ class SigningIn:
         return published.get("authorization_response_iss_parameter_supported") is True
 
     async def _redirect(self, issuer: Issuer) -> str:
-        """Return the address to which an issuer sends browsers back. Of several issuers, one that does not
-        name itself in its answers has an address of its own."""
+        """Return the redirect address of an issuer. With several issuers, one without `iss` in its answers
+        has its own address."""
         if len(self.names) == 1 or await self._names_itself(issuer):
             return self._back
         return f"{self._back}/{quote(issuer.name, safe='')}"
 
     async def _address(self, issuer: Issuer, name: str) -> str:
-        """Return where an issuer takes requests. Raises Unavailable."""
+        """Return the address of an issuer's endpoint. Raises Unavailable."""
         address = address_in(await self._issuers.published(issuer), name, issuer)
         if address is None:
             raise Unavailable(f"{issuer.name} publishes no {name}. Sign-in requires it.")
         return address
 
     async def _store(self, person: Bearer, issuer: Issuer) -> str:
-        """Store a token for somebody whom an issuer has just signed in, and return its digest."""
+        """Store a new token for an authenticated user, and return its digest."""
         now = self._now()
         made = Token(
             digest_of(new_token()),
@@ -201,7 +211,7 @@ class SigningIn:
             like = [entry for entry in of_issuers if entry.note == made.note and entry not in over]
             own = [entry for entry in like if entry.email == person.email]
             own.sort(key=lambda entry: -entry.created)
-            gone = (*over, *own[_MOST - 1 :])
+            gone = (*over, *own[_MAX_SIGN_INS - 1 :])
             return book.without_tokens(entry.digest for entry in gone).with_token(made)
 
         record = AuditRecord(person.email, SIGN_IN)

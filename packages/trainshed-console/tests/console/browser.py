@@ -16,10 +16,10 @@ from tests.contract.api.house import SIGN_IN_KEY, Answer, House, Lines
 from trainshed.access.issuers import Issuer
 from trainshed.access.tokens import digest_of
 from trainshed_console.application import ConsoleApplication
-from trainshed_console.inside import InsideCaller
+from trainshed_console.in_process import InProcessCaller
 from trainshed_console.sessions import Sessions
 from trainshed_console.signing_in import SigningIn
-from trainshed_console.visits import FIRST_SEGMENTS, Facts
+from trainshed_console.views import FIRST_SEGMENTS, Facts
 
 ADDRESS = "http://trainshed.example"
 HTML = ("accept", "text/html,*/*;q=0.8")
@@ -46,7 +46,7 @@ class ConsoleHouse(House):
         signing_in = SigningIn(self.issuers, self.keeper, SIGN_IN_KEY, back, self.now)
         console = ConsoleApplication(
             self.sessions,
-            InsideCaller(self.services, self.registry),
+            InProcessCaller(self.services, self.registry),
             self.directory / "nobody-listens.sock",
             signing_in=signing_in,
             facts=Facts("0.0.1", "p1", "us-central1", "bucket", address),

@@ -51,13 +51,13 @@ async def test_each_answer_searches_a_few_jobs_and_asks_for_the_next(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many jobs there are, and however long their logs and lines."""
-    monkeypatch.setattr("trainshed_console.pages.logs._MOST_SEARCHED", 10)
+    monkeypatch.setattr("trainshed_console.pages.logs._CONFIRM_INTERVAL", 10)
     long = await printed(house, "long", "needle", *("x" * 50 for _ in range(21_000)))
     await printed(house, "wide", f"{'é' * 100_000}NEEDLE{'<' * 100_000}")
     for number in range(12):
         await printed(house, f"n{number}", "hay")
     house.clock += 10 * SECOND
-    monkeypatch.setattr("trainshed_console.pages.logs._SECONDS", 0)
+    monkeypatch.setattr("trainshed_console.pages.logs._TIME_LIMIT", 0)
     path = "/logs?search=needle"
     seen, answers = "", 0
     while path:

@@ -21,7 +21,7 @@ from trainshed.wire.status import Refused
 from trainshed_console import application, live
 from trainshed_console.pages import logs
 from trainshed_console.routes import ACTIONS, PAGES, STREAMS
-from trainshed_console.visits import Page, Visit
+from trainshed_console.views import Page, Visit
 
 OWN, FOREIGN = "p1", "p2"
 DRAWN = ("roles/aiplatform.user", "roles/editor", "roles/owner")
@@ -84,7 +84,7 @@ async def test_the_table_decides_for_the_console(
 
     monkeypatch.setattr(application, "render", drawn)
     monkeypatch.setattr(live, "stream", once)
-    monkeypatch.setattr(logs, "SILENCE", 0.0)
+    monkeypatch.setattr(logs, "KEEPALIVE_INTERVAL", 0.0)
     token = known(house.tokens, ANA)
     ana = Browser(house)
     await ana.sign_in(token=token)

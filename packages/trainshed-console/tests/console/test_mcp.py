@@ -20,9 +20,9 @@ from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
-from trainshed_console.inside import InsideCaller
+from trainshed_console.in_process import InProcessCaller
 from trainshed_console.mcp.protocol import McpSurface
-from trainshed_console.mcp.tools import BY_NAME, MOST, TOOLS
+from trainshed_console.mcp.tools import BY_NAME, MAX_CHARACTERS, TOOLS
 
 VERSION = "2026-07-28"
 OTHERS = LOCATION.replace("p1", "p2")
@@ -45,7 +45,7 @@ NEEDS: dict[str, set[str]] = {
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house = House(tmp_path)
-    caller = InsideCaller(house.services, house.registry)
+    caller = InProcessCaller(house.services, house.registry)
     surface = McpSurface(house.services.settings, house.issuers.authenticate, caller)
     house.app = house.application({"mcp": surface})
     yield house
@@ -69,7 +69,7 @@ async def tool(house: House, name: str, token: str = "", **arguments: Any) -> An
     result = answer.json["result"]
     assert result["resultType"] == "complete"
     [content] = result["content"]
-    assert len(content["text"]) <= MOST
+    assert len(content["text"]) <= MAX_CHARACTERS
     return f"refused: {content['text']}" if result["isError"] else json.loads(content["text"])
 
 
@@ -254,13 +254,13 @@ async def test_an_agent_reads_no_sign_that_its_person_does_not_see(house: House)
 
 async def test_long_answers_are_cut_and_their_rest_is_asked_for(house: House) -> None:
     name = (await house.result("POST", f"{LOCATION}/customJobs", custom_job()))["name"]
-    longest = (60, "line 60 " + "x" * 2 * MOST)
+    longest = (60, "line 60 " + "x" * 2 * MAX_CHARACTERS)
     lines = [(n, f"line {n} {'x' * 300}") for n in range(60)]
     house.write_log(1000, "workerpool0-0", *lines, longest)
     await house.become(name, state=JobState.SUCCEEDED)
     answer = await sent(house, "tools/call", name="job_logs", arguments={"job": name})
     text = answer.json["result"]["content"][0]["text"]
-    assert len(text) == MOST and text.endswith("more characters; request less)")
+    assert len(text) == MAX_CHARACTERS and text.endswith("more characters; request less)")
     before, numbers = json.loads(text.partition(",")[0] + "}")["before"], list[str]()
     while before:
         page = await tool(house, "job_logs", job=name, before=before)

@@ -64,7 +64,7 @@ async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: 
 async def test_of_many_waiting_jobs_those_are_shown_that_came_first(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "_WAITING", 1)
+    monkeypatch.setattr(capacity, "_MAX_WAITING", 1)
     for number in range(2):
         await submit(house, displayName=f"waits-{number}")
     page = text_of(await browser.get("/queue"))

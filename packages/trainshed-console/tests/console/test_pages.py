@@ -20,7 +20,7 @@ from tests.unit.specs_requests import ml_job
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed_console.inside import InsideCaller
+from trainshed_console.in_process import InProcessCaller
 from trainshed_console.rendering import environment
 
 PROJECT_PAGES = ("/", "/queue", "/team", "/submit", "/submit/json", "/models")
@@ -401,7 +401,7 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
 async def test_a_stream_ends_with_its_session(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uid, ask = await submit(house), InsideCaller.ask
+    uid, ask = await submit(house), InProcessCaller.ask
 
     async def ask_as_it_ends(*request: Any) -> Any:
         await browser.post("/logout")
@@ -409,7 +409,7 @@ async def test_a_stream_ends_with_its_session(
 
     async with house.events("/events/jobs", browser.credentials) as events:
         await events.next("parts")
-        monkeypatch.setattr(InsideCaller, "ask", ask_as_it_ends)
+        monkeypatch.setattr(InProcessCaller, "ask", ask_as_it_ends)
         house.notices.publish(JobUid(int(uid)))
         assert "signed out" in (await events.next("gone"))["message"]
 

@@ -1,5 +1,5 @@
-"""The Model Context Protocol (revision 2026-07-28) over HTTP: a POST is one JSON-RPC request, and nothing is
-remembered between two. Who calls is known by a token, as everywhere."""
+"""The Model Context Protocol (revision 2026-07-28) over HTTP. Each POST is one stateless JSON-RPC request.
+Its token identifies the caller."""
 
 import asyncio
 import base64
@@ -17,8 +17,8 @@ from trainshed.core.errors import InvalidRequest
 from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import Refused, WireError
-from trainshed_console.inside import InsideCaller
-from trainshed_console.mcp.tools import BY_NAME, MOST, TOOLS, Arguments, Inside
+from trainshed_console.in_process import InProcessCaller
+from trainshed_console.mcp.tools import BY_NAME, MAX_CHARACTERS, TOOLS, Arguments, Inside
 
 VERSION: Final = "2026-07-28"
 _META: Final = "io.modelcontextprotocol/"
@@ -32,7 +32,7 @@ _INSTRUCTIONS: Final = (
 
 
 class _Fault(Struct, frozen=True):
-    """A JSON-RPC error with the HTTP status that it comes with."""
+    """A JSON-RPC error with its HTTP status."""
 
     code: int
     message: str
@@ -44,7 +44,7 @@ class McpSurface:
     """Answers requests at `/mcp`, as an ASGI application."""
 
     def __init__(
-        self, settings: ApiSettings, authenticate: Authenticate, caller: InsideCaller
+        self, settings: ApiSettings, authenticate: Authenticate, caller: InProcessCaller
     ) -> None:
         self._settings = settings
         self._authenticate = authenticate
@@ -136,11 +136,11 @@ _IGNORABLE: Final = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 """Default-ignorable characters of Unicode, such as variation selectors and tags, and the blank Braille
-pattern: people do not see them, and a model reads them."""
+pattern: invisible to people, but models read them."""
 
 
 def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | None:
-    """Return what is wrong with a request's version, and with the headers that repeat what is in its body."""
+    """Return a fault if a request's version is unsupported or its headers differ from its body."""
     sent = params.get("_meta")
     meta = cast("dict[str, Any]", sent) if isinstance(sent, dict) else {}
     version = meta.get(f"{_META}protocolVersion")
@@ -160,7 +160,7 @@ def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | No
 
 
 def _decoded(value: str) -> str:
-    """Return the value of a header; "" for one that cannot be read."""
+    """Return the decoded value of a header, or "" if it is malformed."""
     before, after = _ENCODED
     if not (value.startswith(before) and value.endswith(after)):
         return value
@@ -171,14 +171,14 @@ def _decoded(value: str) -> str:
 
 
 def _cut(answer: Any) -> str:
-    """Return an answer as text, not longer than an agent's context can bear. What nobody would see there is
-    escaped, such as marks that turn text around: a program may have printed it for the agent alone."""
+    """Return an answer as text, cut to the limit of an agent's context. Escape invisible characters, such as
+    bidirectional marks, because a program may print them as hidden instructions (prompt injection)."""
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     seen = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     text = text if text.isprintable() else "".join(seen)
     text = _IGNORABLE.sub(lambda match: json.dumps(match[0])[1:-1], text)
-    more = f"… ({len(text) - MOST} more characters; request less)"
-    return text if len(text) <= MOST else text[: MOST - len(more)] + more
+    more = f"… ({len(text) - MAX_CHARACTERS} more characters; request less)"
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - len(more)] + more
 
 
 def _failed(identity: object, fault: _Fault) -> Response:

@@ -1,5 +1,5 @@
-"""What an agent may call. Each tool calls methods of the API as its caller, so permissions, checks and the
-audit are theirs; this module chooses and shortens what they answer."""
+"""The tools of agents. Each tool calls methods of the API with the caller's permissions, and shortens their
+answers."""
 
 import asyncio
 import json
@@ -16,40 +16,40 @@ from trainshed.core.copies import collection_of
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import Api, JobUid
 from trainshed.wire.trainshed_v1.record import plain
-from trainshed_console.inside import InsideCaller
+from trainshed_console.in_process import InProcessCaller
 
 KEY_LABEL: Final = "trainshed-idempotency-key"
-_MOST_LINES: Final = 40
-MOST: Final = 6_000
-"""Characters of an answer: some 1,500 tokens."""
-_ROOM: Final = MOST - 500
-"""Those of lines, beside what stands around them."""
-_MOST_JOBS: Final = 10
-"""Jobs of one comparison (tools.toml says so, too, as of the next)."""
-_LONGEST_WAIT: Final = 50.0
-"""Seconds; clients give a call up after a minute."""
-_OVER: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
-_SHOWN: Final = (
+_MAX_LINES: Final = 40
+MAX_CHARACTERS: Final = 6_000
+"""Maximum characters of an answer: about 1,500 tokens."""
+_MAX_LINE_CHARACTERS: Final = MAX_CHARACTERS - 500
+"""Maximum characters of the log lines in an answer."""
+_MAX_JOBS: Final = 10
+"""Maximum jobs of one comparison, as in tools.toml."""
+_WAIT_TIMEOUT: Final = 50.0
+"""Seconds, as in tools.toml. Clients abort a call after a minute."""
+_FINAL_STATES: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+_SUMMARY_FIELDS: Final = (
     *("jobId", "displayName", "project", "kind", "state", "user", "createTime", "startTime"),
     *("endTime", "labels", "machines", "accelerators"),
 )
 
 
 class Inside(Struct, frozen=True):
-    """The API as one caller has it."""
+    """The API with the permissions of one caller."""
 
-    caller: InsideCaller
+    caller: InProcessCaller
     principal: Principal
-    #: Project and region of jobs that name none.
+    #: The default project and region.
     project: str
     region: str
-    #: Held while a job with a key is looked for and submitted.
+    #: Locked during the lookup and submission of a job with an idempotency key.
     submitting: asyncio.Lock
 
     async def ask(
         self, verb: str, path: str, query: Mapping[str, Any] | None = None, **body: Any
     ) -> dict[str, Any]:
-        """Call a method of `/trainshed/v1`. Members without a value are left out. Raises Refused."""
+        """Call a method of `/trainshed/v1` without empty query parameters. Raises Refused."""
         texts = {
             key: [str(value)] for key, value in (query or {}).items() if value not in ("", None)
         }
@@ -59,9 +59,9 @@ class Inside(Struct, frozen=True):
 
 
 class Arguments(Struct, frozen=True):
-    """What tools are called with; each takes some of them."""
+    """The arguments of all tools."""
 
-    #: The id or full name of a job, or what is to be submitted.
+    #: The ID or full name of a job, or the body of a new job.
     job: str | dict[str, Any] = ""
     jobs: tuple[str, ...] = ()
     project: str = ""
@@ -82,15 +82,15 @@ Call = Callable[[Inside, Arguments], Awaitable[Any]]
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A tool as an agent sees it (tools.toml)."""
+    """The description of a tool (tools.toml)."""
 
     name: str
     description: str
     call: Call
-    #: Arguments: JSON schema by name.
+    #: JSON schema of each argument, by name.
     arguments: Mapping[str, Mapping[str, Any]] = {}
     required: Sequence[str] = ()
-    #: Whether it changes nothing.
+    #: Whether the tool is read-only.
     reads: bool = True
 
     @property
@@ -123,7 +123,7 @@ async def _submit(inside: Inside, sent: Arguments) -> Any:
     if not key or not isinstance(labels, dict):
         return await _create(inside, path, job)
     async with inside.submitting:
-        # By its name as well, since jobs of one name are looked up at the same cost however many there are.
+        # Query the name as well: the cost of a lookup by name does not depend on the number of jobs.
         query = {"displayName": job.get("displayName"), "label": f"{KEY_LABEL}={key}", "limit": 1}
         if jobs := (await inside.ask("GET", "jobs", {**query, "project": project}))["jobs"]:
             return {"name": jobs[0]["name"], "state": jobs[0]["state"], "was_there": True}
@@ -147,15 +147,19 @@ async def _describe(inside: Inside, sent: Arguments) -> Any:
 
 async def _wait(inside: Inside, sent: Arguments) -> Any:
     job = await _job(inside, sent)
-    deadline = asyncio.get_running_loop().time() + _LONGEST_WAIT
+    deadline = asyncio.get_running_loop().time() + _WAIT_TIMEOUT
     notices = inside.caller.notices
     uid = JobUid(int(job["uid"]))
     while True:
-        # Before the look, so that no news between the two is missed.
+        # Read the counter before the state, so that no notice in between is lost.
         seen = notices.count(uid)
         job = await inside.ask("GET", _path(job["name"]))
         left = deadline - asyncio.get_running_loop().time()
-        if job["state"] in _OVER or left <= 0 or not await notices.wait_beyond(uid, seen, left):
+        if (
+            job["state"] in _FINAL_STATES
+            or left <= 0
+            or not await notices.wait_beyond(uid, seen, left)
+        ):
             return _full(job)
 
 
@@ -172,10 +176,10 @@ async def _logs(inside: Inside, sent: Arguments) -> Any:
     query = {"search": sent.search, "severity": sent.severity, "replica": sent.replica}
     job = await _job(inside, sent)
     path = f"{_path(job['name'])}/logPage"
-    page = await inside.ask("GET", path, {**query, "before": sent.before, "limit": _MOST_LINES})
+    page = await inside.ask("GET", path, {**query, "before": sent.before, "limit": _MAX_LINES})
     lines: list[str] = []
-    before, room = page["earlier"], _ROOM
-    # The newest first; those that a long answer would lose come with the next call.
+    before, room = page["earlier"], _MAX_LINE_CHARACTERS
+    # Newest first. Lines beyond the limit come with the next call.
     for line in page["lines"][::-1]:
         text = f"{line['at'][:19]} {line['task']} {line['message']}"
         room -= len(json.dumps(text, ensure_ascii=False)) + 2
@@ -199,8 +203,8 @@ async def _cancel(inside: Inside, sent: Arguments) -> Any:
 
 
 async def _compare(inside: Inside, sent: Arguments) -> Any:
-    if not 2 <= len(sent.jobs) <= _MOST_JOBS:
-        raise InvalidRequest((Violation("jobs", f"Pass a list of 2 to {_MOST_JOBS} jobs."),))
+    if not 2 <= len(sent.jobs) <= _MAX_JOBS:
+        raise InvalidRequest((Violation("jobs", f"Pass a list of 2 to {_MAX_JOBS} jobs."),))
     compared: list[dict[str, Any]] = []
     for path in map(_path, sent.jobs):
         job = await inside.ask("GET", path)
@@ -211,7 +215,7 @@ async def _compare(inside: Inside, sent: Arguments) -> Any:
             if curve["points"]
         }
         if search := job.get("tuning"):
-            # Trials have curves of one name each.
+            # A tuning job has no curves. Its trials have.
             last = {search["metric"]: search.get("bestValue")}
         compared.append({**_brief(job), "last_values": last})
     return compared
@@ -243,7 +247,7 @@ def _path(job: str) -> str:
 
 
 def _brief(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: job[name] for name in _SHOWN if job.get(name)}
+    return {name: job[name] for name in _SUMMARY_FIELDS if job.get(name)}
 
 
 def _full(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The pages of buckets: the list, the folders of one, the outputs of a job; downloading an object."""
+"""The pages of buckets, of their folders, and of a job's outputs; downloads of objects."""
 
 import asyncio
 import json
@@ -15,14 +15,16 @@ from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
 from trainshed.wire.status import Refused, StatusCode
 from trainshed_console.pages.job import describe, tab_view
 from trainshed_console.rendering import clean, epoch
-from trainshed_console.visits import View, Visit
+from trainshed_console.views import View, Visit
 
 _PAGE: Final = 200
 _SCHEME: Final = "gs://"
-_MOST: Final = 4 << 20
-"""Most bytes of an answer of the storage API that a page is made of."""
+_MAX_ANSWER_BYTES: Final = 4 << 20
+"""Maximum bytes of an answer of the storage API."""
 _CODES: Final = {404: StatusCode.NOT_FOUND, 503: StatusCode.UNAVAILABLE}
-_KEPT: Final = frozenset({b"content-type", b"content-length", b"x-goog-generation", b"x-goog-hash"})
+_FORWARDED_HEADERS: Final = frozenset(
+    {b"content-type", b"content-length", b"x-goog-generation", b"x-goog-hash"}
+)
 
 
 async def buckets(visit: Visit) -> View:
@@ -87,27 +89,27 @@ async def download(visit: Visit) -> Response:
 
 
 async def _ask(visit: Visit, path: str) -> Any:
-    """Return the JSON that answers `GET path` of the storage API. Raises Refused."""
+    """Return the JSON of `GET path` of the storage API. Raises Refused."""
     status, body = 0, bytearray()
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> Any:
         message = next(messages, None)
         if message is None:
-            await asyncio.Event().wait()  # Never disconnects before the answer is there.
+            await asyncio.Event().wait()  # Stay connected until the answer arrives.
         return message
 
     async def take(message: Any) -> None:
         nonlocal status
         status = message.get("status", status)
-        if len(body) <= _MOST:
+        if len(body) <= _MAX_ANSWER_BYTES:
             body.extend(message.get("body", b""))
 
     try:
         await _send(visit, path, receive, take)
     except NoAnswer as died:
         raise Refused(StatusCode.UNAVAILABLE, str(died)) from None
-    if len(body) > _MOST:
+    if len(body) > _MAX_ANSWER_BYTES:
         raise Refused(
             StatusCode.RESOURCE_EXHAUSTED,
             "The list of objects is too large to show. Use a longer prefix or gcloud storage ls.",
@@ -140,7 +142,7 @@ async def _send(visit: Visit, path: str, receive: Receive, send: Send) -> None:
 
 
 class _Download(Response):
-    """The download of an object. What jobs wrote is never shown as a page of this address."""
+    """The download of an object. Browsers never render output of jobs as a page of this address (XSS)."""
 
     def __init__(self, visit: Visit, path: str, name: str) -> None:
         super().__init__()
@@ -151,7 +153,9 @@ class _Download(Response):
     async def send(self, receive: Receive, send: Send) -> None:
         async def pass_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [pair for pair in message["headers"] if pair[0].lower() in _KEPT]
+                kept = [
+                    pair for pair in message["headers"] if pair[0].lower() in _FORWARDED_HEADERS
+                ]
                 if message["status"] < 400:
                     disposition = f"attachment; filename*=UTF-8''{quote(self._name, safe='')}"
                     kept.append((b"content-disposition", disposition.encode()))

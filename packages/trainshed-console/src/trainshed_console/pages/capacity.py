@@ -1,4 +1,4 @@
-"""The pages of capacity: the queue with the quotas, and the nodes; draining nodes, setting quotas."""
+"""The pages of the queue, the quotas and the nodes; actions to drain nodes and set quotas."""
 
 import asyncio
 from collections import Counter
@@ -12,29 +12,28 @@ from trainshed.httpd.messages import Response
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, QuotaList, UsageReport, UsageRow
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
 from trainshed_console.rendering import epoch
-from trainshed_console.visits import Part, View, Visit, of_job, redirect
+from trainshed_console.views import Part, View, Visit, of_job, redirect
 
-_WAITING: Final = 50
-"""Maximum jobs that are listed as waiting: the oldest of the newest `_NAMED`."""
-_RUNNING: Final = 100
-"""Maximum jobs that are listed as running."""
+_MAX_WAITING: Final = 50
+"""Maximum waiting jobs in the list: the oldest of the newest `_MAX_NAMED`."""
+_MAX_RUNNING: Final = 100
+"""Maximum running jobs in the list."""
 HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
 """States of jobs that hold resources of nodes."""
-_NAMED: Final = 500
-"""Newest jobs that nodes show by name; older ones are shown by id."""
+_MAX_NAMED: Final = 500
+"""Number of newest jobs that nodes show by name. Older jobs appear by ID."""
 _DAYS: Final = 7
 Week = Sequence[tuple[str, Sequence[UsageRow]]]
-"""What was held on each of the last days, oldest first: (such as `Mon 23`, rows)."""
+"""The usage of each of the last days, oldest first: (date such as `Mon 23`, rows)."""
 
 
 async def queue(visit: Visit) -> View:
-    """`/queue`: the waiting jobs, each with the reason and what would let it start; the running jobs; the
-    quotas."""
+    """`/queue`: waiting jobs with their reasons and hints, running jobs, and quotas."""
     jobs, more = await waiting_jobs(visit)
-    running = await jobs_of(visit, state="RUNNING", glance="true", limit=str(_RUNNING))
+    running = await jobs_of(visit, state="RUNNING", glance="true", limit=str(_MAX_RUNNING))
     nodes = await visit.get_if_allowed(NodeList, "nodes") or NodeList()
     held = Counter(replica.job for node in nodes.nodes for replica in node.replicas or ())
-    # Of the page's project, else of the service's.
+    # The project of the page, or else of the service.
     project = visit.project if visit.project != "-" else visit.facts.project
     quotas = QuotaList()
     if project and (region := visit.facts.region):
@@ -61,25 +60,25 @@ async def queue(visit: Visit) -> View:
 
 
 async def jobs_of(visit: Visit, **query: str) -> JobList:
-    """Return the newest jobs of the page's project that meet a query. Raises Refused."""
+    """Return the newest jobs of the page's project that match a query. Raises Refused."""
     return await visit.get(JobList, "jobs", project=visit.project, **query)
 
 
 async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
-    """Return the jobs that have waited longest, what starts next first, and whether there are more."""
-    waiting = await jobs_of(visit, state="QUEUED,PREPARING", limit=str(_NAMED))
-    oldest = waiting.jobs[-_WAITING:]
+    """Return the longest-waiting jobs, next to start first, and whether more jobs wait."""
+    waiting = await jobs_of(visit, state="QUEUED,PREPARING", limit=str(_MAX_NAMED))
+    oldest = waiting.jobs[-_MAX_WAITING:]
     described = [await visit.get_if_allowed(JobDescription, of_job(job.uid)) for job in oldest]
-    jobs = [job for job in described if job is not None]  # Others were deleted meanwhile.
+    jobs = [job for job in described if job is not None]  # The others were deleted.
     jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
-    return jobs, len(waiting.jobs) > _WAITING
+    return jobs, len(waiting.jobs) > _MAX_WAITING
 
 
 async def nodes(visit: Visit) -> View:
-    """`/nodes`: each node's resources, what is used of them, by which jobs, and what was held in the last
-    days."""
+    """`/nodes`: the resources of each node, their allocation by job, their usage, and the allocation of the
+    last days."""
     node_list = await visit.get(NodeList, "nodes", usage="true")
-    running = await jobs_of(visit, state=HOLDING, limit=str(_NAMED))
+    running = await jobs_of(visit, state=HOLDING, limit=str(_MAX_NAMED))
     week = await usage_of_week(visit, "node")
     shared = {
         "names": {job.name: job.display_name or job.job_id for job in running.jobs},
@@ -104,7 +103,7 @@ async def nodes(visit: Visit) -> View:
 
 
 async def usage_of_week(visit: Visit, by: str) -> Week:
-    """Return what was used on each of the last days; () if the visitor may not see usage."""
+    """Return the usage of each of the last days, or () if the visitor may not see usage."""
     today = datetime.fromtimestamp(visit.now // 10**9, UTC).replace(hour=0, minute=0, second=0)
     begins = [today - timedelta(days=ago) for ago in range(_DAYS - 1, -1, -1)]
     reports = await asyncio.gather(
@@ -128,8 +127,8 @@ async def usage_of_week(visit: Visit, by: str) -> Week:
 
 
 def history(node: Node, week: Week) -> list[tuple[str, float]]:
-    """Return (date, part of the node that was held on it) of each of the last days, by its accelerators if it
-    has some, else by its processors; [] if nothing was held."""
+    """Return (date, allocated share of the node) of each of the last days, or [] if nothing was allocated.
+    The share counts accelerators, or processors on nodes without accelerators."""
     count = sum(device.count for device in node.accelerators or ())
     most = 24 * (count or node.vcpus or 0)
     held = [
@@ -143,8 +142,8 @@ def history(node: Node, week: Week) -> list[tuple[str, float]]:
 
 
 def _used(node: Node) -> tuple[float, int] | None:
-    """Return the processors and bytes of memory that programs on a node really use; None = not of all of them
-    is it known."""
+    """Return the processors and bytes of memory that programs on a node use, or None if the usage of one of
+    them is unknown."""
     known = [holder.usage for holder in node.replicas or () if holder.usage]
     if not known or len(known) < len(node.replicas or ()):
         return None
@@ -153,7 +152,7 @@ def _used(node: Node) -> tuple[float, int] | None:
 
 
 async def drain(visit: Visit) -> Response:
-    """`POST /nodes/N/drain`: put a node under maintenance, with the form's reason. Raises Refused."""
+    """`POST /nodes/N/drain`: start a node's maintenance, with the form's reason. Raises Refused."""
     body = {"reason": visit.form.get("reason", "")}
     await visit.do("POST", f"nodes/{visit.quoted('node')}:drain", body)
     return redirect("/nodes")
@@ -166,12 +165,12 @@ async def undrain(visit: Visit) -> Response:
 
 
 async def set_quota(visit: Visit) -> Response:
-    """`POST /quotas`: set the limit that the form names. Raises Refused."""
+    """`POST /quotas`: set a limit. Raises Refused."""
     form, limit = visit.form, visit.form.get("limit", "").strip()
     try:
         value: float | str = float(limit)
     except ValueError:
-        value = limit  # "unlimited"; anything else the API refuses, with the reason.
+        value = limit  # "unlimited". The API rejects other texts.
     quota = {name: form.get(name, "") for name in ("project", "region", "metric", "user")}
     await visit.do("POST", "quotas:set", {**quota, "limit": value})
     return redirect(f"/queue?{urlencode({'project': quota['project']})}")

@@ -1,5 +1,4 @@
-"""The pages of models, datasets and experiments, and how collections of the Vertex API are read in the
-project and region of a page."""
+"""The pages of models, datasets and experiments, and their reads of collections of the Vertex API."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,17 +11,17 @@ from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import Trial
 from trainshed_console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed_console.rendering import curve_data, id_of
-from trainshed_console.visits import Part, View, Visit
+from trainshed_console.views import Part, View, Visit
 
 _PAGE: Final = 100
-"""Things on one page of a list, such as the runs of an experiment."""
+"""Rows on one page of a list."""
 _VERSIONS: Final = 20
-"""Most versions of a model."""
+"""Maximum versions on the page of a model."""
 
 
 def vertex_path(visit: Visit, below: str) -> str:
-    """Return the Vertex API's path of something in the page's project and region. `below`: its end,
-    encoded."""
+    """Return the Vertex API's path of a resource in the page's project and region. `below`: its encoded
+    end."""
     project, region = visit.place
     return f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{below}"
 
@@ -30,7 +29,7 @@ def vertex_path(visit: Visit, below: str) -> str:
 async def vertex_page(
     visit: Visit, below: str, *, token: str = "", size: int = _PAGE, **query: str
 ) -> Any:
-    """Return one page of a collection of the Vertex API, as JSON. `query`: its filter or order. Raises
+    """Return one page of a collection of the Vertex API, as JSON. `query`: filter or order. Raises
     Refused."""
     query |= {"pageSize": str(size), **({"pageToken": token} if token else {})}
     path = vertex_path(visit, below)
@@ -47,8 +46,8 @@ async def vertex_table(
     answer: Any = None,
 ) -> View:
     """Return the page that lists a collection of the Vertex API: a row for each resource with its name, the
-    two `cells`, and when it was created. `nothing`: the text of an empty list; `answer`: the list's, where
-    it is not simply that of the collection."""
+    two `cells`, and the creation time. `nothing`: the text of an empty list. `answer`: the list, if the
+    caller has already read it."""
     if answer is None:
         answer = await vertex_page(visit, collection, token=visit.query("page"))
     rows = [
@@ -71,28 +70,28 @@ async def vertex_table(
 
 
 _CURVES: Final = 12
-"""Most charts on that page."""
+"""Maximum charts on the page of an experiment."""
 _DRAWN: Final = 20
-"""Most runs whose curves are drawn."""
+"""Maximum runs in a chart."""
 _POINTS: Final = 60
-"""Most points of a curve."""
+"""Maximum points of a curve."""
 _STORE: Final = "metadataStores/default"
-"""The metadata store that clients keep experiments in."""
+"""The metadata store of experiments."""
 _EXPERIMENT: Final = "system.Experiment"
 _LINK: Final = "tensorboard_link"
-"""Metadata of contexts that stand for a tensorboard which was made from a job's log directory."""
+"""Metadata key of contexts that represent a tensorboard of a job's log directory."""
 
 
 class Run(Struct, frozen=True):
     """A run of an experiment."""
 
-    #: The id, without the experiment's in front.
+    #: The ID, without the prefix of the experiment.
     name: str
-    #: What its writer last reported: RUNNING, COMPLETE, FAILED; None = nothing.
+    #: The last reported state: RUNNING, COMPLETE or FAILED, or None.
     state: str | None
     parameters: Mapping[str, Any]
     metrics: Mapping[str, Any]
-    #: Full names of the jobs that belong to it.
+    #: Full names of the jobs of the run.
     jobs: tuple[str, ...]
 
 
@@ -110,15 +109,15 @@ async def models(visit: Visit) -> View:
 class Version(Struct, frozen=True):
     """A version of a model."""
 
-    #: As the API shows it.
+    #: The public JSON.
     model: Any
-    #: Full names of what made it, by kind: its dataset, pipeline and job.
+    #: Full names of its origins by kind: dataset, pipeline and job.
     origin: Mapping[str, str]
     evaluations: Sequence[Any]
 
 
 async def model(visit: Visit) -> View:
-    """`/models/M`: the model's versions, what each was made from, and its evaluations."""
+    """`/models/M`: the versions of a model with their origins and evaluations."""
     path = f"models/{visit.quoted('model')}"
     answer = await vertex_page(
         visit, f"{path}:listVersions", size=_VERSIONS, orderBy="create_time desc"
@@ -164,7 +163,7 @@ async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
 async def experiments(visit: Visit) -> View:
     """`/experiments`: the experiments of the project, newest first."""
     wanted = f'schema_title="{_EXPERIMENT}" AND NOT metadata.{_LINK}:*'
-    answer: Any = {}  # Clients make the store with the first experiment.
+    answer: Any = {}  # Clients create the store with the first experiment.
     try:
         answer = await _contexts(visit, wanted)
     except Refused as refused:
@@ -184,7 +183,7 @@ async def experiments(visit: Visit) -> View:
 
 
 async def experiment(visit: Visit) -> View:
-    """`/experiments/E[?run=A&run=B]`: the experiment's runs, or those named, compared, with their curves."""
+    """`/experiments/E[?run=A&run=B]`: a comparison of all or some runs, with their curves."""
     path = vertex_path(visit, f"{_STORE}/contexts/{visit.quoted('experiment')}")
     context = await visit.backend.call(visit.principal, "GET", path)
     if context.get("schemaTitle") != _EXPERIMENT or _LINK in context.get("metadata", {}):
@@ -207,7 +206,7 @@ async def experiment(visit: Visit) -> View:
             "count": len(every),
             "runs": shown,
             "chosen": wanted,
-            # Parameters that differ come first: runs are compared for them.
+            # Parameters that differ come first.
             "parameters": sorted(parameters, key=lambda name: name in alike),
             "alike": alike if len(shown) > 1 else frozenset[str](),
             "metrics": metrics,
@@ -228,7 +227,7 @@ async def _contexts(visit: Visit, wanted: str) -> Any:
 def _run(context: Mapping[str, Any], experiment: str) -> Run:
     metadata: Mapping[str, Any] = context.get("metadata", {})
     state = metadata.get("_state")
-    # A client may write anything there.
+    # Clients may write any value.
     listed: Any = metadata.get("_custom_jobs")
     jobs = cast("list[Any]", listed) if isinstance(listed, list) else []
     return Run(
@@ -245,8 +244,8 @@ def _run(context: Mapping[str, Any], experiment: str) -> Run:
 
 
 def _values(metadata: object) -> dict[str, Any]:
-    """Return what a run has logged by name, with lists and objects as JSON. Clients may write anything
-    there."""
+    """Return the logged values of a run by name, with lists and objects as JSON. Clients may write any
+    value."""
     if not isinstance(metadata, dict):
         return {}
     return {
@@ -258,8 +257,8 @@ def _values(metadata: object) -> dict[str, Any]:
 def compared(
     runs: Sequence[Run], parameters: Sequence[str], metrics: Sequence[str]
 ) -> tuple[list[Axis], list[Line]]:
-    """Return parallel coordinates of the runs: the given parameters, and the first metric as the objective.
-    Empty if fewer than two runs have measured it, or if no parameter is given."""
+    """Return parallel coordinates of the runs: the parameters, and the first metric as the objective. Return
+    empty lists for fewer than two runs with this metric, or without parameters."""
     trials: list[Trial] = []
     for number, run in enumerate(runs, 1):
         value = run.metrics.get(metrics[0]) if metrics else None
@@ -273,11 +272,10 @@ def compared(
 
 
 async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return (name, data) of the first time series of the runs. The data are JSON for a chart: the steps, and
-    each run's values at them."""
+    """Return (name, JSON of the chart) of the first time series of the runs."""
     if not runs:
         return []
-    # The SDK keeps where the curves of a run are as an artifact of this name.
+    # The SDK stores the location of a run's curves as an artifact of this name.
     names = {f"{experiment}-{run.name}-tb-run": run.name for run in runs}
     wanted = " OR ".join(f'name="{name}"' for name in names)
     path = f"{_STORE}/artifacts"
@@ -291,8 +289,8 @@ async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tu
 
 
 async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
-    """Return the values at each step of a tensorboard run's first series of numbers; {} if the visitor cannot
-    read them, since clients may write any name there."""
+    """Return the values by step of the first scalar series of a tensorboard run. Return {} if the visitor may
+    not read them, because clients may write any name."""
     curves: dict[str, dict[float, float]] = {}
     try:
         path = f"/v1/{board}/timeSeries?{urlencode({'pageSize': _CURVES})}"
@@ -313,9 +311,9 @@ async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
 
 
 _FILES: Final = 100
-"""Maximum files that are listed."""
+"""Maximum files in the list."""
 _PIPELINES: Final = 200
-"""Newest pipelines that are searched for those that used the dataset."""
+"""Number of newest pipelines to search for users of the dataset."""
 
 
 async def datasets(visit: Visit) -> View:
@@ -330,7 +328,7 @@ async def datasets(visit: Visit) -> View:
 
 
 async def dataset(visit: Visit) -> View:
-    """`/datasets/D`: the dataset's files, and the pipelines that were trained with it."""
+    """`/datasets/D`: the files of a dataset, and the pipelines that used it."""
     path = vertex_path(visit, f"datasets/{visit.quoted('dataset')}")
     answer = await visit.backend.call(visit.principal, "GET", path)
     dataset_id = id_of(answer["name"])

@@ -1,4 +1,4 @@
-"""Compares jobs: what they measured, their parameters, code and machines, and what they took."""
+"""Compares jobs by metrics, parameters, code, machines, times and usage."""
 
 import asyncio
 import csv
@@ -25,34 +25,34 @@ from trainshed_console.rendering import (
     number_text,
     seconds_text,
 )
-from trainshed_console.visits import Part, View, Visit, of_job
+from trainshed_console.views import Part, View, Visit, of_job
 
-MOST: Final = 20
+MAX_JOBS: Final = 20
 _POINTS: Final = 300
-"""Most points of a line."""
+"""Maximum points of a line."""
 _CHARTS: Final = 12
 _DIGITS: Final = 12
-"""Digits of a digest that are shown."""
+"""Number of visible digits of a digest."""
 
 
 class Compared(Struct, frozen=True):
-    """A job with what it is compared by."""
+    """A job with its comparable facts."""
 
     job: JobDescription
-    #: Its name, with the id if another one has the same name.
+    #: Its name, with the ID if another job has the same name.
     title: str
-    #: Texts by group, and in it by name; a text that is not there is not known.
+    #: Texts by group and name. Unknown facts are missing.
     facts: Mapping[str, Mapping[str, str]]
-    #: The curve of each measure of each part of the data; those that tell most have points.
+    #: The curve of each metric of each part of the data. Only the main curves have points.
     curves: Mapping[str, JobCurve]
 
     def text(self, group: str, name: str) -> str:
-        """Return one of the facts; "" = not known."""
+        """Return a fact, or "" if it is unknown."""
         return self.facts[group].get(name, "")
 
 
 async def page(visit: Visit) -> View:
-    """`/compare?job=A&job=B`: the jobs beside each other, what differs first. Raises Refused."""
+    """`/compare?job=A&job=B`: the jobs side by side, differences first. Raises Refused."""
     jobs = await _compared(visit)
     axes, lines = _parallel(jobs)
     charts = _charts(jobs, visit.query("axis") == "time")
@@ -73,7 +73,7 @@ async def page(visit: Visit) -> View:
 
 
 async def table(visit: Visit) -> Response:
-    """`/compare/table.csv?job=A&job=B`: the same as a table with a row for each job. Raises Refused."""
+    """`/compare/table.csv?job=A&job=B`: the comparison with one row per job. Raises Refused."""
     jobs = await _compared(visit)
     columns = [(group, name) for group in jobs[0].facts for name, _, _ in rows(jobs, group)]
     text = io.StringIO()
@@ -88,7 +88,7 @@ async def table(visit: Visit) -> Response:
 
 
 def _safe(cells: Sequence[str]) -> list[str]:
-    """Return texts of which programs for tables take none for a formula."""
+    """Return texts that no spreadsheet program treats as formulas (CSV injection)."""
     risky = tuple("=+-@\t\r")
     return [
         f"'{cell}" if cell.startswith(risky) and isinstance(_number(cell), str) else cell
@@ -98,8 +98,8 @@ def _safe(cells: Sequence[str]) -> list[str]:
 
 async def _compared(visit: Visit) -> list[Compared]:
     targets = tuple(dict.fromkeys(filter(None, visit.request.values.get("job", ()))))
-    if not 2 <= len(targets) <= MOST:
-        text = f"You can compare 2 to {MOST} jobs, not {len(targets)}. Select them in a list."
+    if not 2 <= len(targets) <= MAX_JOBS:
+        text = f"You can compare 2 to {MAX_JOBS} jobs, not {len(targets)}. Select them in a list."
         raise Refused(StatusCode.INVALID_ARGUMENT, text)
     descriptions = await asyncio.gather(*(describe(visit, target) for target in targets))
     names = [job.display_name or job.job_id for job in descriptions]
@@ -152,9 +152,9 @@ def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:
     charts: list[Chart] = []
     for name in [name for name in _measures(jobs) if name in curves][:_CHARTS]:
         units = {curve.unit or "step" for curve in curves[name].values()}
-        # Epochs of one job and steps of another have only the time in common.
+        # Epochs of one job and steps of another are comparable only by time.
         is_timed = by_time or len(units) > 1
-        # A job without this measure has an empty line, so that each job has one colour in all charts.
+        # A job without this metric has an empty line, so that each job keeps its colour in all charts.
         lines: dict[str, dict[float, float | str]] = {job.title: {} for job in jobs}
         for title, curve in curves[name].items():
             start = since[title] if is_timed else None
@@ -209,8 +209,8 @@ def _counted(kinds: Mapping[str, int]) -> str:
 
 
 def rows(jobs: Sequence[Compared], group: str) -> list[tuple[str, list[str], bool]]:
-    """Return (name, a text for each job, whether they differ) of a group: what differs comes first, what is
-    not known of any job is left out."""
+    """Return (name, a text for each job, whether they differ) of a group. Differences come first. Facts
+    that are unknown for all jobs are omitted."""
     names = dict.fromkeys(name for job in jobs for name in job.facts[group])
     texts = [(name, [job.text(group, name) for job in jobs]) for name in names]
     made = [(name, values, len(set(values)) > 1) for name, values in texts if any(values)]
@@ -223,7 +223,7 @@ def _measures(jobs: Sequence[Compared]) -> list[str]:
 
 
 def _parallel(jobs: Sequence[Compared]) -> tuple[list[Axis], list[Line]]:
-    """Return parallel coordinates of the parameters that differ and the first measure."""
+    """Return parallel coordinates of the parameters that differ and the first metric."""
     measures = _measures(jobs)
     differing = [name for name, _, differs in rows(jobs, "Parameters") if differs]
     if not measures or len(differing) < 2:

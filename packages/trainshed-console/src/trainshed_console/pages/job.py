@@ -25,32 +25,32 @@ from trainshed.wire.trainshed_v1.replicas import CurvePoint, JobCurve, JobCurves
 from trainshed.wire.trainshed_v1.timeline import LogPage, ResumeReport, Timeline
 from trainshed_console.pages.jobs import error_line, lasted, telling
 from trainshed_console.rendering import curve_data, epoch, id_of, objective_data
-from trainshed_console.visits import Part, View, Visit, job_path, of_job, redirect
+from trainshed_console.views import Part, View, Visit, job_path, of_job, redirect
 
 _ENTRIES: Final = 60
-"""Newest entries of the timeline that are shown; the page has a link to all."""
+"""Number of newest timeline entries on the page, which links to all entries."""
 _LAST_LINES: Final = 12
-"""Last lines of the log that are shown."""
+"""Number of last log lines on the page."""
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
-"""States of jobs that are over."""
+"""States of finished jobs."""
 _UNSUCCESSFUL: Final = FINAL - {"SUCCEEDED"}
 _CREATING: Final = {
     "vertex": "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
     "ml": "google.cloud.ml.v1.JobService.CreateJob",
 }
-"""What creates a copy of a job, by the job's API."""
+"""The method that creates a copy of a job, by the job's API."""
 _WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
 _TITLES: Final = {"logs": "Log", "spec": "Specification"}
-"""What the titles of pages call their tabs."""
+"""Names of tabs in page titles."""
 _POINTS: Final = 400
-"""Most points of a line."""
+"""Maximum points of a line."""
 _CHARTS: Final = 8
 _RESTARTS: Final = 50
-"""Most restarts that are marked."""
+"""Maximum restart marks in a chart."""
 
 
 async def describe(visit: Visit, job: str | None = None) -> JobDescription:
-    """Return the description of a job, by its id or name; None = the job of the address. Raises Refused."""
+    """Return a job by its ID or name, or the job of the address for None. Raises Refused."""
     return await visit.get(JobDescription, of_job(job or visit.variables["job"]))
 
 
@@ -85,7 +85,7 @@ def tab_view(
     *,
     lives: bool = True,
 ) -> View:
-    """Return the page of one of a job's tabs. `lives`: it changes until the job is over."""
+    """Return the page of a job's tab. `lives`: the page changes until the job has finished."""
     return View(
         f"{_TITLES.get(tab, tab.capitalize())} of {job.display_name or job.job_id}",
         f"job_{tab}.html",
@@ -104,11 +104,10 @@ async def by_name(visit: Visit) -> Response:
 
 
 async def overview(visit: Visit) -> View:
-    """`/jobs/J`: why the job failed or waits, what it measures, its replicas, its last lines and its
-    timeline."""
+    """`/jobs/J`: the cause of failure or waiting, metrics, replicas, last log lines and the timeline."""
     job = await describe(visit)
     timeline = await visit.get(Timeline, of_job(job.uid, "/timeline"))
-    # The page of a pipeline shows the replicas and lines of the job that it runs, once there is one.
+    # The page of a pipeline shows the replicas and log lines of its job.
     runs: JobDescription = job.child or job
     runs_timeline = timeline
     if runs is not job:
@@ -133,7 +132,7 @@ async def overview(visit: Visit) -> View:
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
         "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
     }
-    # Why a job waits follows from others, as what the jobs of a tuning job and of a pipeline do.
+    # Other jobs change the pages of waiting jobs, tuning jobs and pipelines.
     is_alone = job.tuning is UNSET and job.pipeline is UNSET and job.state not in _WAITING
     return View(
         job.display_name or job.job_id,
@@ -147,8 +146,8 @@ async def overview(visit: Visit) -> View:
 
 
 def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dict[str, object]:
-    """Return what a reader wants to know first: why the job failed or waits, how far it is. `runs`: the job
-    that does its work, which is itself unless it is a pipeline."""
+    """Return the values of the notice: the cause of failure or waiting, and the progress. `runs`: the job of
+    a pipeline, or else the job itself."""
     failure = runs.failure or job.failure
     return {
         "error": job.error or None,
@@ -165,27 +164,27 @@ def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dic
 
 
 def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
-    """Return the entries of the timeline that are shown: the newest, or all if the address asks for them."""
+    """Return the newest entries of the timeline, or all entries if the address has `story`."""
     is_whole = bool(visit.query("story"))
     entries = timeline.entries if is_whole else timeline.entries[-_ENTRIES:]
     return {"entries": entries, "more": len(timeline.entries) - len(entries), "is_whole": is_whole}
 
 
 class Chart(Struct, frozen=True):
-    """One measure over its steps."""
+    """One metric over its steps."""
 
     name: str
-    #: For the script that draws it.
+    #: JSON for the script.
     data: str
-    #: Of each line the name, the last value, and the numbers that are drawn.
+    #: The name, the last value and the numbers of each line.
     latest: tuple[tuple[str, float | str, list[float]], ...] = ()
 
 
 async def measured(
     visit: Visit, uid: str, points: int, charts: int, *, replicas: bool = False
 ) -> Sequence[JobCurve]:
-    """Return the curves of a job. Those of the measures that tell most have so many points, in the part and
-    the form that the address names. `replicas`: of others than the primary as well."""
+    """Return the curves of a job, in the range and form of the address. The `charts` main metrics have up to
+    `points` points. `replicas`: include other replicas than the primary."""
     form = {name: visit.query(name) for name in ("begin", "end", "means")}
     counts = {"points": str(points), "charts": str(charts), "replicas": "true" if replicas else ""}
     return (await visit.get(JobCurves, of_job(uid, "/curves"), **counts, **form)).curves
@@ -202,7 +201,7 @@ def _objective(job: JobDescription, tuning: Tuning) -> Part:
 
 
 def _restarts(timeline: Timeline) -> list[float]:
-    """Return when programs were started again, in seconds since 1970; the last few."""
+    """Return the times of the last program restarts, in seconds since 1970."""
     starts: dict[str, list[float]] = {}
     for entry in timeline.entries:
         if entry.kind == "replica_started":
@@ -213,8 +212,8 @@ def _restarts(timeline: Timeline) -> list[float]:
 async def _curve_charts(
     visit: Visit, job: JobDescription, restarts: Sequence[float]
 ) -> tuple[Chart, ...]:
-    """Return the charts: loss first, and what is no result of the training last. What several replicas print
-    is one line with a band, or a line for each if the address asks for them."""
+    """Return the charts: loss first, metrics other than training results last. Several replicas are one line
+    with a band, or one line each if the address has `replicas`."""
     lines: dict[str, dict[str, dict[str, JobCurve]]] = {}
     has_several = len(job.replicas or ()) > 1
     curves = await measured(visit, job.uid, _POINTS, _CHARTS, replicas=has_several)
@@ -234,12 +233,12 @@ async def _curve_charts(
 
 
 def folded(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
-    """Return the median, the lowest and the highest of several lines. Places that lie near each other are
-    taken together, so that most lines have some: what each has there counts by its mean."""
+    """Return the median, minimum and maximum of several lines. Nearby places share a cell, so that most lines
+    have points in it. Each line counts by the mean of its points in the cell."""
     from statistics import fmean, median
 
     first, last = min(map(min, lines)), max(map(max, lines))
-    # A replica that prints little does not coarsen the line of the others.
+    # The median count prevents a replica with few points from coarsening the other lines.
     count = sorted(map(len, lines))[len(lines) // 2]
     bounds = [first + (last - first) * number / count for number in range(1, count)]
     curves: list[dict[float, float]] = [{}, {}, {}]
@@ -254,12 +253,12 @@ def folded(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
 
 
 def began(curves: Iterable[JobCurve]) -> float:
-    """Return when the first point of the curves was measured, in seconds since 1970; 0 if there is none."""
+    """Return the time of the first point of the curves in seconds since 1970, or 0 without points."""
     return min((epoch(curve.points[0].at) for curve in curves if curve.points), default=0.0)
 
 
 def placed(point: CurvePoint, since: float | None) -> float:
-    """Return where a point is drawn: the seconds since then, or its step."""
+    """Return the horizontal place of a point: the seconds since `since`, or its step."""
     return point.step if since is None else round(epoch(point.at) - since, 3)
 
 
@@ -271,7 +270,7 @@ def _curve_chart(
 ) -> Chart:
     curves = [curve for by_replica in lines.values() for curve in by_replica.values()]
     units = {curve.unit or "step" for curve in curves}
-    # What one line counts in epochs and another one in steps has only the time in common.
+    # Lines in epochs and lines in steps are comparable only by time.
     if len(units) > 1:
         since = began(curves)
     drawn: dict[str, Mapping[float, float | str]] = {}
@@ -289,7 +288,7 @@ def _curve_chart(
         values = [at.value for at in replicas[0].points if isinstance(at.value, float)]
         if not replicas[0].replica:
             latest.append((where, replicas[0].value, values))
-    # A restart is marked at the primary's first point that came after it.
+    # The mark of a restart is at the primary's next point.
     primary = [curve for curve in curves if not curve.replica]
     points = sorted((epoch(at.at), placed(at, since)) for curve in primary for at in curve.points)
     first = [bisect(points, (start,)) for start in restarts]
@@ -299,7 +298,7 @@ def _curve_chart(
 
 
 async def usage(visit: Visit) -> View:
-    """`/jobs/J/usage`: charts of the resources that the job's replicas use."""
+    """`/jobs/J/usage`: charts of the resource usage of the replicas."""
     job = await describe(visit)
     used = await visit.get(Usage, of_job(job.uid, "/usage"), points="400")
     charts = Part("_job_usage.html", {"used": used, "data": usage_data(used)})
@@ -325,8 +324,8 @@ def usage_data(used: Usage) -> str:
 
 
 async def spec(visit: Visit) -> View:
-    """`/jobs/J/spec[?replica=R]`: the specification as submitted, what was run of it, and the commands by
-    which other clients submit the same job."""
+    """`/jobs/J/spec[?replica=R]`: the specification as submitted, as run, and as commands for other
+    clients."""
     job = await describe(visit)
     ran = None
     if job.replicas is not UNSET and job.replicas:
@@ -354,7 +353,7 @@ async def spec(visit: Visit) -> View:
 
 
 async def open_page(visit: Visit) -> Response:
-    """`GET /jobs/J/ports/P`: lead the browser to a web page of a job, by a name or the number of a port.
+    """`GET /jobs/J/ports/P`: redirect the browser to a web page of a job, by a name or a port number.
     Raises Refused."""
     order = {"port": visit.variables["port"]}
     try:
@@ -363,7 +362,7 @@ async def open_page(visit: Visit) -> Response:
         is_denied = refused.code is StatusCode.PERMISSION_DENIED
         if is_denied or (job := await describe(visit)).state in {*FINAL, "RUNNING"}:
             raise
-        return redirect(job_path(job.uid))  # It has the link as soon as the job runs.
+        return redirect(job_path(job.uid))  # The page contains the link as soon as the job runs.
     assert isinstance(ticket, ShellTicket)
     if not ticket.uri:
         raise Refused(
@@ -396,7 +395,7 @@ async def _again(visit: Visit, target: str) -> str:
 
 
 async def create_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> str:
-    """Create a job of the JSON that its API's create method takes, and return the path of its page. Raises
+    """Create a job from the JSON of its API's create method, and return the path of its page. Raises
     Refused."""
     api = api_of(body)
     path = collection_of(api, body, project, region)
@@ -408,7 +407,7 @@ async def create_job(visit: Visit, body: dict[str, Any], project: str, region: s
 
 
 async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Explanation:
-    """Return what would run where if a job were created of this JSON. Raises Refused."""
+    """Return the plan of a job from its JSON, without creating it. Raises Refused."""
     request = {"api": api_of(body).value, "project": project, "location": region, "job": body}
     answer = await visit.do("POST", "jobs:explain", request)
     assert isinstance(answer, Explanation)
@@ -434,8 +433,8 @@ _MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
 
 
 async def marked(visit: Visit) -> Response:
-    """`POST /marked/D`: cancel, delete or retry (D) the jobs that the form names, and go back to the list.
-    Raises Refused, which says of which jobs it was not done, and why."""
+    """`POST /marked/D`: cancel, delete or retry (D) the selected jobs, and redirect to the list. Raises
+    Refused with the errors of the jobs for which the action failed."""
     does = _MARKED.get(visit.variables["does"])
     if does is None:
         raise Refused(
@@ -464,17 +463,17 @@ _DRILLS: Final = (
     ("stockout", "Stock-out", "Fail the attempt for lack of capacity."),
     ("internal", "Internal error", "Fail the attempt with an error of the service."),
 )
-"""(the API's word, name, what is done) of each kind of drill (docs/drills.md)."""
+"""(API value, name, description) of each kind of drill (docs/drills.md)."""
 _OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
-"""The tone of each outcome that a resume report tells of a drill."""
+"""The tone of each outcome in a resume report."""
 
 
 async def drills(visit: Visit) -> View:
-    """`/jobs/J/drills`: the form of a drill, the drills so far, and the report on what came of them."""
+    """`/jobs/J/drills`: the form of a new drill, and the report on previous drills."""
     job = await describe(visit)
     report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
     is_over = job.state in FINAL
-    came_of_them = {
+    results = {
         "findings": report.drills[::-1],
         "names": {word: name for word, name, _ in _DRILLS},
         "result": report.result,
@@ -482,13 +481,11 @@ async def drills(visit: Visit) -> View:
         "is_over": is_over,
     }
     values = {"is_over": is_over, "kinds": _DRILLS}
-    return tab_view(
-        visit, job, "drills", values, {"drills": Part("_job_drills.html", came_of_them)}
-    )
+    return tab_view(visit, job, "drills", values, {"drills": Part("_job_drills.html", results)})
 
 
 async def order_drill(visit: Visit) -> Response:
-    """`POST /jobs/J/drills`: order a fault now or at a line. Raises Refused."""
+    """`POST /jobs/J/drills`: inject a fault now or at a log line. Raises Refused."""
     target, form = visit.variables["job"], visit.form
     body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
     if form.get("when") == "line":

@@ -1,4 +1,4 @@
-"""The list of jobs of both APIs, newest first, and the texts that show a job in a row."""
+"""The list of jobs of both APIs, newest first, and the texts of its rows."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,31 +11,31 @@ from msgspec import UNSET, UnsetType
 from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.jobs import JobError, JobList, JobSummary
 from trainshed_console.rendering import clean, epoch
-from trainshed_console.visits import Part, View, Visit
+from trainshed_console.views import Part, View, Visit
 
 _PAGE: Final = 30
-"""Rows that are loaded at a time."""
-_MOST: Final = 300
-"""Maximum rows that are kept up to date, however far the list was scrolled."""
+"""Rows per page."""
+_MAX_ROWS: Final = 300
+"""Maximum rows that the event stream updates."""
 _BEFORE: Final = 3
-"""Lines before a traceback that are shown with it."""
+"""Lines shown before a traceback."""
 _EXITED: Final = re.compile(r"The replica (\S+) exited with a non-zero status of (\d+)\..*")
 _STATUS: Final = "Exit status "
 _CAUSES: Final = ("cause: ", "╰─▶ ")
-"""How the installer begins the line with a cause."""
+"""Prefixes of the installer's line with a cause."""
 _LAST: Final = 20
-"""Last lines that are shown of a program without a traceback."""
+"""Last lines shown of a program without a traceback."""
 _SORTED: Final = 200
-"""Newest jobs that are sorted by another column than their age."""
+"""Number of newest jobs to sort by a column other than age."""
 _LABEL: Final = "labels."
 _GROUPS: Final = {"user": "user", "project": "project", "kind": "kind"}
-"""Fields by which jobs are grouped, with their names; labels are `labels.KEY`."""
+"""Names of the fields to group by. Labels are `labels.KEY`."""
 _COUNTED: Final = 1000
-"""Up to this number the API counts jobs in a state."""
+"""Maximum of the API's count of jobs in a state."""
 AGES: Final = {"1h": "The last hour", "1d": "The last day", "7d": "The last week", "30d": "30 days"}
-"""The spans of time by which jobs are chosen, with their names."""
+"""Names of the time spans of the filter."""
 NARROWING: Final = ("user", "project", "label", "machine", "metric", "since", "search")
-"""Parameters of the address that narrow the list, besides the state."""
+"""Filter parameters of the address other than the state."""
 FILTERS: Final = (
     ("", "All"),
     ("RUNNING", "Running"),
@@ -47,7 +47,7 @@ FILTERS: Final = (
 
 
 async def page(visit: Visit) -> View:
-    """`/` and `/jobs`: the jobs, narrowed and sorted as the address says. Further rows load on scrolling."""
+    """`/` and `/jobs`: the jobs, filtered and sorted by the address. Further rows load on scrolling."""
     token, order, group = visit.query("page"), visit.query("sort"), visit.query("group")[:200]
     if group not in _GROUPS and not group.startswith(_LABEL):
         group = ""
@@ -118,13 +118,13 @@ async def page(visit: Visit) -> View:
 
 
 def _shown(rows: str) -> int:
-    """Return how many rows the browser has loaded, within limits; the page's stream keeps them up to date."""
+    """Return the number of rows in the browser, within limits. The page's stream updates these rows."""
     is_number = rows.isascii() and rows.isdecimal() and len(rows) < 5
-    return min(max(int(rows), _PAGE), _MOST) if is_number else _PAGE
+    return min(max(int(rows), _PAGE), _MAX_ROWS) if is_number else _PAGE
 
 
 def since(visit: Visit) -> str:
-    """Return when the span of time that the address names began; "" if it names none."""
+    """Return the start of the time span in the address, or "" without a time span."""
     text = visit.query("since")
     if text not in AGES:
         return ""
@@ -134,7 +134,7 @@ def since(visit: Visit) -> str:
 
 
 def _counted(listed: JobList, states: str) -> str:
-    """Return how many jobs are in one of these states, as text; "" = it was not counted."""
+    """Return the number of jobs in these states as text, or "" if the API did not count them."""
     if listed.counts is UNSET or not states:
         return ""
     counts = [listed.counts.get(state, 0) for state in states.split(",")]
@@ -144,22 +144,22 @@ def _counted(listed: JobList, states: str) -> str:
 def ordered(
     jobs: Sequence[JobSummary], key: Callable[[JobSummary], Any], *, descends: bool
 ) -> list[JobSummary]:
-    """Return the jobs sorted by a column; those that have nothing there come last."""
-    there = [job for job in jobs if key(job) not in (None, "")]
+    """Return the jobs sorted by a column. Jobs without a value come last."""
+    known = [job for job in jobs if key(job) not in (None, "")]
     rest = [job for job in jobs if key(job) in (None, "")]
-    return sorted(there, key=key, reverse=descends) + rest
+    return sorted(known, key=key, reverse=descends) + rest
 
 
 def _groups(jobs: Sequence[JobSummary], group: str) -> dict[str, str]:
-    """Return the ways of grouping these jobs with their names. A label of the address is always one."""
+    """Return the names of the groupings of these jobs, including the label in the address."""
     keys = {f"{_LABEL}{key}" for job in jobs for key in job.labels}
     keys |= {group} if group.startswith(_LABEL) else set()
     return {**_GROUPS, **{key: key.replace(_LABEL, "label ", 1) for key in sorted(keys)}}
 
 
 def grouped(jobs: Sequence[JobSummary], group: str) -> list[tuple[str, list[JobSummary]]]:
-    """Return (name, jobs) of each group, ascending by name, in the jobs' own order. Jobs without the label
-    come last, with the name "". All jobs are one group for `group` = ""."""
+    """Return (name, jobs) of each group in order of name. Jobs keep their order. Jobs without the label come
+    last, with the name "". For `group` = "", all jobs are one group."""
     if not group:
         return [("", list(jobs))]
     groups: dict[str, list[JobSummary]] = {}
@@ -171,13 +171,13 @@ def grouped(jobs: Sequence[JobSummary], group: str) -> list[tuple[str, list[JobS
 
 
 def _value(job: JobSummary) -> float | None:
-    """Return the newest value that a job measured; None = none, or no number."""
+    """Return the newest value of a job's metric, or None if it is not a number."""
     last = job.trend.values[-1] if job.trend else None
     return last if isinstance(last, float) else None
 
 
 def row(job: JobSummary) -> dict[str, object]:
-    """Return what a row shows besides the job's own fields."""
+    """Return the values of a row in addition to the job's fields."""
     return {
         "title": clean(job.display_name or job.job_id),
         "said": error_line(job.error),
@@ -187,7 +187,7 @@ def row(job: JobSummary) -> dict[str, object]:
 
 
 def lasted(job: JobSummary) -> float | None:
-    """Return the seconds from a job's start to its end; None if it has not ended, or never started."""
+    """Return the seconds from a job's start to its end, or None if it has no start or end."""
     if not (job.end_time and job.start_time):
         return None
     return epoch(job.end_time) - epoch(job.start_time)
@@ -205,16 +205,16 @@ _COLUMNS: Final[dict[str, Callable[[JobSummary], Any]]] = {
 
 
 def telling(tail: str) -> str:
-    """Return those of a program's last lines that say why it ended: from a little before the first traceback,
-    or the very last lines if there is none."""
+    """Return the lines that explain a program's end: from just before the first traceback, or the last lines
+    without a traceback."""
     lines = tail.splitlines()
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     return "\n".join(lines[max(0, starts[0] - _BEFORE) :] if starts else lines[-_LAST:])
 
 
 def error_line(error: JobError | UnsetType | None) -> str:
-    """Return what is shown of a job's error in a row: its most useful line, with the cause of an exit status;
-    "" if there is none."""
+    """Return the most useful line of a job's error, with the cause of an exit status. Return "" without an
+    error."""
     if not error:
         return ""
     line = first_line(error.message)
@@ -226,8 +226,8 @@ def error_line(error: JobError | UnsetType | None) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return an error's most useful line, at most 300 characters: the exception of its first traceback, else
-    its first line; "" if it has none."""
+    """Return an error's most useful line, at most 300 characters: the exception of its first traceback, or
+    else its first line. Return "" for an empty text."""
     after = text.partition("Traceback (most recent call last):")[2].splitlines()
     raised = [line for line in after if line and not line[0].isspace()]
     lines = raised or [line for line in text.splitlines() if line.strip()] or [""]

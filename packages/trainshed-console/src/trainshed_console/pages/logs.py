@@ -1,5 +1,5 @@
-"""The page of a job's log: its lines are loaded where the reader scrolls, and new ones as they come.
-The page that searches the logs of many jobs, a few at a time.
+"""The page of a job's log, which loads lines on scrolling and new lines as programs print them.
+The page that searches the logs of many jobs.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ from trainshed.store.logs.lines import LogCursor
 from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList, JobSummary
 from trainshed.wire.trainshed_v1.timeline import LogLine, LogPage, PagedLine
-from trainshed_console.live import SILENCE
+from trainshed_console.live import KEEPALIVE_INTERVAL
 from trainshed_console.pages.job import FINAL, describe, tab_view
 from trainshed_console.pages.jobs import AGES, since
 from trainshed_console.rendering import clean, coloured, epoch, nanos
-from trainshed_console.visits import View, Visit, of_job
+from trainshed_console.views import View, Visit, of_job
 
 _FILTERS: Final = ("replica", "severity", "search")
 _PLACES: Final = ("before", "after", "from", "limit")
 _DOWNLOADED: Final = 2_000
-"""Lines that a download reads at a time."""
+"""Lines per read of a download."""
 _ERRORS: Final = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 _LEVELS: Final = {**dict.fromkeys(_ERRORS, "errors"), "WARNING": "warnings"}
 SEVERITIES: Final = (("", "All lines"), ("WARNING", "Warnings and errors"), ("ERROR", "Errors"))
-_NEWEST: Final = 400
-"""Most new lines that are sent at once: nobody can read what a faster program prints."""
-_BYTES: Final = 1 << 20
-"""Bytes after which no further lines are sent at once."""
+_MAX_NEW_LINES: Final = 400
+"""Maximum new lines of one answer. Nobody can read faster output."""
+_MAX_BYTES: Final = 1 << 20
+"""Bytes after which an answer gets no further lines."""
 
 
 async def page(visit: Visit) -> View:
-    """`/jobs/J/logs`: the page without lines, which a script loads."""
+    """`/jobs/J/logs`: the page without lines. A script loads the lines."""
     job = await describe(visit)
     page = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit="1")
     values = {"tasks": page.tasks, "severities": SEVERITIES}
@@ -46,14 +46,13 @@ async def page(visit: Visit) -> View:
 
 
 async def read(visit: Visit, **changes: str) -> LogPage:
-    """Return the page of the log that the address asks for; `changes` replace its parameters. Raises
-    Refused."""
+    """Return the page of the log for the parameters of the address and `changes`. Raises Refused."""
     query = {name: visit.query(name) for name in (*_FILTERS, *_PLACES)} | changes
     return await visit.get(LogPage, of_job(visit.variables["job"], "/logPage"), **query)
 
 
 async def lines(visit: Visit) -> Response:
-    """`/jobs/J/lines`: the part of the log that the address asks for, as JSON."""
+    """`/jobs/J/lines`: the part of the log for the parameters of the address, as JSON."""
     page = await read(visit)
     values = {
         "lines": [_row(line, line.place) for line in page.lines],
@@ -67,9 +66,8 @@ async def lines(visit: Visit) -> Response:
 
 
 async def following(visit: Visit) -> Response:
-    """`/jobs/J/lines/new[?after=PLACES][&replica=R]`: the lines after those places as JSON, once there are
-    any, else after 15 seconds; of many the last ones. `after`: the last line that the browser has of each
-    replica, as the API takes it."""
+    """`/jobs/J/lines/new[?after=PLACES][&replica=R]`: the last new lines as JSON. The answer waits up to 15
+    seconds for a line. `after`: the last known line of each replica, as in the API."""
     job, news = await describe(visit), visit.backend.notices
     uid = JobUid(int(job.uid))
     count = news.count(uid)
@@ -79,7 +77,7 @@ async def following(visit: Visit) -> Response:
         if written != _NOTHING:
             yield encode_text(written)
             return
-        await news.wait_beyond(uid, count, SILENCE)
+        await news.wait_beyond(uid, count, KEEPALIVE_INTERVAL)
         if visit.is_valid():
             yield encode_text(await _written(visit, await describe(visit)))
 
@@ -91,14 +89,14 @@ _NOTHING: Final[Mapping[str, Any]] = {"lines": [], "over": False}
 
 async def _written(visit: Visit, job: JobDescription) -> Mapping[str, Any]:
     query = {name: (visit.query(name),) for name in ("after", "replica")} | {
-        "tail": (str(_NEWEST),)
+        "tail": (str(_MAX_NEW_LINES),)
     }
     lines = await visit.backend.lines(visit.principal, of_job(job.uid, "/logs"), query)
     text, is_whole = b"", True
     async with aclosing(lines):
         async for part in lines:
             text += part
-            if len(text) >= _BYTES:
+            if len(text) >= _MAX_BYTES:
                 is_whole = False
                 break
     rows = [_row(line) for line in _decoder.decode_lines(text)]
@@ -106,7 +104,7 @@ async def _written(visit: Visit, job: JobDescription) -> Mapping[str, Any]:
 
 
 def _row(line: LogLine, place: str = "") -> list[Any]:
-    """Return a line as the script takes it. Its text is cleaned here. `place`: its place, if it is known."""
+    """Return a line for the script, with clean text. `place`: its place, or "" to compute it."""
     return [
         line.at,
         line.task,
@@ -119,13 +117,13 @@ def _row(line: LogLine, place: str = "") -> list[Any]:
 
 
 def _cursor(line: LogLine) -> str:
-    """Return the line's place in the order of all lines, as `/lines` takes it for `before` and `after`."""
+    """Return the line's place in the order of all lines, for `before` and `after` of `/lines`."""
     replica = SERVICE if line.task == SERVICE_TASK else ReplicaId.parse(line.replica)
     return str(LogCursor(nanos(line.at), replica, line.attempt, line.n))
 
 
 async def download(visit: Visit) -> Response:
-    """`/jobs/J/log.txt`: the lines of the log that meet the address's filters, as a file."""
+    """`/jobs/J/log.txt`: the log lines that match the address's filters, as a file."""
     job = await describe(visit)
     first = await read(visit, before="", after="", limit="1", **{"from": "1970-01-01T00:00:01Z"})
     answer = Streamed(_whole(visit, first), visit.closing, b"text/plain; charset=utf-8")
@@ -147,36 +145,36 @@ async def _whole(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
         )
 
 
-_AT_ONCE: Final = 5
-"""Jobs that are listed at a time to be searched."""
-_SECONDS: Final = 0.7
-"""After this time no further jobs are listed for one answer."""
-_MOST_SEARCHED: Final = 1000
-"""Jobs that are searched before the reader is asked whether to go on."""
+_BATCH_SIZE: Final = 5
+"""Jobs per read of the list."""
+_TIME_LIMIT: Final = 0.7
+"""Seconds after which an answer searches no further jobs."""
+_CONFIRM_INTERVAL: Final = 1000
+"""Number of searched jobs after which the page asks before it continues."""
 _COUNTED: Final = 200
-"""Most lines of a job that are counted."""
-_SHOWN: Final = 3
-"""Lines of a job that are shown."""
+"""Maximum counted lines of a job."""
+_MAX_LINES: Final = 3
+"""Maximum lines shown of a job."""
 _TRIALS: Final = 100
 _WIDTH: Final = 240
-"""Characters of a line that are shown, from a little before the text on."""
+"""Maximum characters shown of a line, starting just before the text."""
 
 
 class Hits(Struct, frozen=True):
-    """A job whose log has lines with the text."""
+    """A job whose log contains the text."""
 
     job: JobSummary
-    #: The newest of them, oldest first.
+    #: The newest matching lines, oldest first.
     lines: tuple[PagedLine, ...]
-    #: How many there are by severity; with more than `_COUNTED`, of so many.
+    #: Number of matching lines by severity, among at most `_COUNTED` lines.
     counts: Mapping[str, int]
-    #: Only the end of the log was searched.
+    #: Whether only the end of the log was searched.
     is_partial: bool
 
 
 async def search(visit: Visit) -> View:
-    """`/logs?search=TEXT[&since=A][&severity=S]`: the newest jobs of the list that the address narrows whose
-    logs have lines with a text. Each answer searches for about a second; the page then asks for the next."""
+    """`/logs?search=TEXT[&since=A][&severity=S]`: the newest jobs with a text in their logs. Each answer
+    searches for about a second. The page then requests the next answer."""
     token, text = visit.query("page"), visit.query("walked")
     walked = before = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
     jobs: list[Hits] = []
@@ -188,7 +186,7 @@ async def search(visit: Visit) -> View:
             JobList,
             "jobs",
             project=visit.project,
-            limit=str(_AT_ONCE),
+            limit=str(_BATCH_SIZE),
             pageToken=token,
             **narrowing,
         )
@@ -197,7 +195,7 @@ async def search(visit: Visit) -> View:
         walked += len(listed.jobs)
         token = listed.next_page_token
         more = bool(token) and not await visit.request.is_gone()
-        if asyncio.get_running_loop().time() - began >= _SECONDS:
+        if asyncio.get_running_loop().time() - began >= _TIME_LIMIT:
             break
     totals = sum((Counter(hits.counts) for hits in jobs), Counter[str]())
     return View(
@@ -207,7 +205,7 @@ async def search(visit: Visit) -> View:
             "jobs": jobs,
             "totals": totals,
             "walked": walked,
-            "asks": walked // _MOST_SEARCHED > before // _MOST_SEARCHED,
+            "asks": walked // _CONFIRM_INTERVAL > before // _CONFIRM_INTERVAL,
             "following": visit.with_query(page=token, walked=str(walked)) if more else "",
             "text": visit.query("search").strip(),
             "ages": AGES,
@@ -220,8 +218,7 @@ async def search(visit: Visit) -> View:
 
 
 async def _hits_below(visit: Visit, job: JobSummary) -> list[Hits]:
-    """Return what is found in the log of a job, or in those of the jobs that it made; nothing more once the
-    reader has gone away."""
+    """Return the hits in the log of a job or of its child jobs. Stop after the reader has disconnected."""
     if await visit.request.is_gone():
         return []
     if job.kind == "custom":
@@ -235,7 +232,7 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
     start = since(visit)
     if start and job.end_time and epoch(job.end_time) < epoch(start):
         return None
-    # One may list jobs of several projects and not read the logs of all of them.
+    # A visitor may list a project's jobs without permission to read their logs.
     page = await visit.get_if_allowed(
         LogPage,
         of_job(job.uid, "/logPage"),
@@ -243,16 +240,18 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
         severity=visit.query("severity"),
         limit=str(_COUNTED),
     )
-    # From the newest line backwards, whatever the span. Both times are UTC.
+    # The API does not filter by time. Both times are UTC.
     lines = [line for line in page.lines if line.at >= start[:19]] if page else []
     if page is None or not lines:
         return None
     counts = Counter(_LEVELS.get(line.severity, "other") for line in lines)
-    return Hits(job, tuple(lines[-_SHOWN:]), counts, page.more and len(lines) == len(page.lines))
+    return Hits(
+        job, tuple(lines[-_MAX_LINES:]), counts, page.more and len(lines) == len(page.lines)
+    )
 
 
 def parts_of(message: str, text: str) -> list[tuple[str, bool]]:
-    """Return the pieces of a line around a text, each with whether it is that text. Cleaned."""
+    """Return the clean pieces of a line around a text, each with whether it is the text."""
     line = clean(message)
     first = re.search(re.escape(text), line, re.IGNORECASE)
     start = max(0, first.start() - _WIDTH // 4) if first else 0

@@ -1,5 +1,5 @@
-"""The page that shows how things stand: what runs, what waits and why, what has failed, who holds what; and
-the page of the service: its status, what its engine promises, and the names of secrets."""
+"""The overview of running, waiting and failed jobs and of capacity by user. The page of the service with its
+status, engine capabilities and names of secrets."""
 
 import asyncio
 from collections import Counter
@@ -14,30 +14,30 @@ from trainshed.wire.trainshed_v1.jobs import JobSummary, Status
 from trainshed_console.pages.capacity import HOLDING, jobs_of, usage_of_week, waiting_jobs
 from trainshed_console.pages.jobs import error_line, row
 from trainshed_console.rendering import epoch
-from trainshed_console.visits import Part, View, Visit
+from trainshed_console.views import Part, View, Visit
 
-_SHOWN: Final = 8
-_MOST: Final = 500
-"""Most jobs that are added up, the newest by their submit."""
+_MAX_LISTED: Final = 8
+_MAX_JOBS: Final = 500
+"""Number of newest jobs to add up."""
 
 
 class Cause(Struct, frozen=True):
-    """Jobs that failed by the same rule of the failure table."""
+    """The jobs that failed by a rule of the failure table."""
 
     rule: str
     count: int
-    #: The newest of them, and its error's most useful line.
+    #: The newest job, and its error's most useful line.
     job: JobSummary
     error: str
 
 
 async def page(visit: Visit) -> View:
-    """`/overview`: the jobs that run, wait and have failed in the last day, capacity by person, usage of the
-    week; for who may see it, the service itself."""
+    """`/overview`: running and waiting jobs, failures of the last day, capacity by user, usage of the last 7
+    days. Operators also see the service."""
     day = visit.now // 10**9 - 86_400
     holding, all_failed, waiting, nodes, status, days = await asyncio.gather(
-        jobs_of(visit, state=HOLDING, glance="true", counts="true", limit=str(_MOST)),
-        jobs_of(visit, state="FAILED", limit=str(_MOST)),
+        jobs_of(visit, state=HOLDING, glance="true", counts="true", limit=str(_MAX_JOBS)),
+        jobs_of(visit, state="FAILED", limit=str(_MAX_JOBS)),
         waiting_jobs(visit),
         visit.get_if_allowed(NodeList, "nodes"),
         visit.get(Status, "status"),
@@ -47,11 +47,11 @@ async def page(visit: Visit) -> View:
     counts = holding.counts or {}
     failed = [job for job in all_failed.jobs if epoch(job.end_time) >= day]
     values: dict[str, object] = {
-        "running": [{"job": job, **row(job)} for job in running[:_SHOWN]],
+        "running": [{"job": job, **row(job)} for job in running[:_MAX_LISTED]],
         "running_count": counts.get("RUNNING", 0),
-        "waiting": waiting[0][:_SHOWN],
+        "waiting": waiting[0][:_MAX_LISTED],
         "waiting_count": counts.get("QUEUED", 0) + counts.get("PREPARING", 0),
-        "failed_count": f"{len(failed)}{'+' if len(failed) == _MOST else ''}",
+        "failed_count": f"{len(failed)}{'+' if len(failed) == _MAX_JOBS else ''}",
         "causes": causes(failed),
         "people": accelerators_by_person(holding.jobs),
         "days": days,
@@ -66,36 +66,36 @@ async def page(visit: Visit) -> View:
 
 
 def causes(failed: Sequence[JobSummary]) -> list[Cause]:
-    """Return the jobs, newest first, by the rules by which they failed; the most frequent first."""
+    """Return the causes of failed jobs, most frequent first. `failed`: newest first."""
     counts = Counter(job.rule for job in failed)
     newest = {job.rule: job for job in reversed(failed)}
     return [
         Cause(rule, count, job := newest[rule], error_line(job.error))
-        for rule, count in counts.most_common(_SHOWN)
+        for rule, count in counts.most_common(_MAX_LISTED)
     ]
 
 
 def accelerators_by_person(holding: Iterable[JobSummary]) -> list[tuple[str, int]]:
-    """Return how many accelerators each person's jobs hold, the most first."""
+    """Return the number of accelerators allocated to each user, largest first."""
     held = Counter[str]()
     for job in holding:
         held[job.user] += sum(job.accelerators.values())
-    return [(person, count) for person, count in held.most_common(_SHOWN) if count]
+    return [(person, count) for person, count in held.most_common(_MAX_LISTED) if count]
 
 
 def _accelerators(nodes: NodeList) -> Mapping[str, tuple[int, int]]:
-    """Return (held, all) by type of accelerator."""
-    used, there = Counter[str](), Counter[str]()
+    """Return (allocated, total) by type of accelerator."""
+    used, total = Counter[str](), Counter[str]()
     for node in nodes.nodes:
         for device in node.accelerators or ():
             used[device.type] += device.used
-            there[device.type] += device.count
-    return {kind: (used[kind], count) for kind, count in there.items()}
+            total[device.type] += device.count
+    return {kind: (used[kind], count) for kind, count in total.items()}
 
 
 async def _days(visit: Visit) -> list[tuple[str, float, float, float, float]]:
-    """Return (date, GPU-hours, CPU-hours, how many of each were at work) of each of the last days, oldest
-    first; [] if the visitor may not see usage."""
+    """Return (date, GPU-hours, CPU-hours, used GPU-hours, used CPU-hours) of the last days, oldest first.
+    Return [] if the visitor may not see usage."""
     return [
         (
             day,

@@ -1,5 +1,4 @@
-"""Shows a search for parameters, of a tuning job or a study, as charts and a table; the page of a job's
-trials."""
+"""Charts and the table of a parameter search: a tuning job or a study. The page of a job's trials."""
 
 import json
 import math
@@ -13,37 +12,37 @@ from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial, Tuning
 from trainshed_console.pages.job import describe, tab_view
 from trainshed_console.rendering import fits_log, number_text, objective_data
-from trainshed_console.visits import Part, View, Visit
+from trainshed_console.views import Part, View, Visit
 
 HEIGHT: Final = 260.0
-"""Height of a chart, in its own units, as the next two."""
+"""Height of a chart in SVG units, like the next two."""
 _TOP: Final = 10.0
 _WIDTH: Final = 1000.0
-_MOST: Final = 400
-"""Maximum trials that are drawn and listed: the newest."""
+_MAX_TRIALS: Final = 400
+"""Maximum trials in charts and the table: the newest."""
 
 
 class Metric(Struct, frozen=True):
-    """A metric that trials measure."""
+    """A metric of trials."""
 
     name: str
-    #: Whether larger is better; None = not known.
+    #: Whether larger is better, or None if unknown.
     is_maximized: bool | None = None
 
 
 class Search(Struct, frozen=True):
-    """The trials of a search, ascending by number, and the metrics by which they are judged."""
+    """The trials of a search, in order of number, and their metrics."""
 
     trials: Sequence[Trial]
     #: The first is the objective, whose value is `Trial.value`.
     metrics: tuple[Metric, ...]
-    #: Numbers of the best trials. With several objectives: all that no other trial beats in all of them.
+    #: Numbers of the best trials. With several objectives: the Pareto front.
     best: Set[int]
-    #: The trial whose curve is shown; None = none.
+    #: The trial whose curve is shown.
     chosen: Trial | None = None
-    #: The column that the table is sorted by, "-" before it: downwards; "" = the best first.
+    #: The sort column of the table, with the prefix "-" for descending order. "" sorts the best first.
     order: str = ""
-    #: Names of trials by number; others are called "trial" and their number.
+    #: Names of trials by number. The default name is "trial" with the number.
     names: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
@@ -72,7 +71,7 @@ class Line(Struct, frozen=True):
     #: `x,y x,y …`
     points: str
     is_best: bool
-    #: In which fifth of the objective it is, from 0 (lowest) to 4.
+    #: Quintile of the objective, from 0 (lowest) to 4.
     fifth: int
     title: str
 
@@ -83,14 +82,14 @@ class Dot(Struct, frozen=True):
     x: float
     y: float
     number: int
-    #: No other one is better.
+    #: Whether no other trial is better.
     is_front: bool
     was_stopped: bool
     title: str
 
 
 class Front(Struct, frozen=True):
-    """The chart of two quantities. It has no dots if there is nothing to compare."""
+    """The chart of two quantities. It has no dots for fewer than two values."""
 
     dots: tuple[Dot, ...] = ()
     #: The horizontal axis and the vertical one.
@@ -98,8 +97,8 @@ class Front(Struct, frozen=True):
 
 
 def parts(search: Search) -> dict[str, Part]:
-    """Return the charts and the table, by the id of their element."""
-    shown = [trial for trial in search.trials if _finite(trial.value)][-_MOST:]
+    """Return the charts and the table, by the ID of their element."""
+    shown = [trial for trial in search.trials if _finite(trial.value)][-_MAX_TRIALS:]
     values = {trial.number: float(trial.value or 0.0) for trial in shown}
     objective = objective_data(values, search.objective.name, search.objective.is_maximized)
     axes, lines = parallel(shown, search)
@@ -116,7 +115,7 @@ def parts(search: Search) -> dict[str, Part]:
             "_trials_table.html",
             {
                 "search": search,
-                "trials": in_order(search)[:_MOST],
+                "trials": in_order(search)[:_MAX_TRIALS],
                 "names": names,
                 "has_jobs": any(trial.job for trial in search.trials),
             },
@@ -137,7 +136,7 @@ def _curve(search: Search) -> str:
 
 
 def in_order(search: Search) -> list[Trial]:
-    """Return the trials as the table shows them; those that have nothing in its column come last."""
+    """Return the trials in the order of the table. Trials without a value in its column come last."""
     kind, _, name = search.order.removeprefix("-").partition(":")
     descends = search.order.startswith("-") if kind else bool(search.objective.is_maximized)
 
@@ -147,24 +146,26 @@ def in_order(search: Search) -> list[Trial]:
         return value if _finite(value) else None if value is None else str(value)
 
     trials = [(key(trial), trial) for trial in search.trials]
-    there = [pair for pair in trials if pair[0] is not None]
-    are_numbers = not any(isinstance(value, str) for value, _ in there)
-    there.sort(key=lambda pair: pair[0] if are_numbers else str(pair[0]), reverse=descends)
-    return [trial for _, trial in there] + [trial for value, trial in trials if value is None]
+    known = [pair for pair in trials if pair[0] is not None]
+    are_numbers = not any(isinstance(value, str) for value, _ in known)
+    known.sort(key=lambda pair: pair[0] if are_numbers else str(pair[0]), reverse=descends)
+    return [trial for _, trial in known] + [trial for value, trial in trials if value is None]
 
 
-_FEWEST: Final = 10
-"""Measured trials from which on parameters are weighed."""
+_MIN_TRIALS: Final = 10
+"""Minimum number of measured trials for parameter importance."""
 _GROUPS: Final = 6
 
 
 def importance(shown: Sequence[Trial]) -> dict[str, float]:
-    """Return how much of the order of the objective each parameter explains, from 0 to 1, the most important
-    first: that one by itself, each next one of what is left. By itself a parameter would take the merit of
-    others, because a search tries the same values together. {} for fewer than ten trials, or if all are
-    alike."""
+    """Return the importance of each parameter, from 0 to 1, largest first.
+
+    Importance is the explained share of the ranking by objective, in addition to more important parameters.
+    Shares are not computed independently, because searches vary parameters together. Return {} for fewer than
+    ten trials, or if all objectives are equal.
+    """
     count = len(shown)
-    if count < _FEWEST or len({trial.value for trial in shown}) == 1:
+    if count < _MIN_TRIALS or len({trial.value for trial in shown}) == 1:
         return {}
     places = sorted(range(count), key=lambda row: float(shown[row].value or 0.0))
     left = [place - (count - 1) / 2 for place in sorted(range(count), key=places.__getitem__)]
@@ -187,8 +188,8 @@ def importance(shown: Sequence[Trial]) -> dict[str, float]:
 
 
 def _explained(ranks: Sequence[float], groups: Sequence[object]) -> tuple[float, list[float]]:
-    """Return how much of the squares of ranks their groups explain more than chance makes groups do, and the
-    mean of the group of each."""
+    """Return the sum of squares of ranks that their groups explain beyond chance, and the group mean of each
+    rank."""
     from statistics import fmean
 
     members: dict[object, list[float]] = {}
@@ -202,7 +203,7 @@ def _explained(ranks: Sequence[float], groups: Sequence[object]) -> tuple[float,
 
 
 def _groups(values: Sequence[Any]) -> list[object]:
-    """Return the group that each value belongs to: itself, or one of at most six for numbers."""
+    """Return the group of each value: its text, or one of at most six groups for numbers."""
     if not all(map(_finite, values)):
         return [str(value) for value in values]
     ordered = sorted(values)
@@ -213,8 +214,7 @@ _SLICES: Final = 12
 
 
 def slices(shown: Sequence[Trial], search: Search) -> list[tuple[str, float | None, Front]]:
-    """Return for each parameter its name, its importance (None = not known) and the objective over it; the
-    most important first."""
+    """Return (name, importance or None, chart of the objective) of each parameter, most important first."""
     weights = importance(shown)
     names = [*weights, *(name for name in parameters_of(shown) if name not in weights)]
     objective = search.objective.name, [float(trial.value or 0.0) for trial in shown]
@@ -235,7 +235,7 @@ def _plot(
     up: tuple[str, Sequence[float]],
     front: Sequence[bool],
 ) -> Front:
-    """Return a chart of trials by two quantities, each with its name. `front`: which of them are marked."""
+    """Return a chart of trials by two named quantities. `front`: whether each trial is marked."""
     (x_name, xs), (y_name, ys) = across, up
     x_low, x_high, x_places = _scaled(xs)
     y_low, y_high, y_places = _scaled(ys)
@@ -259,7 +259,7 @@ def _plot(
 
 
 def parameters_of(trials: Sequence[Trial]) -> list[str]:
-    """Return the names of all parameters, in the order in which trials have them."""
+    """Return the names of all parameters, in the order of the trials."""
     return list(dict.fromkeys(name for trial in trials for name in trial.parameters))
 
 
@@ -303,8 +303,8 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
 
 
 def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
-    """Return the texts of an axis's ends, and each value's place from 0 to 1; None for a value that is
-    missing. Values that are not all finite numbers are placed by name, in sorted order."""
+    """Return the texts of an axis's ends, and each value's place from 0 to 1, or None for a missing value.
+    Unless all values are finite numbers, the places are those of the sorted texts."""
     numbers = [float(value) for value in values if _finite(value)]
     if len(numbers) < sum(value is not None for value in values):
         words = sorted({str(value) for value in values if value is not None})
@@ -324,7 +324,7 @@ def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
             return 0.5
         if is_log:
             return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
-        # Halves, because the span of two doubles may be none.
+        # Halve the values, because the difference of two doubles may overflow.
         return (value / 2 - low / 2) / (high / 2 - low / 2)
 
     return (
@@ -335,14 +335,13 @@ def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
 
 
 def _end_text(value: float) -> str:
-    """Return a number as a short text, since there may be many axes."""
+    """Return a number as a short text. Charts may have many axes."""
     return number_text(value) if value.is_integer() else f"{value:.3g}"
 
 
 def front(shown: Sequence[Trial], search: Search) -> Front:
-    """Return the chart of the first two metrics, in which trials are marked that no other trial beats in
-    both. If it is not known whether more of the second metric is better, the opposite of the first one is
-    assumed: more accuracy, less of what it costs."""
+    """Return the chart of the first two metrics, with marks on the Pareto front. If the goal of the second
+    metric is unknown, assume the opposite of the first one, as for accuracy and cost."""
     if len(search.metrics) < 2:
         return Front()
     first, second = search.metrics[:2]
@@ -368,8 +367,8 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
 
 
 async def trials(visit: Visit) -> View:
-    """`/jobs/J/trials`: charts of the objective over the trials, of its parameters and of two metrics, and
-    the table of the trials. Raises Refused if the job is no tuning job."""
+    """`/jobs/J/trials`: charts of the objective, its parameters and two metrics, and the table of trials.
+    Raises Refused if the job is not a tuning job."""
     job = await describe(visit)
     if job.tuning is UNSET or not job.tuning:
         raise Refused(

@@ -9,14 +9,14 @@ from trainshed.wire.trainshed_v1.record import encoded
 from trainshed_console.pages.collections import vertex_page, vertex_path, vertex_table
 from trainshed_console.pages.searches import Metric, Search, parts
 from trainshed_console.rendering import id_of, number_text
-from trainshed_console.visits import View, Visit, of_job
+from trainshed_console.views import View, Visit, of_job
 
 _PAGE: Final = 1000
-"""Trials that are read at a time."""
+"""Trials per read."""
 _PAGES: Final = 10
-"""Maximum times that trials are read."""
+"""Maximum reads of trials."""
 _CURVE: Final = 60
-"""Maximum points of a trial's curve, besides the last one."""
+"""Maximum points of a trial's curve, excluding the last one."""
 
 
 async def studies(visit: Visit) -> View:
@@ -31,8 +31,7 @@ async def studies(visit: Visit) -> View:
 
 
 async def study(visit: Visit) -> View:
-    """`/studies/S`: charts of the objective over the trials, of its parameters and of two metrics, and the
-    table of the trials."""
+    """`/studies/S`: charts of the objective, its parameters and two metrics, and the table of trials."""
     below = f"studies/{visit.quoted('study')}"
     path = vertex_path(visit, below)
     listed = await visit.backend.call(visit.principal, "GET", path)
@@ -64,8 +63,8 @@ async def study(visit: Visit) -> View:
 
 
 async def outlook(visit: Visit) -> Response:
-    """`/jobs/J/trials/outlook?parameter=P` and `/studies/S/outlook?parameter=P`: what the model expects, for
-    the script that draws it."""
+    """`/jobs/J/trials/outlook?parameter=P` and `/studies/S/outlook?parameter=P`: predictions of the model, as
+    JSON for the script."""
     project, region = visit.place
     place = f"projects/{project}/locations/{region}"
     target = visit.variables.get("job") or f"{place}/studies/{visit.variables['study']}"
@@ -89,9 +88,8 @@ async def _trials(visit: Visit, below: str) -> list[Any]:
 def search_of(
     spec: Mapping[str, Any], trials: Iterable[Any], best: frozenset[int], chosen: str, order: str
 ) -> Search:
-    """Return the search of a study, from its specification and trials in public JSON. `best`: numbers of the
-    optimal trials; `chosen`: the number of the trial whose curve is shown, "" = none; `order`: see
-    `Search`."""
+    """Return the search of a study from public JSON. `best`: numbers of the optimal trials. `chosen`: number
+    of the trial whose curve is shown, or "". `order`: see `Search`."""
     metrics = tuple(
         Metric(metric["metricId"], metric.get("goal") != "MINIMIZE") for metric in spec["metrics"]
     )
@@ -106,7 +104,7 @@ def search_of(
 
 
 def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
-    """Convert a trial of the public API into the record by which trials of tuning jobs are shown."""
+    """Convert a trial of the public API to the record of a tuning job's trial."""
     final = _measured(public.get("finalMeasurement", {}))
     curve = [
         (int(measurement.get("stepCount", 0)), value)
@@ -132,7 +130,7 @@ def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
 
 
 def _measured(measurement: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values of a measurement by metric. Public JSON leaves out a value that is 0."""
+    """Return the values of a measurement by metric. Public JSON omits the value 0."""
     return {
         metric["metricId"]: float(metric.get("value", 0))
         for metric in measurement.get("metrics", ())

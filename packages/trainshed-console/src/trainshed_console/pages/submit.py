@@ -1,5 +1,5 @@
-"""The pages that submit a job: a custom job by a form, and a job of any kind as the JSON of its API's create
-method. The API's own validator checks both as they are typed."""
+"""The pages that submit a custom job by a form, or a job of any kind as JSON. The API's validator checks both
+while the user types."""
 
 import json
 import shlex
@@ -20,16 +20,16 @@ from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed_console.pages.job import create_job, describe, explain_job
-from trainshed_console.visits import View, Visit, redirect
+from trainshed_console.views import View, Visit, redirect
 
 _FORM: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 class Draft(Struct):
-    """A job that is being written: its JSON, None if it cannot be read; and what is wrong with it."""
+    """An unfinished job: its JSON, or None if it is malformed, and its faults."""
 
     body: dict[str, Any] | None
-    #: Texts by field of the form; "" = about the whole.
+    #: Texts by field of the form. "" contains faults of the whole form.
     faults: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def fault(self, name: str, text: str) -> None:
@@ -42,13 +42,13 @@ async def page(visit: Visit) -> View:
 
 
 async def check(visit: Visit) -> View:
-    """`POST /submit/check`: what is wrong with the form; else what would run where, and the commands by
-    which other clients submit the job."""
+    """`POST /submit/check`: the faults of the form, or the plan of the job and commands for other
+    clients."""
     return await _form(visit, visit.form, "_submit_result.html")
 
 
 async def create(visit: Visit) -> Response | View:
-    """`POST /submit`: create the job, or show beside the fields what is wrong."""
+    """`POST /submit`: create the job, or show the faults next to their fields."""
     draft = draft_of(visit.form)
     return await _create(visit, None if draft.faults else draft.body, _form)
 
@@ -72,8 +72,8 @@ async def _form(
     status: int = 200,
     refused: Refused | None = None,
 ) -> View:
-    """Return the page with the form. `refused`: the refusal of the create method, which checks more than the
-    explanation does."""
+    """Return the page with the form. `refused`: the error of the create method, which checks more than the
+    plan."""
     values = {
         "form": {**default_form(visit), **form},
         "frameworks": short_names(),
@@ -84,7 +84,7 @@ async def _form(
 
 
 async def json_page(visit: Visit) -> View:
-    """`/submit/json[?from=JOB]`: a copy of an existing job, or what the form describes."""
+    """`/submit/json[?from=JOB]`: a copy of a job, or the job of the form, as JSON."""
     project, region = visit.place
     if visit.query("from"):
         job = await describe(visit, visit.query("from"))
@@ -98,13 +98,12 @@ async def json_page(visit: Visit) -> View:
 
 
 async def check_json(visit: Visit) -> View:
-    """`POST /submit/json/check`: what is wrong with the job; else what would run where, and the commands by
-    which other clients submit it."""
+    """`POST /submit/json/check`: the faults of the job, or its plan and commands for other clients."""
     return await _json_form(visit, visit.form, "_submit_plan.html")
 
 
 async def create_of_json(visit: Visit) -> Response | View:
-    """`POST /submit/json`: create the job, or show what is wrong; the form's job is shown as JSON first."""
+    """`POST /submit/json`: create the job or show its faults. Show the job of a form as JSON first."""
     if "job" not in visit.form:
         faults = draft_of(visit.form).faults
         return await (_form(visit, visit.form, status=400) if faults else json_page(visit))
@@ -134,7 +133,7 @@ async def _shown(
     status: int,
     refused: Refused | None,
 ) -> View:
-    """Return the page with its faults, or the plan of the job and what other clients type for it."""
+    """Return the page with its faults, or with the plan of the job and commands for other clients."""
     own, form = visit.place, values["form"]
     project, region = form["project"] or own[0], form["region"] or own[1]
     plan: Explanation | None = None
@@ -160,7 +159,7 @@ async def _shown(
 
 
 def _note(draft: Draft, refused: Refused, *, has_fields: bool) -> None:
-    """Add each violation of a refusal as a fault of the form's field that it is about."""
+    """Add each violation of an error as a fault of its field in the form."""
     if not refused.violations:
         draft.fault("", str(refused))
     for violation in refused.violations:
@@ -171,11 +170,11 @@ def _note(draft: Draft, refused: Refused, *, has_fields: bool) -> None:
 
 
 def _read(text: str) -> Draft:
-    """Return the job that a text of JSON is."""
+    """Parse the JSON text of a job."""
     draft = Draft(None)
     try:
         value = json.loads(text)
-        encode_text(value)  # It raises ValueError for half of a surrogate pair.
+        encode_text(value)  # Raises ValueError for half of a surrogate pair.
     except json.JSONDecodeError as wrong:
         draft.fault(
             "", f"Line {wrong.lineno}, column {wrong.colno} is not valid JSON: {wrong.msg}."
@@ -191,7 +190,7 @@ def _read(text: str) -> Draft:
 
 
 def draft_of(form: Mapping[str, str]) -> Draft:
-    """Return the custom job, or the tuning job, that the form describes, with the form's faults."""
+    """Return the custom job or tuning job of a form, with the form's faults."""
     draft = Draft({})
 
     def text(name: str) -> str:
@@ -232,7 +231,7 @@ def draft_of(form: Mapping[str, str]) -> Draft:
 
 
 def _command(draft: Draft, form: Mapping[str, str]) -> list[str]:
-    """Return the command of a script, of a file in a bucket, or as it was typed."""
+    """Return the command of a script, of a file in a bucket, or from the command field."""
     match form.get("kind"):
         case "command":
             return _words(draft, "program", form.get("command", ""))
@@ -248,7 +247,7 @@ def _command(draft: Draft, form: Mapping[str, str]) -> list[str]:
 
 
 def _count(draft: Draft, name: str, text: str) -> int:
-    """Parse a number of at least 1; "" = 1. Adds a fault and returns 1 if it is not one."""
+    """Parse a number of at least 1. Return 1 for "". Add a fault and return 1 for another text."""
     if text in ("", "1"):
         return 1
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < 1:
@@ -258,7 +257,7 @@ def _count(draft: Draft, name: str, text: str) -> int:
 
 
 def _words(draft: Draft, name: str, text: str) -> list[str]:
-    """Split a text into words as a shell does. Adds a fault and returns [] if that is impossible."""
+    """Split a text into words like a shell. Add a fault and return [] on errors."""
     try:
         return shlex.split(text)
     except ValueError as wrong:
@@ -267,7 +266,7 @@ def _words(draft: Draft, name: str, text: str) -> list[str]:
 
 
 def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
-    """Parse lines `NAME=VALUE`. Adds a fault for each other line."""
+    """Parse lines `NAME=VALUE`. Add a fault for each other line."""
     names: dict[str, str] = {}
     for line in filter(None, (part.strip() for part in text.splitlines())):
         key, equals, value = line.partition("=")
@@ -279,8 +278,8 @@ def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
 
 
 def _is_canonical(value: Any) -> bool:
-    """Whether all names of a job's JSON are those that the service writes (`jobSpec`, not `job_spec`), which
-    are the only ones that snippets know."""
+    """Whether all names in a job's JSON have the form of the service (`jobSpec`, not `job_spec`). Snippets
+    support no other form."""
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
         return all(

@@ -1,4 +1,4 @@
-"""The pages of a team: who the visitor is, who has which role and token, and who did what."""
+"""The pages of a team: the visitor's identity, roles, tokens, usage and the audit log."""
 
 from typing import Final
 
@@ -12,15 +12,15 @@ from trainshed.wire.trainshed_v1.access import (
     TokenList,
 )
 from trainshed.wire.trainshed_v1.capacity import UsageReport
-from trainshed_console.visits import View, Visit, redirect
+from trainshed_console.views import View, Visit, redirect
 
 _ALL: Final = "-"
 _WAYS: Final = (("user", "By user"), ("project", "By project"), ("machine", "By machine"))
 
 
 async def page(visit: Visit, made: IssuedToken | None = None) -> View:
-    """`/team[?project=P]`: the visitor's own roles; those of others, and the tokens, to whoever may see
-    them. `made`: a token that is shown this once."""
+    """`/team[?project=P]`: the visitor's roles, and, with permission, all roles and tokens. `made`: a new
+    token to show once."""
     values = {
         "me": await visit.get(Identity, "whoami"),
         "grants": await visit.get_if_allowed(GrantList, "access", project=visit.project),
@@ -37,23 +37,23 @@ async def page(visit: Visit, made: IssuedToken | None = None) -> View:
 
 
 async def give(visit: Visit) -> Response:
-    """`POST /team/roles`: give a role. Raises Refused."""
+    """`POST /team/roles`: grant a role. Raises Refused."""
     return await _change(visit, remove=False)
 
 
 async def take(visit: Visit) -> Response:
-    """`POST /team/roles/remove`: take a role away. Raises Refused."""
+    """`POST /team/roles/remove`: revoke a role. Raises Refused."""
     return await _change(visit, remove=True)
 
 
 async def create_token(visit: Visit) -> View:
-    """`POST /team/tokens`: make a token, and show it this once. Raises Refused."""
+    """`POST /team/tokens`: create a token, and show it once. Raises Refused."""
     days = visit.form.get("days", "")
     body = {name: visit.form.get(name, "") for name in ("email", "note")}
     made = await visit.do(
         "POST", "tokens", {**body, "days": float(days) if days.isdecimal() else 0}
     )
-    assert isinstance(made, IssuedToken), "a token is answered"
+    assert isinstance(made, IssuedToken), "the answer is a token"
     return await page(visit, made)
 
 
@@ -64,7 +64,7 @@ async def delete_token(visit: Visit) -> Response:
 
 
 async def audit(visit: Visit) -> View:
-    """`/team/audit[?project=P&page=T]`: who did what, newest first. Raises Refused."""
+    """`/team/audit[?project=P&page=T]`: the audit log, newest first. Raises Refused."""
     page = await visit.get(AuditPage, "audit", project=visit.project, pageToken=visit.query("page"))
     following = visit.next_page(page.next_page_token)
     return View("Audit", "audit.html", {"page": page, "following": following}, place="team")

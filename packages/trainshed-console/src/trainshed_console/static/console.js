@@ -161,14 +161,14 @@ document.addEventListener("formdata", (event) => {
 });
 
 // Rows that were loaded by scrolling, or moved down by later ones, are kept up to date as well.
-const MOST_ROWS = 300;
+const MAX_ROWS = 300;
 const keepRows = () => {
   const table = pick("[data-rows]", HTMLElement)?.closest("table");
   const count = table?.querySelectorAll("[data-row]").length;
   const address = document.body.dataset.events;
   if (!address || !count) return;
   const sign = address.includes("?") ? "&" : "?";
-  stream.move(`${address}${sign}rows=${Math.min(count, MOST_ROWS)}`);
+  stream.move(`${address}${sign}rows=${Math.min(count, MAX_ROWS)}`);
 };
 document.addEventListener("htmx:afterSwap", () => {
   ages();

@@ -42,7 +42,7 @@ const USES = {
   disk: [({ task, disk }) => [[task, disk]], bytes],
   gpus: [({ task, gpus }) => gpus.map((busy, i) => [`${task} GPU ${i}`, busy]), share],
 };
-const MOST_REPLICAS = 16;
+const MAX_REPLICAS = 16;
 
 /**
  * Return the limits that a chart shows. A limit far above all values would press them flat, and is left out.
@@ -63,7 +63,7 @@ const drawUsage = () => {
   const data = pick("[data-usage-data]", HTMLElement)?.dataset.usageData;
   if (!data) return;
   /** @type {Usage[]} */
-  const replicas = JSON.parse(data).slice(0, MOST_REPLICAS);
+  const replicas = JSON.parse(data).slice(0, MAX_REPLICAS);
   for (const [use, [linesOf, says]] of Object.entries(USES)) {
     const box = need(`[data-chart="${use}"]`, HTMLElement);
     const [at, lines] = joined(replicas, linesOf);

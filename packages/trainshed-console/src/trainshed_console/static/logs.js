@@ -28,11 +28,11 @@ const replicaField = need("[name=replica]", HTMLSelectElement, tools);
 const severityField = need("[name=severity]", HTMLSelectElement, tools);
 const searchField = need("[name=search]", HTMLInputElement, tools);
 
-const MOST_LINES = 3000;
+const MAX_LINES = 3000;
 const PAGE_LINES = 500;
 const AROUND_LINES = 200;
-// Milliseconds between two questions for new lines.
-const PAUSE = 500;
+// Milliseconds between two requests for new lines.
+const POLL_INTERVAL = 500;
 const BEGINNING = "1970-01-01T00:00:01Z";
 
 // Cursors of what is read next above and below; "" = there is nothing.
@@ -261,10 +261,10 @@ const showAbove = async () => {
   logBox.prepend(...page.lines.map(showLine));
   logBox.scrollTop += logBox.scrollHeight - height;
   earlier = page.earlier;
-  if (logBox.children.length > MOST_LINES) {
+  if (logBox.children.length > MAX_LINES) {
     // What is far below is read again when it is scrolled to.
     endStream();
-    while (logBox.children.length > MOST_LINES) logBox.lastChild?.remove();
+    while (logBox.children.length > MAX_LINES) logBox.lastChild?.remove();
     follow(false);
     later = linesShown().at(-1)?.dataset.place ?? "";
   }
@@ -283,7 +283,7 @@ const showBelow = async () => {
     if (!isOver) await showLast();
     return;
   }
-  trim(MOST_LINES);
+  trim(MAX_LINES);
   paintMarked();
   sayShown();
 };
@@ -339,7 +339,7 @@ const append = (lines) => {
   const isGap = lines.map(({ 4: place }) => remember(place)).includes(true);
   if (isGap) logBox.append(element("div", "log-gap", gap));
   logBox.append(...lines.filter(isWanted).map(showLine));
-  trim(stays ? MOST_LINES : 2 * MOST_LINES);
+  trim(stays ? MAX_LINES : 2 * MAX_LINES);
   if (stays) logBox.scrollTop = logBox.scrollHeight;
   sayShown();
 };
@@ -371,7 +371,7 @@ const beginStream = async () => {
     if (isOver) asking = null;
     append(answer.lines);
     if (isOver) return stopAsking();
-    await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    await new Promise((resolve) => setTimeout(resolve, POLL_INTERVAL));
   }
 };
 const endStream = () => {

@@ -3,7 +3,7 @@
 
 // Places as the drawing counts them, from the upper end of the axes down.
 const [TOP, BOTTOM, HEIGHT] = [10, 250, 260];
-const LEAST = 4;
+const MIN_DRAG = 4;
 const QUARTER = 60;
 const PRESS = 24;
 
@@ -49,7 +49,7 @@ document.addEventListener("pointerdown", (event) => {
   const from = place(event);
   const drag = (/** @type {PointerEvent} */ moved) => {
     const to = place(moved);
-    if (Math.abs(to - from) < LEAST) keptRanges.delete(axis);
+    if (Math.abs(to - from) < MIN_DRAG) keptRanges.delete(axis);
     else keptRanges.set(axis, [Math.min(from, to), Math.max(from, to)]);
     drawRanges();
   };

@@ -303,7 +303,7 @@ async def test_a_token_of_the_command_line_or_that_somebody_made_makes_no_others
 async def test_nobody_drives_out_the_codes_and_sessions_of_others(
     house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "_MOST", 4)
+    monkeypatch.setattr(sessions, "_MAX_SESSIONS", 4)
     browser, guest = Browser(house), Browser(house)
     await signed_in(browser, issuer)
     code = await offered(browser)

@@ -1,6 +1,6 @@
-"""Calls API methods from within the process, for callers who are known already.
+"""Calls API methods within the process for authenticated callers.
 
-The permissions, checks, limits and refusals are the same as over HTTP.
+Permissions, checks, limits and errors are the same as over HTTP.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from trainshed.wire.trainshed_v1.record import Record
 Query = Mapping[str, Sequence[str]]
 
 
-class InsideCaller:
-    """Calls API methods as a given principal. All methods raise Refused."""
+class InProcessCaller:
+    """Calls API methods as a principal. All methods raise Refused."""
 
     def __init__(self, services: Services, registry: Registry) -> None:
         self._services = services
@@ -41,8 +41,8 @@ class InsideCaller:
         return self._services.notices
 
     async def projects(self, principal: Principal) -> Sequence[str]:
-        """Return the ids of the projects that the principal may see, in order. A principal that may see all
-        projects also sees those in which jobs ran."""
+        """Return the sorted IDs of the projects that the principal may list. A principal with access to all
+        projects also gets the projects of past jobs."""
         known = visible(principal, self._services)
         if PERMISSIONS[LIST_PROJECTS] in principal.rights.everywhere:
             return sorted({*known, *await self._services.reader.projects()})
@@ -56,8 +56,7 @@ class InsideCaller:
         query: Query | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Record:
-        """Call a method of `/trainshed/v1`, and return its answer. `path`: encoded, below
-        `/trainshed/v1/`."""
+        """Call a method of `/trainshed/v1`, and return its answer. `path`: relative and encoded."""
         with _refused():
             return await transport.answer(
                 self._services, principal, verb, path, query=query or {}, body=body or {}
@@ -66,12 +65,12 @@ class InsideCaller:
     async def lines(
         self, principal: Principal, path: str, query: Query | None = None
     ) -> AsyncGenerator[bytes]:
-        """Call a method of `/trainshed/v1` that answers with a stream, and return the stream's lines."""
+        """Call a streaming method of `/trainshed/v1`, and return the lines of its answer."""
         with _refused():
             return await transport.lines(self._services, principal, path, query or {})
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
-        """Call a method of the public APIs, and return the answer's JSON. `path`: encoded, with the query."""
+        """Call a method of the public APIs, and return its JSON. `path`: encoded, with the query."""
         with _refused():
             plain, _, query = path.partition("?")
             if (matched := routes.match(verb, plain)) is None:
@@ -87,7 +86,7 @@ class InsideCaller:
 
 @contextmanager
 def _refused() -> Generator[None]:
-    """Raise what a caller over HTTP would be told in place of any error."""
+    """Convert any error to the error that a caller over HTTP receives."""
     try:
         yield
     except Refused:

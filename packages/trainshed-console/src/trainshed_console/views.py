@@ -1,6 +1,5 @@
-"""The types of the console's pages: a visit is a request of a person who is signed in; a view is a page.
-Pages read and change anything by the API's own methods, called within the process with the visitor's rights
-(ADR 70)."""
+"""The types of the console's pages. A visit is an authenticated request. A view is a page. Pages call the
+API's methods within the process with the visitor's permissions (ADR 70)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.record import Record
-from trainshed_console.inside import InsideCaller
+from trainshed_console.in_process import InProcessCaller
 from trainshed_console.rendering import clean
 
 FIRST_SEGMENTS: Final = frozenset(
@@ -30,7 +29,7 @@ FIRST_SEGMENTS: Final = frozenset(
 
 
 class Facts(Struct, frozen=True):
-    """What pages say of the service: its version, defaults and address."""
+    """Facts about the service on pages: its version, defaults and address."""
 
     version: str
     #: The service's default project, region and bucket.
@@ -41,7 +40,7 @@ class Facts(Struct, frozen=True):
     address: str
 
     def login_link(self, code: str) -> str:
-        """Return an address that signs a browser in once, by a code of `sessions`."""
+        """Return a single-use sign-in address with a code of `sessions`."""
         return f"{self.address}/login?code={code}"
 
 
@@ -50,23 +49,23 @@ _ANY_PROJECT: Final = "-"
 
 
 class Visit(Struct, frozen=True):
-    """A request of a person who is signed in, with what pages need to answer it."""
+    """A request of an authenticated visitor, with the services of its page."""
 
     request: Request
     principal: Principal
-    backend: InsideCaller
-    #: Where the bucket process listens for what the visitor asks of it.
+    backend: InProcessCaller
+    #: The socket of the bucket process.
     buckets: Path
     facts: Facts
-    #: Set when the service stops; streams end then.
+    #: Set when the service stops. It ends the streams.
     closing: asyncio.Event
     #: The clock: nanoseconds since the epoch.
     clock: Callable[[], int]
-    #: Whether the session is still valid, with the same rights. Event streams ask repeatedly.
+    #: Whether the session is still valid with the same permissions. Event streams poll it.
     is_valid: Callable[[], bool]
     #: Variables of the page's path, by name.
     variables: Mapping[str, str]
-    #: Fields of the form that was sent, by name.
+    #: Fields of the submitted form, by name.
     form: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -81,15 +80,15 @@ class Visit(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, str]:
-        """The project and region of a page: those of its address or its form, else the visitor's project and
-        the service's defaults."""
+        """The project and region of the page's address or form. Default: the visitor's project and the
+        service's defaults."""
         project = self.query("project") or self.form.get("project") or self._own_project
         region = self.query("region") or self.form.get("region")
         return project or self.facts.project, region or self.facts.region
 
     @property
     def _own_project(self) -> str | None:
-        """The project of somebody who may not look at all; None for others."""
+        """The first project of a visitor without access to all projects, or else None."""
         rights = self.principal.rights
         return next(iter(rights.projects), None) if not rights.everywhere else None
 
@@ -101,8 +100,8 @@ class Visit(Struct, frozen=True):
         return quote(self.variables[name], safe="")
 
     async def get(self, record: type[R], path: str, **query: str | Sequence[str]) -> R:
-        """Call a GET method of `/trainshed/v1` and return its answer. Parameters that are empty are left
-        out. Raises Refused."""
+        """Call a GET method of `/trainshed/v1` without empty parameters, and return its answer. Raises
+        Refused."""
         parameters = {
             name: (value,) if isinstance(value, str) else tuple(value)
             for name, value in query.items()
@@ -113,7 +112,7 @@ class Visit(Struct, frozen=True):
         return answer
 
     async def get_if_allowed(self, record: type[R], path: str, **query: str) -> R | None:
-        """As `get`; None if the visitor may not see it, or it is not there. Raises Refused."""
+        """Like `get`, but return None without permission or without the resource. Raises Refused."""
         try:
             return await self.get(record, path, **query)
         except Refused as refused:
@@ -122,8 +121,8 @@ class Visit(Struct, frozen=True):
             return None
 
     def may(self, method: str, project: str = "") -> bool:
-        """Whether the visitor may call a method in a project; without one, in the page's, or in some if that
-        shows all."""
+        """Whether the visitor may call a method in a project. Default: the page's project, or any project on
+        a page of all projects."""
         permission = PERMISSIONS[method]
         project = project or self.project
         if project == _ANY_PROJECT:
@@ -131,11 +130,11 @@ class Visit(Struct, frozen=True):
         return self.principal.may(permission, project)
 
     def may_everywhere(self, method: str) -> bool:
-        """Whether the visitor may call a method on what belongs to no project."""
+        """Whether the visitor may call a method on resources outside projects."""
         return PERMISSIONS[method] in self.principal.rights.everywhere
 
     def needs(self, method: str, project: str = "") -> str:
-        """Return which role the visitor lacks for an action that is not shown therefore, and who gives it."""
+        """Return the role that a hidden action requires, and who can grant it."""
         permission = PERMISSIONS[method]
         role = least_role(permission)
         if permission.startswith(OF_THE_SERVICE):
@@ -166,30 +165,29 @@ class Visit(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """A piece of a page that is sent again when it changes. Its template makes one element, whose id is the
-    part's."""
+    """A part of a page that event streams update. Its template renders one element with the part's ID."""
 
     template: str
     values: Mapping[str, Any]
 
 
 class View(Struct, frozen=True):
-    """A page to be rendered: its template and values, and the parts that are kept up to date."""
+    """A page to render: its template and values, and its updatable parts."""
 
     title: str
     template: str
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    #: Parts by the id of their element.
+    #: Parts by the ID of their element.
     parts: Mapping[str, Part] = field(default_factory=dict[str, Part])
-    #: Ids of the parts in each list, in order, by the id of the list's element. New ones are inserted there.
+    #: IDs of the parts in each list, in order, by the ID of the list's element.
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    #: Ids of the `lists` that are complete: rows of the page that are not in such a list have left it.
+    #: IDs of complete `lists`. The page removes other rows from a complete list.
     whole: frozenset[str] = frozenset()
-    #: The job whose news may change the page; None = any job's. Only of interest if it `lives`.
+    #: The job whose notices update the page, or None for all jobs. Requires `lives`.
     subject: JobUid | None = None
-    #: True if the page is kept up to date while a browser shows it.
+    #: Whether an event stream updates the page.
     lives: bool = False
-    #: The entry of the navigation that it belongs to; None = none.
+    #: The page's entry in the navigation, or None.
     place: str | None = None
     #: The HTTP status.
     status: int = 200
@@ -208,5 +206,5 @@ def job_path(uid: str, *rest: str) -> str:
 
 
 def of_job(target: str, rest: str = "") -> str:
-    """Return the path of an API method of a job, below `/trainshed/v1/`. `rest` is appended as it is."""
+    """Return the path of an API method of a job, below `/trainshed/v1/`. `rest`: its unencoded end."""
     return f"jobs/{quote(target, safe='')}{rest}"
