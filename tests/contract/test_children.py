@@ -135,7 +135,7 @@ def test_the_advisor_goes_with_a_service_that_was_killed() -> None:
 async def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_close(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(children, "PATIENCE", 0.3)
+    monkeypatch.setattr(children, "STOP_TIMEOUT", 0.3)
     setup = setup_in(tmp_path)
     async with kept(setup) as listeners:
         _, pid = await asyncio.to_thread(ask, setup, listeners)

@@ -222,7 +222,7 @@ def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_p
         assert target.exists() == (number == signal.SIGKILL)
     refused = trainshed("restore", target, data=tmp_path / "restored")
     assert refused.returncode == 1
-    assert b"has no MANIFEST" in refused.stderr
+    assert b"has no file MANIFEST" in refused.stderr
     endless.unlink()
     changed, config = tmp_path / "changed", tmp_path / "mounted.toml"
     (tmp_path / "real.toml").write_text("")
@@ -233,5 +233,5 @@ def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_p
     key = changed / "jobs.key"
     key.write_bytes(key.read_bytes()[::-1])
     refused = trainshed("restore", changed, data=tmp_path / "restored")
-    assert b"jobs.key is not what was backed up" in refused.stderr
+    assert b"The checksum of jobs.key is wrong" in refused.stderr
     assert not (tmp_path / "restored").exists()

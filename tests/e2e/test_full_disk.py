@@ -31,9 +31,8 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Path) -> None:
         words = ("up", "--port", "0", "--data", str(data))
         refused = trainshed(*words, data=data, status=1)
         assert refused.stderr.splitlines() == [
-            f"Error: The disk that holds the data directory {data} is full, so nothing can be stored "
-            "there. Make room on it and start again; programs that run wait for room as well and lose "
-            "nothing."
+            f"Error: The disk of the data directory {data} is full, so the service cannot store anything. "
+            "Free some space and start it again. Running programs wait for space and lose nothing."
         ]
     # Nor is there room for what it says in the background.
     refused = trainshed("up", "--detach", data=places[1], status=1)

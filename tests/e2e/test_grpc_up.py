@@ -31,7 +31,7 @@ def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
     """A token goes over that port as it is: whatever --host says, no other machine reaches it. ADR 41: an
     operator may have chosen plain HTTP, and is told what that opens."""
     with running(data, "--host", "0.0.0.0", "--insecure") as service:
-        lines = f"roles/aiplatform.user --data {data}\nNOTE: without TLS in front"
+        lines = f"roles/aiplatform.user --data {data}\nNOTE: without TLS, tokens"
         assert lines in (data / "service.log").read_text()
         assert service.rest.startswith("http://127.0.0.1:")
         plain, secure = (service.extra[name].rsplit(":", 1) for name in ("grpc", "grpc_tls"))

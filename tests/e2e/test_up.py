@@ -198,10 +198,10 @@ def test_jobs_run_on_until_service_or_down_ends_them(data: Path) -> None:
     os.killpg(service.pid, signal.SIGINT)
     assert service.process.wait(60) == 0
     wait_until_gone(below)
-    assert "1 job keeps running" in said(service) and "takes it over" in said(service)
+    assert "1 job continues" in said(service) and "adopts it" in said(service)
     assert "WARNING" not in said(service)
     again = services.trainshed("up", "--detach", "--port", "0", data=data).stdout
-    assert "Trainshed serves" in again and "Taken over: 1 job (" in again
+    assert "Trainshed serves" in again and "Adopted 1 job (" in again
     pid = json.loads((data / "service.json").read_text())["pid"]
     twice = services.trainshed("up", "--detach", "--port", "0", data=data).stdout
     assert "already runs at http://127.0.0.1:" in twice and f"(process {pid}" in twice

@@ -59,7 +59,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
         ('name = "a-1"\nstore = "gcs"\naccess_key_env = "X"', "access_key_env: has no meaning"),
         ('name = "a-1"\nstore = "s3"\naccess_key_env = "X"', "goes together with secret_key_env"),
         ('name = "a-1"\nstore = "s3"\nendpoint = "h:9000"', "not of the form https://HOST:PORT"),
-        ('name = "a-1"\n[[buckets]]\nname = "a-1"', "'a-1' has two tables"),
+        ('name = "a-1"\n[[buckets]]\nname = "a-1"', "two tables have the name 'a-1'"),
     ],
 )
 def test_a_wrong_table_stops_the_start(tmp_path: Path, lines: str, fault: str) -> None:

@@ -54,7 +54,7 @@ def test_a_place_that_is_no_directory_says_so(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path / "file" / "data", cache=tmp_path)
     finding = next(iter(examine(settings)))
     assert (finding.about, finding.verdict) == ("data directory", Verdict.BAD)
-    assert finding.cause == f"{tmp_path / 'file'} is no directory."
+    assert finding.cause == f"{tmp_path / 'file'} is not a directory."
     assert "--data" in finding.remedy
 
 
@@ -64,7 +64,8 @@ def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
         findings = list(examine(Settings(data=place, cache=tmp_path)))
     assert (findings[0].about, findings[0].verdict) == ("data directory", Verdict.BAD)
     assert (
-        findings[0].cause == f"{place} is on a disk that takes nothing (No space left on device)."
+        findings[0].cause
+        == f"{place} is on a disk without space or in an error state (No space left on device)."
     )
     assert "isolation" in [finding.about for finding in findings]
 
@@ -73,4 +74,4 @@ def test_a_data_directory_in_tmp_is_advised_against(tmp_path: Path) -> None:
     settings = Settings(data=Path(f"/tmp/trainshed-{os.getpid()}"), cache=tmp_path)
     finding = next(iter(examine(settings)))
     assert (finding.about, finding.verdict) == ("data directory", Verdict.LESS)
-    assert finding.cause.startswith("Systems empty /tmp when they start")
+    assert finding.cause.startswith("Systems empty /tmp at boot")

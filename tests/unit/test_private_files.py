@@ -18,7 +18,7 @@ def test_a_directory_that_others_can_enter_is_closed_and_told_once(
     tmp_path: Path, mode: int, closed: int
 ) -> None:
     tmp_path.chmod(mode)
-    assert f"other users could enter {tmp_path} (mode {mode:04o})" in str(close_to_others(tmp_path))
+    assert f"Other users could enter {tmp_path} (mode {mode:04o})" in str(close_to_others(tmp_path))
     assert stat.S_IMODE(tmp_path.stat().st_mode) == closed
     assert close_to_others(tmp_path) is None
 

@@ -367,7 +367,7 @@ def test_what_cannot_be_an_entry_is_named_with_its_key(entry: str, key: str, wor
 
 def test_all_that_is_wrong_is_named_at_once() -> None:
     tables = [{"pattern": "a", "image": "b"}, {"pattern": "a", "runtime": "x"}, {}]
-    with pytest.raises(ValueError, match="pattern 'a' has two tables") as refusal:
+    with pytest.raises(ValueError, match="two tables have the pattern 'a'") as refusal:
         convert("images", MappedImages, tables)
     places = [line.partition(":")[0] for line in str(refusal.value).splitlines()]
     assert places == ["images[1].runtime", "images[2].pattern", "images[2].runtime", "images"]

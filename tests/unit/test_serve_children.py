@@ -58,7 +58,7 @@ async def test_a_bucket_process_that_cannot_be_started_is_tried_again(
             [OSError(errno.ENOMEM, "Cannot allocate memory"), OSError(errno.EAGAIN)]
         )
         monkeypatch.setattr(children, "spawn_buckets", spawning)
-        monkeypatch.setattr(children, "PAUSE", 0.01)
+        monkeypatch.setattr(children, "RESTART_DELAY", 0.01)
         keeper = BucketKeeper(setup, Listeners.opened(setup))
         keeper.start()
         async with asyncio.timeout(60):
@@ -70,8 +70,8 @@ async def test_a_bucket_process_that_cannot_be_started_is_tried_again(
         (process,) = spawning.spawned
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
-    assert "Cannot allocate memory; begun again after 0.01 s" in caplog.text
-    assert "begun again after 0.02 s" in caplog.text
+    assert "Cannot allocate memory; restarted after 0.01 s" in caplog.text
+    assert "restarted after 0.02 s" in caplog.text
 
 
 async def test_a_keeper_that_waits_long_ends_at_once(
@@ -80,7 +80,7 @@ async def test_a_keeper_that_waits_long_ends_at_once(
     setup = setup_in(tmp_path)
     spawning = Spawning([OSError(errno.EAGAIN)])
     monkeypatch.setattr(children, "spawn_buckets", spawning)
-    monkeypatch.setattr(children, "PAUSE", 3600.0)
+    monkeypatch.setattr(children, "RESTART_DELAY", 3600.0)
     keeper = BucketKeeper(setup, Listeners.opened(setup))
     keeper.start()
     async with asyncio.timeout(60):

@@ -70,7 +70,7 @@ def test_what_cannot_be_used_is_named_with_its_source(tmp_path: Path, line: str)
 
 def test_an_option_that_a_variable_left_empty_names_no_directory() -> None:
     """`--data "$DATA"` would fill the working directory."""
-    with pytest.raises(SettingsError, match="--data: '' is no directory"):
+    with pytest.raises(SettingsError, match="--data: '' is not a directory"):
         load(None, {"data": ""})
 
 
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_named_once_and_what_was_meant_is_guessed(
 
 def test_mail_needs_a_server_and_a_sender(tmp_path: Path) -> None:
     table = '[[notify]]\nname = "team"\nmail = ["a@example.org"]\n'
-    assert "set smtp for it" in refusal(tmp_path, table)
+    assert "set smtp" in refusal(tmp_path, table)
     config = tmp_path / "c.toml"
     config.write_text(f'smtp = "smtp://mail/t@example.org"\n{table}')
     assert load(config, {}).notify[0].mail == ("a@example.org",)
@@ -146,7 +146,7 @@ def test_nodes_of_a_cluster_have_bounds_unless_told_otherwise() -> None:
         ("slurm", {"engines": {"slurm": {"queue": "slurm", "machines": [{"types": ["a2-*"]}]}}}),
         ("kubernetes", {"capacity": "strict", "engines": by_kueue}),
     ):
-        with pytest.raises(SettingsError, match="take one of them away"):
+        with pytest.raises(SettingsError, match="remove one of these settings"):
             load(None, {"engine": engine, **wrong})
     assert Settings(capacity="strict").strict
 
@@ -179,8 +179,8 @@ def test_the_documented_settings_are_the_settings() -> None:
 @pytest.mark.parametrize(
     ("lines", "advice"),
     [
-        ("[engines.local]\nnodes = 2", "write these settings at the top of the file"),
-        ("[engines]\nmine = 2", "write settings of an engine as a table: [engines.mine]"),
+        ("[engines.local]\nnodes = 2", "write the settings of the local engine at the top"),
+        ("[engines]\nmine = 2", "must be a table; write [engines.mine]"),
     ],
 )
 def test_what_is_wrong_in_the_table_of_an_engine_is_told(
@@ -203,7 +203,7 @@ def test_only_a_service_needs_the_secrets_of_its_tables(
     assert load(config, {}).oidc[0].name == "Corp"
     # With this host no service starts in any case.
     refused = CliRunner().invoke(command, ["--config", str(config), "--host", "0.0.0.0"])
-    tables = re.findall(r"(\w+)\[0\]\.\w+_env: there is no", refused.stderr)
+    tables = re.findall(r"(\w+)\[0\]\.\w+_env: the environment variable", refused.stderr)
     assert (refused.exit_code, tables) == (1, ["buckets", "notify", "oidc"])
     monkeypatch.setenv("CORP", "geheim")
     assert load(config, {}, to_serve=True).oidc

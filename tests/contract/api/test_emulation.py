@@ -46,7 +46,10 @@ async def test_a_request_that_cannot_be_written_is_refused(house: House, tmp_pat
         _, line = capture.read_text().splitlines()
         assert json.loads(line)["method"] == "GET"
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
-    assert f"--capture {capture}: No space left on device." in answer.error["message"]
+    assert (
+        f"--capture {capture} cannot be written: No space left on device."
+        in answer.error["message"]
+    )
     assert house.woken == []
 
 

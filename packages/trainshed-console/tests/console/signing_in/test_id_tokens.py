@@ -225,8 +225,8 @@ async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(
         SOURCE.set(source)
         await house.issuers.authenticate(f"Bearer {token}")
 
-    monkeypatch.setattr("trainshed.serve.issuers._asked", asked)
-    monkeypatch.setattr("trainshed.serve.issuers._MOST_KNOWN", 22)
+    monkeypatch.setattr("trainshed.serve.issuers._request", asked)
+    monkeypatch.setattr("trainshed.serve.issuers._MAX_CACHED_TOKENS", 22)
     await show(known, "")
     flood = [asyncio.create_task(show(f"ya29.{at % 20}", f"2001:db8::{at}")) for at in range(60)]
     await asyncio.gather(*(asyncio.create_task(show(new, f"192.0.2.{at}")) for at in range(20)))
@@ -413,10 +413,10 @@ async def test_an_issuer_elsewhere_names_no_address_of_this_machine(
         assert address.startswith(elsewhere)
         return 200, json.dumps(published).encode()
 
-    monkeypatch.setattr("trainshed.serve.issuers._asked", asked)
+    monkeypatch.setattr("trainshed.serve.issuers._request", asked)
     house = ConsoleHouse(tmp_path, issuers=[issuer.settings(issuer=elsewhere)])
     answer = await house.call("GET", WHO, token=issuer.id_token(now=NOW, iss=elsewhere))
-    assert answer.status == 503 and "publishes no facts" in answer.error["message"]
+    assert answer.status == 503 and "does not publish data" in answer.error["message"]
     house.close()
 
 

@@ -1,5 +1,5 @@
-"""Takes over listening sockets from systemd (`LISTEN_FDS`, sd_listen_fds(3)), which keeps them open while the
-service is away: callers wait in them for the next service."""
+"""Adopts listening sockets from systemd (`LISTEN_FDS`, sd_listen_fds(3)). systemd keeps them open while the
+service is down, so that callers wait for the next service."""
 
 import os
 import socket
@@ -13,14 +13,14 @@ _FIRST: Final = 3
 
 
 class ActivationUnusable(Exception):
-    """A socket cannot be served as it is. The message contains the cause and what to change."""
+    """A socket is unusable. The message contains the cause and the fix."""
 
 
 class PassedSockets:
-    """The listening TCP sockets that this process has inherited, by port, until they are taken."""
+    """The listening TCP sockets that this process has inherited, by port, until the service uses them."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
-        """Remove the variables from `environ`, so that no child process takes them for its own. Raises
+        """Remove the variables from `environ`, so that no child process uses them. Raises
         ActivationUnusable."""
         process, count = (environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS"))
         environ.pop("LISTEN_FDNAMES", None)
@@ -39,29 +39,32 @@ class PassedSockets:
                 self._sockets[port] = listener
             except (OSError, ValueError) as failure:
                 raise ActivationUnusable(
-                    f"Descriptor {handle} of LISTEN_FDS={count} is no listening TCP socket ({failure}). "
-                    "Use ListenStream= with ports, and Accept=no, in trainshed.socket."
+                    f"Descriptor {handle} of LISTEN_FDS={count} is not a usable listening TCP socket "
+                    f"({failure}). Use ListenStream= with ports, and Accept=no, in trainshed.socket."
                 ) from None
 
     def take(self, port: int, host: str) -> socket.socket | None:
-        """Return the socket with a port, None = systemd has passed none. `host`: where the settings have the
-        service listen. Raises ActivationUnusable if others could reach a port that is for this machine."""
+        """Return the socket with a port, None = systemd has passed none.
+
+        `host`: the address to listen on in the settings. Raises ActivationUnusable if other machines could
+        reach a port that is only for this machine.
+        """
         listener = self._sockets.pop(port, None)
         here = str(listener.getsockname()[0]).removeprefix("::ffff:") if listener else host
         if is_loopback(host) and not is_loopback(here):
             raise ActivationUnusable(
-                f"systemd listens on port {port} of {here}, where other machines reach it, but the "
-                f"service is to serve it on {host} only. In trainshed.socket write "
+                f"systemd listens on port {port} of {here}, which other machines can reach, but the "
+                f"service serves this port on {host} only. In trainshed.socket write "
                 f"ListenStream=127.0.0.1:{port}, or change the setting host."
             )
         return listener
 
     def require_none(self, ports: Sequence[int]) -> None:
-        """Raise ActivationUnusable if a socket has not been taken: its callers would wait forever. `ports`:
-        all ports that the service has."""
+        """Raise ActivationUnusable if a socket is unused: its callers would wait forever. `ports`: all ports
+        of the service."""
         if left := sorted(self._sockets):
             raise ActivationUnusable(
                 f"systemd listens on {', '.join(map(str, left))}, which no setting uses. The service has "
-                f"the ports {', '.join(map(str, ports))}: change ListenStream= in trainshed.socket, or "
-                "the settings port, grpc_port and grpc_tls_port."
+                f"the ports {', '.join(map(str, ports))}. Change ListenStream= in trainshed.socket, or the "
+                "settings port, grpc_port and grpc_tls_port."
             )

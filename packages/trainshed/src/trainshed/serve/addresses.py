@@ -1,5 +1,4 @@
-"""Publishes the addresses of a service: for people, for the command line, and for replicas'
-endpoints."""
+"""Publishes the addresses of a service for users, the command line, and replicas' endpoints."""
 
 import json
 import socket
@@ -14,19 +13,18 @@ from trainshed.replica.system import durable
 from trainshed.serve.settings import Settings, speaks_tls
 
 SERVICE_FILE = "service.json"
-"""A file in the data directory, mode 0600, by which `trainshed` commands find the service and its owner's
-token."""
+"""A file in the data directory, mode 0600, with the addresses of the service and its owner's token."""
 
 
 class GrpcPorts(Struct, frozen=True):
-    """Where gRPC listens, by host and port: without TLS, and with it."""
+    """The host and port of gRPC without and with TLS."""
 
     plain: tuple[str, int]
     secure: tuple[str, int]
 
 
 def own_hosts(settings: Settings) -> Hosts:
-    """Return the hostnames by which the service may be called, and the origins of pages that may call it."""
+    """Return the allowed host names of the service, and the origins of pages that may call it."""
     page = urlsplit(settings.web_url or "")
     mine = (settings.host, socket.gethostname(), page.hostname or "")
     names = {name.lower() for name in mine if name} | {"*.googleapis.com"}

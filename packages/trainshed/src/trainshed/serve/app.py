@@ -1,5 +1,4 @@
-"""Builds and connects what runs in a service, from what the bootstrap opened: engine, runtimes, controller,
-API services."""
+"""Builds and connects the parts of a service: engine, runtimes, controller, API services."""
 
 import asyncio
 import hmac
@@ -71,7 +70,7 @@ from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import LagMeter, Meters
 
 _ANY_NUMBER = 1 << 30
-"""The limit of replicas at once if a cluster itself limits how many it takes."""
+"""The limit of concurrent replicas if a cluster sets its own limit."""
 
 
 class _Basics(Struct, frozen=True):
@@ -79,7 +78,7 @@ class _Basics(Struct, frozen=True):
 
     bootstrap: Bootstrap
     engine: Engine
-    #: Set when the service stops to accept work.
+    #: Set when the service stops accepting work.
     stopping: asyncio.Event
     #: The address of the service for browsers.
     address: str
@@ -104,7 +103,7 @@ class App:
     """The parts of a service, built and connected. Nothing runs yet."""
 
     def __init__(self, bootstrap: Bootstrap, stopping: asyncio.Event) -> None:
-        """`stopping`: set when the service stops to accept work."""
+        """`stopping`: set when the service stops accepting work."""
         settings, store, now = bootstrap.settings, bootstrap.store, clock.now
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
         interpreters = Interpreters()
@@ -373,10 +372,7 @@ def _images(settings: Settings, engine: Engine) -> Images | ClusterImages:
     def unsupported() -> str | None:
         if engine.capabilities().images:
             return None
-        return (
-            "Container images need namespaces, so that their files can take the place of the machine's, "
-            f"and this service has none (its isolation is {engine.capabilities().isolation})."
-        )
+        return "Container images need namespaces, so that their files can replace those of the machine, "
 
     place = settings.cache / "images"
     return Images(place, settings.container_tool, now=clock.now, unsupported=unsupported)
@@ -390,7 +386,7 @@ def _build_engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
         settings=engine_settings(settings),
         secrets=Vault(bootstrap.store.secrets, bootstrap.sealer, bootstrap.jobs.reduction_token),
         now=clock.now,
-        # A program sees what it runs in of the cache, but not what others run in.
+        # A program sees its own runtime of the cache, but not those of other programs.
         hidden=(settings.data, settings.cache),
         kept_ports=bootstrap.ports,
         access=ServiceAccess(

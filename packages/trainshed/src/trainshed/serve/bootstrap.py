@@ -1,4 +1,4 @@
-"""Opens what has to exist before the event loop: data directory, store, listening sockets."""
+"""Opens the resources that must exist before the event loop: data directory, store, listening sockets."""
 
 import contextlib
 import errno
@@ -36,25 +36,25 @@ from trainshed.store.sqlite.database import Store, open_database
 
 
 class StartFailed(click.ClickException):
-    """The service cannot start. The message says why and what to do."""
+    """The service cannot start. The message contains the reason and advice."""
 
 
 class Bootstrap:
-    """What exists before the event loop does."""
+    """The resources that exist before the event loop."""
 
     def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
-        """Open everything, beginning with the store: its lock decides whether the data directory is ours.
-        Raises StartFailed."""
+        """Open everything, first the store: its lock determines the owner of the data directory. Raises
+        StartFailed."""
         self.settings = settings
         if (settings.data / UNFINISHED).exists():
             raise StartFailed(
-                f"A restore into {settings.data} is under way, or was not finished. Wait for its end, or "
-                "empty the directory and restore the backup again."
+                f"A restore into {settings.data} is in progress or was interrupted. Wait until it "
+                "finishes, or empty the directory and restore the backup again."
             )
         try:
             self.store = open_database(settings.data)
             cleanup.callback(self.store.close)
-            #: Makes and checks the tokens of programs.
+            #: Issues and checks the tokens of programs.
             self.jobs = JobTokens.open(settings.data / KEY_FILE, clock.now)
             #: The owner's token.
             self.token = owner_token(settings.data)
@@ -65,50 +65,50 @@ class Bootstrap:
                 self.store.access, self.tokens, owner, settings.data, clock.now
             )
             self.sealer = sealing.Sealer(settings.data / sealing.FILE, os.environ)
-            # Child processes from here on, including setup scripts of users, inherit the environment.
+            # Later child processes, including setup scripts of users, inherit the environment.
             os.environ.pop(sealing.VARIABLE, None)
         except (StoreInUse, StoreUnreadable, JobKeyUnreadable, sealing.KeyUnusable) as failure:
             raise StartFailed(str(failure)) from failure
         except OSError as failure:
             where = f"{failure.filename}: " if failure.filename else ""
             raise StartFailed(
-                f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. "
-                "Mend that, or choose another one with --data or $TRAINSHED_DATA."
+                f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. Fix the "
+                "cause, or choose another directory with --data or $TRAINSHED_DATA."
             ) from failure
-        passed = _Passed(settings, cleanup)
+        passed = _SystemdSockets(settings, cleanup)
         #: The listening socket of REST, and whether systemd keeps it.
         self.is_activated = passed.rest is not None
         self.listener = passed.rest or _open(listen_tcp, settings.host, settings.port, "--port")
         self.listener.setblocking(False)
         cleanup.callback(self.listener.close)
-        #: The Unix sockets by which replicas' endpoints reach the APIs: that of REST, and that of gRPC, which
-        #: makes it itself. Programs do not see them. The paths stay the same from start to start, because
-        #: replicas outlive the service.
+        #: The Unix sockets on which replicas' endpoints reach the APIs: REST, and gRPC, which creates its own
+        #: socket. Programs do not see them. The paths are the same at each start, because replicas survive
+        #: the service.
         self.programs_path = settings.data / "programs.sock"
         self.programs_grpc_path = settings.data / "programs-grpc.sock"
-        with _explained(f"Programs cannot be listened to in {settings.data}"):
-            #: The listening one.
+        with _start_errors(f"The socket for programs in {settings.data} cannot be opened"):
+            #: The listening socket of REST.
             self.programs = listen_unix(self.programs_path)
         cleanup.callback(self.programs.close)
         threads = ThreadPoolExecutor(1, "certificates")
-        #: Done when the certificates are there, which are made while the service starts.
+        #: Done when the certificates exist, which are created while the service starts.
         self.certified = threads.submit(_certify, settings)
         threads.shutdown(wait=False)
         if settings.tls_cert:
-            self.certified.result()  # What the user gave is refused before anything has begun.
+            self.certified.result()  # Checks the user's certificate before anything starts.
         #: Listening sockets of gRPC that systemd keeps, by the fields of `GrpcPorts`.
         self.passed_grpc = passed.grpc
         self.grpc = _grpc_ports(settings, cleanup, passed.grpc)
         setup = _bucket_setup(settings, self.programs_path)
         place = f"{setup.host}:{setup.port} and in {Path(setup.replicas).parent}"
-        with _explained(f"The buckets cannot be listened for at {place}"):
+        with _start_errors(f"The ports of buckets at {place} cannot be opened"):
             listeners = Listeners.opened(setup, passed.buckets)
         cleanup.callback(listeners.close)
         self.buckets = BucketKeeper(setup, listeners)
         self.bucket_rules = setup.rules
         #: The bucket process's own TCP ports, without and with TLS.
         self.storage_port, self.storage_tls_port = listeners.ports()
-        #: The bucket process's Unix sockets: for replicas, and for the service's gateway alone.
+        #: The bucket process's Unix sockets: for replicas, and for the service's gateway only.
         self.bucket_socket, self.gateway_socket = Path(setup.replicas), Path(setup.gateway)
         self.issuers = Issuers(settings.oidc, self.access, clock.now)
         self.tokens.issuers, self.tokens.hosts = self.issuers.marks, own_hosts(settings)
@@ -120,7 +120,7 @@ class Bootstrap:
         return tuple(filter(None, ports))
 
 
-class _Passed:
+class _SystemdSockets:
     """The listening sockets that systemd keeps for the service."""
 
     def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
@@ -158,8 +158,8 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         gateway=str(settings.data / "gateway.sock"),
         replicas=str(settings.data / "buckets.sock"),
         host=settings.host,
-        port=_beside(settings, 1, settings.host),
-        tls_port=_beside(settings, 4, settings.host),
+        port=_port_near_rest(settings, 1, settings.host),
+        tls_port=_port_near_rest(settings, 4, settings.host),
         certificate=str(secure[0]),
         key=str(secure[1]),
         tls=speaks_tls(settings),
@@ -171,23 +171,23 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
 
 
 @contextlib.contextmanager
-def _explained(what: str) -> Generator[None]:
-    """Raise StartFailed with what to do about an OSError."""
+def _start_errors(what: str) -> Generator[None]:
+    """Convert an OSError to StartFailed with advice."""
     try:
         yield
     except OSError as failure:
-        # A full disk is told elsewhere.
+        # `up` handles a full disk.
         raise StartFailed(
-            f"{what}: {failure}. Mend that, or choose another directory, on a local file system, with "
+            f"{what}: {failure}. Fix the cause, or choose another directory on a local file system with "
             "--data, or another --port or --host."
         ) from failure
 
 
 def _certify(settings: Settings) -> Certificates:
-    """Make or renew the certificates for TLS, if the user gave none, and the files of
+    """Create or renew the certificates for TLS, unless the user provides one, and the files of
     `certificates.interception_files`. Raises StartFailed."""
     directory, now = settings.data / "tls", clock.now() / 1e9
-    with _explained(f"The certificates in {directory} cannot be kept"):
+    with _start_errors(f"The certificates in {directory} cannot be stored"):
         try:
             if settings.tls_cert and settings.tls_key:
                 chain, key = Path(settings.tls_cert), Path(settings.tls_key)
@@ -202,16 +202,15 @@ def _certify(settings: Settings) -> Certificates:
 
 
 def _plain_host(host: str) -> str:
-    """Return where gRPC listens without TLS: only on loopback, because a token goes over the wire as it
-    is."""
+    """Return the address of gRPC without TLS: only on loopback, because tokens are sent unencrypted."""
     return host if is_loopback(host) else "127.0.0.1"
 
 
 def _grpc_ports(
     settings: Settings, cleanup: contextlib.ExitStack, passed: Mapping[str, socket.socket | None]
 ) -> GrpcPorts:
-    """Choose the ports, and hold them for gRPC, which binds sockets of its own beside those that hold
-    them. `passed`: sockets that are there already."""
+    """Choose the ports, and hold them for gRPC, which binds its own sockets in addition. `passed`: existing
+    sockets of systemd."""
     ports = [
         ("--grpc-port", _plain_host(settings.host), settings.grpc_port, 2),
         ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
@@ -221,10 +220,12 @@ def _grpc_ports(
         for name, listener in passed.items()
         if listener is not None
     }
-    # Ports that the user chose come before ports that are only the default.
+    # Ports that the user has chosen come before default ports.
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
         if option not in held:
-            holder = _open(hold_tcp, host, port or _beside(settings, distance, host), option)
+            holder = _open(
+                hold_tcp, host, port or _port_near_rest(settings, distance, host), option
+            )
             held[option] = cleanup.enter_context(holder)
     plain, secure = (
         held[option].getsockname()[:2] for option in ("--grpc-port", "--grpc-tls-port")
@@ -232,9 +233,9 @@ def _grpc_ports(
     return GrpcPorts(plain, secure)
 
 
-def _beside(settings: Settings, distance: int, host: str) -> int:
-    """Return the port that is `distance` above REST's, so that it stays the same from start to start; 0, any
-    port, if it is not free."""
+def _port_near_rest(settings: Settings, distance: int, host: str) -> int:
+    """Return the port that is `distance` above REST's, so that it stays the same at each start; 0 if it is in
+    use."""
     port = settings.port + distance
     if not settings.port or port > 65535:
         return 0
@@ -252,17 +253,20 @@ def _open(
         return opened(host, port)
     except OSError as failure:
         advice = (
-            f"Stop what uses it, or choose another port with {option} (0 = any free one)."
+            f"Stop the program that uses it, or choose another port with {option} (0 = any free port)."
             if failure.errno == errno.EADDRINUSE
             else f"Choose an address of this machine with --host, or another port with {option}."
         )
         cause = str(failure.strerror).partition(" (while")[0]
-        raise StartFailed(f"{host}:{port} cannot be listened on: {cause}. {advice}") from failure
+        raise StartFailed(
+            f"The service cannot listen on {host}:{port}: {cause}. {advice}"
+        ) from failure
 
 
 def owner_token(data: Path) -> str:
-    """Return the owner's token, made at the first start and readable only by its owner (docs/adr/0007). A new
-    one is made if the file is gone or empty: so whoever has lost it, or given it away, gets in again."""
+    """Return the owner's token, created at the first start and readable only by its owner (docs/adr/0007). If
+    the file is missing or empty, a new token is created. The owner can thus replace a lost or exposed
+    token."""
     path = data / "owner.token"
     if path.exists() and (token := path.read_text().strip()):
         return token
@@ -272,14 +276,14 @@ def owner_token(data: Path) -> str:
 
 
 def _token_authority(data: Path, store: Store, token: str, jobs: JobTokens) -> TokenAuthority:
-    """Return what recognises tokens, and write the file by which the bucket process does. Raises
+    """Return the authority of tokens, and write the bucket process's copy of its data. Raises
     StoreUnreadable, OSError."""
     entries, _ = store.access.load()
     try:
         book = book_of(entries)
     except ValueError as error:
         raise StoreUnreadable(
-            f"the tokens and roles in the database of {data} cannot be read ({error}): restore a backup"
+            f"The tokens and roles in the database of {data} cannot be read ({error}). Restore a backup"
         ) from error
     owner = digest_of(token)
     durable.write(str(data / FILE), msgspec.json.encode(AccessFile.of(owner, entries)))
@@ -287,30 +291,34 @@ def _token_authority(data: Path, store: Store, token: str, jobs: JobTokens) -> T
 
 
 class Exposed(click.ClickException):
-    """Other users can write to the data directory, and this one cannot change that. The message says what to
-    do."""
+    """Other users can write to the data directory, and the service cannot change that. The message contains
+    advice."""
 
 
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 
 
 def close_to_others(data: Path) -> str | None:
-    """Keep other users out of the data directory, but for a group that may read. Return what was open, for
-    people; None = nothing. Raises Exposed."""
+    """Remove the access of other users to the data directory, except for a group that may read. Return a text
+    about the change; None = no change. Raises Exposed."""
     status = data.stat()
     mode = stat.S_IMODE(status.st_mode)
     if not mode & _OTHERS:
         return None
     if mode & stat.S_ISVTX:
-        raise Exposed(f"{data} is for files of all users. Choose a directory below it with --data.")
+        raise Exposed(
+            f"{data} is a directory for the files of all users. Choose a directory below it with --data."
+        )
     if os.geteuid() in (0, status.st_uid):
         data.chmod(mode & ~_OTHERS)
         return (
-            f"other users could enter {data} (mode {mode:04o}). It is closed now. If they could write there, "
-            "look at whose its files are: ls -l; if somebody has read secrets, make new ones: "
-            "docs/operate.md says how."
+            f"Other users could enter {data} (mode {mode:04o}). It is closed now. If they could write "
+            "there, check the owners of its files: ls -l. If a user may have read secrets, replace them: "
+            "see docs/operate.md."
         )
     if mode & stat.S_IWOTH:
-        raise Exposed(f"All can write to {data}: chmod go-w, or choose another by --data.")
-    # A volume of somebody else's, as Kubernetes makes them: our files in it are ours alone.
+        raise Exposed(
+            f"All users can write to {data}. Run chmod go-w on it, or choose another directory with --data."
+        )
+    # A volume of another user, as in Kubernetes. Our files in it have private modes.
     return None

@@ -25,15 +25,15 @@ from trainshed.summaries.reading import MARK, Directory, EventFile
 
 
 class BucketAdapter:
-    """What others ask of buckets: `runtimes.port.PackageSource`, `api.calls.services.BucketProbe`, and two
-    calls of `controller.carrier.Ports`."""
+    """Adapts buckets to `runtimes.port.PackageSource`, `api.calls.services.BucketProbe`, and two calls of
+    `controller.carrier.Ports`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def open(self, uri: str) -> BinaryIO:
-        """Open the object's content. Raises FileNotFoundError, and OSError for an object that exists and
-        cannot be read."""
+        """Open the object's content. Raises FileNotFoundError, and OSError for an existing object that cannot
+        be read."""
         with _reading(uri):
             return self._store.content(*parse_gs_uri(uri))
 
@@ -45,17 +45,17 @@ class BucketAdapter:
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         """Return the buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
-        EngineUnavailable, so that a job waits until they are there."""
+        EngineUnavailable, so that a job waits for the directory."""
         try:
             return self._store.catalog.shown(project)
         except OSError as failure:
             raise EngineUnavailable(
-                f"the directory of the buckets cannot be read ({failure}); put it back, or start the service "
-                "again to have an empty one"
+                f"the directory of the buckets cannot be read ({failure}); restore it, or restart the "
+                "service to create an empty one"
             ) from failure
 
     def write_probe(self, uri: str, project: str, account: str) -> None:
-        """Raise ValueError, with the reason, if a program can write nothing below the URI."""
+        """Raise ValueError, with the reason, if a program cannot write below the URI."""
         try:
             bucket, prefix = parse_gs_uri(uri)
             program = Caller(account, program=JobClaims(0, 0, "", project, account))
@@ -65,28 +65,27 @@ class BucketAdapter:
             raise ValueError(str(failure)) from None
 
     def last_written(self, uri: str) -> Nanos | None:
-        """Return when something below the URI was last written; 0 = there is nothing, None = it cannot be
-        known."""
+        """Return the time of the last write below the URI; 0 = no object exists, None = unknown."""
         try:
-            # As a directory: what lies in `model-old/` is not below `model`.
+            # As a directory: `model-old/` is not below `model`.
             bucket, prefix = parse_gs_uri(f"{uri.rstrip('/')}/")
             return Nanos(self._store.at(bucket).last_written(bucket, prefix))
         except NotFound:
-            return Nanos(0)  # The bucket does not exist, so there is nothing below it.
+            return Nanos(0)  # The bucket does not exist, so nothing is below it.
         except BucketsError:
             return None
 
     def ensure(self, name: str, location: str, project: str) -> None:
-        with _storing(f"The bucket gs://{name} of the project {project} cannot be made"):
+        with _storing(f"The bucket gs://{name} of the project {project} cannot be created"):
             self._store.catalog.ensure(name, location, project)
 
     def forget(self, accounts: Iterable[str]) -> None:
-        """Take service accounts out of the policies of all buckets. Raises Unavailable."""
+        """Remove service accounts from the policies of all buckets. Raises Unavailable."""
         with _storing("The policies of buckets cannot be changed"):
             self._store.catalog.forget(set(map(member_of, accounts)))
 
     def bucket_location(self, name: str) -> str | None:
-        """Return a bucket's location; None if there is no such bucket (none has an illegal name)."""
+        """Return a bucket's location; None if the bucket does not exist, as with an invalid name."""
         try:
             return self._store.catalog.get(name).location
         except BucketsError:
@@ -103,7 +102,7 @@ class BucketAdapter:
         try:
             bucket, name = parse_gs_uri(uri)
             if self._store.catalog.is_remote(bucket):
-                return ContentDigest(unknown="lies in a store elsewhere")
+                return ContentDigest(unknown="is in a remote store")
             with self._store.content(bucket, name) as content:
                 while block := content.read(_BLOCK):
                     hashed.update(block)
@@ -113,7 +112,7 @@ class BucketAdapter:
                             size=Bytes(size), unknown="is too large to be read now"
                         )
         except (NotFound, InvalidRequest):
-            return ContentDigest(unknown="is not there yet")
+            return ContentDigest(unknown="does not exist yet")
         except (BucketsError, OSError) as failure:
             return ContentDigest(unknown=f"cannot be read ({failure})")
         return ContentDigest(hashed.hexdigest(), Bytes(size))
@@ -139,7 +138,7 @@ def _storing(what: str) -> Generator[None]:
         yield
     except OSError as failure:
         raise errors.Unavailable(
-            f"{what}: {failure.strerror}. Make room, or mount the disk for writing, and try again."
+            f"{what}: {failure.strerror}. Free some space, or mount the disk writable, and try again."
         ) from failure
 
 
@@ -154,8 +153,8 @@ def _reading(uri: str) -> Generator[None]:
 
 
 _BLOCK: Final = 1 << 20
-_LARGEST: Final = 256 << 20
-"""Bytes of a remote object up to which it is fetched: it is fetched as a whole each time it has changed."""
+_MAX_REMOTE_SIZE: Final = 256 << 20
+"""Maximum bytes of a remote object that is read; it is fetched as a whole after each change."""
 
 
 def find_summaries(store: ObjectStore, uri: str, project: str, account: str) -> Directory | None:
@@ -170,7 +169,7 @@ def find_summaries(store: ObjectStore, uri: str, project: str, account: str) -> 
 
 
 def _readable(store: ObjectStore, uri: str, project: str, account: str) -> tuple[str, str]:
-    """Return the bucket and the directory of a URI. Raises NotFound also where a program may not read,
+    """Return the bucket and the directory of a URI. Raises NotFound also for unreadable ones,
     InvalidRequest."""
     bucket, name = parse_gs_uri(uri)
     if not store.catalog.exists(bucket) or store.catalog.is_closed(bucket, project, account):
@@ -180,15 +179,15 @@ def _readable(store: ObjectStore, uri: str, project: str, account: str) -> tuple
 
 def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | None:
     """Return a directory's place on disk if it contains an event file, otherwise None. Raises
-    FailedPrecondition: it is elsewhere."""
+    FailedPrecondition for a remote bucket."""
     try:
         bucket, name = _readable(store, wanted.uri, wanted.project, wanted.account)
     except BucketsError:
         return None
     if store.catalog.is_remote(bucket):
         raise errors.FailedPrecondition(
-            f"The bucket of {wanted.uri} lies elsewhere, and TensorBoard is started here for files on this "
-            f"disk alone. Run one where that bucket can be read: tensorboard --logdir {wanted.uri}"
+            f"The bucket of {wanted.uri} is in a remote store, but TensorBoard only reads files on this "
+            f"disk. Run it where the bucket is readable: tensorboard --logdir {wanted.uri}"
         )
     base, below = store.catalog.directory(bucket), path_below(name)
     directory = LocalDirectory(base, below)
@@ -216,7 +215,7 @@ class _RemoteDirectory:
     def files(self) -> Iterator[EventFile]:
         try:
             for name, record in self._store.all_of(self._bucket, self._prefix):
-                if MARK in name.rpartition("/")[2] and record.size <= _LARGEST:
+                if MARK in name.rpartition("/")[2] and record.size <= _MAX_REMOTE_SIZE:
                     version = str(record.generation)
                     written = record.updated_ns / 1e9
                     yield EventFile(name.removeprefix(self._prefix), version, written)

@@ -1,14 +1,13 @@
-"""Makes and renews the certificates that gRPC shows over TLS: given by the user, or signed by an authority of
-the service's own, which also signs other certificates of the service.
+"""Creates and renews the certificates of gRPC with TLS: the user's, or those of the service's own authority.
 
-The authority is made at the first start and stays, so that clients that were configured once continue to
-work. The server's own certificate is renewed at a start when it is near its end or the service's names have
-changed. They are made in a process of its own (`python -m trainshed.serve.certificates`), because a service
-that runs for weeks has no use for the library that makes them. Blocks on disks and processes; the service has
-no event loop yet.
+The authority also signs other certificates of the service. It is created at the first start and stays the
+same, so that clients need no new configuration. The server's certificate is renewed at a start when it
+expires soon or the service's names have changed. A separate process (`python -m
+trainshed.serve.certificates`) creates them, because a service that runs for weeks does not need the library.
+Blocks on disks and processes; the service has no event loop yet.
 
-Also owns the files by which replicas' endpoints stand in for Google's hosts (`Interception`). TensorFlow's
-gs://, the Vertex SDK and Google's other clients only know these hostnames. Only programs that were configured
+Also contains the files with which replicas' endpoints replace Google's hosts (`Interception`). TensorFlow's
+gs://, the Vertex SDK and Google's other clients only know these host names. Only programs that are configured
 to trust that certificate do so.
 """
 
@@ -32,34 +31,34 @@ from trainshed.replica.system import durable, roots
 _DAY: Final = 86_400
 AUTHORITY_DAYS: Final = 3_650
 SERVER_DAYS: Final = 825
-"""Some vendors' clients accept nothing that is valid for longer."""
+"""Some vendors' clients reject certificates that are valid for longer."""
 RENEW_DAYS: Final = 275
-"""A certificate that ends in fewer days is renewed: a service may then run for most of a year."""
+"""Minimum days of validity at a start; then the service may run for most of a year."""
 _AUTHORITY: Final = "ca.pem"
 _SERVER: Final = "server"
 _ROOTS: Final = "roots.pem"
 _TRUSTED_BY: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-"""Variables by which the operator tells programs which roots to trust."""
+"""Variables with which the operator configures the roots that programs trust."""
 _END: Final = "-----END CERTIFICATE-----"
 
 
 class CertificatesUnusable(Exception):
-    """There is no certificate to serve with. The message says which file, why, and what to do."""
+    """No usable certificate exists. The message contains the file, the reason and advice."""
 
 
 class Certificates(Struct, frozen=True):
-    """A certificate with its key, and what clients have to trust: files in PEM."""
+    """A certificate with its key, and the certificates that clients must trust: files in PEM."""
 
     chain: Path
     key: Path
-    #: The certificate that a client has to trust.
+    #: The certificate that a client must trust.
     ca: Path
-    #: The same together with the roots that gRPC clients trust anyway.
+    #: The same together with the usual roots of gRPC clients.
     roots: Path
 
 
 class Interception(Struct, frozen=True):
-    """The files by which replicas' endpoints stand in for Google's hosts."""
+    """The files with which replicas' endpoints replace Google's hosts."""
 
     #: PEM with the key and the chain, only for relays.
     certificate: Path
@@ -68,7 +67,7 @@ class Interception(Struct, frozen=True):
 
 
 def given(chain: Path, key: Path, directory: Path) -> Certificates:
-    """Return the user's own certificates; clients have to trust what `chain` contains. Raises
+    """Return the user's own certificates; clients must trust the content of `chain`. Raises
     CertificatesUnusable."""
     _check(chain, key)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,11 +77,14 @@ def given(chain: Path, key: Path, directory: Path) -> Certificates:
 
 
 def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -> Certificates:
-    """Return certificates of the service's own, in `directory`; made or renewed if necessary. Raises
-    CertificatesUnusable.
+    """Return certificates of the service's own authority, in `directory`; created or renewed if necessary.
 
-    `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names of the
-    setting `allowed_hosts`.
+    Raises CertificatesUnusable.
+
+    Args:
+        host: the address that the service listens on
+        now: seconds since the epoch
+        further: names of the setting `allowed_hosts`
     """
     is_wildcard = host in ("", "0.0.0.0", "::")
     own_names = ("localhost", "127.0.0.1", "::1", socket.gethostname())
@@ -94,23 +96,23 @@ def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -
 
 
 def server_files(directory: Path) -> tuple[Path, Path]:
-    """Return where `own` puts the chain and the key of the service's own, whether or not they exist."""
+    """Return the paths of the chain and the key of `own`, whether or not they exist."""
     return directory / f"{_SERVER}.pem", directory / f"{_SERVER}.key"
 
 
 def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Certificates:
-    """Return a certificate signed by the service's own authority, in files called `name` in `directory`; made
-    or renewed if necessary. Raises CertificatesUnusable."""
+    """Return a certificate signed by the service's own authority, in files `name` in `directory`; created or
+    renewed if necessary. Raises CertificatesUnusable."""
     files = _files_of(directory / f"{name}.pem")
     if not _is_good(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The same interpreter and import path, without the working directory: a file there is no library.
+        # The same interpreter and import path, without the working directory, whose files are untrusted.
         command = [sys.executable, "-P", "-m", __name__, str(files.chain), str(now), *names]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
             raise CertificatesUnusable(
-                f"The certificates in {directory} cannot be made: {made.stderr.strip()}. Mend that, or give "
-                "certificates of your own with --tls-cert and --tls-key."
+                f"The certificates in {directory} cannot be created: {made.stderr.strip()}. Fix the cause, "
+                "or use your own certificate with --tls-cert and --tls-key."
             )
         _check(files.chain, files.key)
     return files

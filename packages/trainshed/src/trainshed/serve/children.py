@@ -1,8 +1,8 @@
 """Starts and supervises the bucket process.
 
-The service holds the listening sockets, and starts the bucket process with the first connection. It never
-outlives the service: the kernel kills it when the service dies, and the service kills it when it does not end
-by itself.
+The service holds the listening sockets, and starts the bucket process with the first connection. The bucket
+process never survives the service: the kernel kills it together with the service. The service kills it if it
+does not exit.
 """
 
 import asyncio
@@ -20,13 +20,12 @@ from trainshed.eventloop.background import keep
 
 log = logging.getLogger(__name__)
 
-PAUSE = 0.2
-"""Seconds before a bucket process that failed is started again; doubled each time, until one has lived for
-long."""
-_LONGEST_PAUSE = 5.0
-"""Callers wait meanwhile."""
-PATIENCE = 8.0
-"""Seconds in which a bucket process has to end after SIGTERM; its requests have five of them. Then it is
+RESTART_DELAY = 0.2
+"""Seconds before a failed bucket process is restarted; doubled each time, until one has lived for long."""
+_MAX_RESTART_DELAY = 5.0
+"""Callers wait in the meantime."""
+STOP_TIMEOUT = 8.0
+"""Maximum seconds for a bucket process to exit after SIGTERM; its requests have five of them. Then it is
 killed."""
 _SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="spawner")
 """Starts child processes. The kernel treats a child as orphaned when the *thread* that started it ends; this
@@ -56,7 +55,7 @@ class BucketKeeper:
         self._called.set()
         if self._process is not None:
             self._process.terminate()
-        killing = asyncio.get_running_loop().call_later(PATIENCE, self._kill)
+        killing = asyncio.get_running_loop().call_later(STOP_TIMEOUT, self._kill)
         if self._keeping is not None:
             await self._keeping
         killing.cancel()
@@ -68,9 +67,13 @@ class BucketKeeper:
             begun = time.monotonic()
             failure = await self._served()
             lived = time.monotonic() - begun
-            pause = min(2 * pause, _LONGEST_PAUSE) if pause and lived < _LONGEST_PAUSE else PAUSE
+            pause = (
+                min(2 * pause, _MAX_RESTART_DELAY)
+                if pause and lived < _MAX_RESTART_DELAY
+                else RESTART_DELAY
+            )
             if failure and not self._closing.is_set():
-                log.warning("bucket process: %s; begun again after %g s", failure, pause)
+                log.warning("bucket process: %s; restarted after %g s", failure, pause)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._closing.wait()
@@ -78,7 +81,7 @@ class BucketKeeper:
                 pause = 0.0
 
     async def _is_called(self) -> bool:
-        """Wait until there is a caller. Return False if the keeper is closed."""
+        """Wait for a caller. Return False if the keeper is closed."""
         if not self._closing.is_set():
             loop, listeners = asyncio.get_running_loop(), self._listeners.sockets().values()
             for listener in listeners:
@@ -91,26 +94,26 @@ class BucketKeeper:
         return not self._closing.is_set()
 
     async def _served(self) -> str | None:
-        """Run a process until it ends. Return how it failed, None = it ended as it should."""
+        """Run a process until it ends. Return its failure, None = it exited normally."""
         try:
             loop = asyncio.get_running_loop()
             process = await loop.run_in_executor(
                 _SPAWNER, spawn_buckets, self._setup, self._listeners
             )
-        except OSError as failure:  # No memory, for instance, or too many processes.
+        except OSError as failure:  # Such as a lack of memory or processes.
             return f"it cannot be started: {failure}"
         self._process = process
         if self._closing.is_set():
             process.terminate()
         status = await asyncio.to_thread(process.wait)
         self._process = None
-        # Callers that have come since wait at a listener.
+        # New callers wait at a listener.
         self._called.clear()
         return f"it ended with status {status}" if status else None
 
     def _kill(self) -> None:
         if self._process is not None:
-            log.warning("bucket process: still running after %g s, killing it", PATIENCE)
+            log.warning("bucket process: still running after %g s, killing it", STOP_TIMEOUT)
             self._process.kill()
 
 
@@ -118,7 +121,7 @@ def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> "subprocess.Popen
     """Start a bucket process as a new interpreter, since this process has threads. Raises OSError."""
     handles = {name: listener.fileno() for name, listener in listeners.sockets().items()}
     command = [
-        # Without the working directory on the import path: a file there is no library.
+        # Without the working directory on the import path, whose files are untrusted.
         *(sys.executable, "-P", "-m", "trainshed.buckets"),
         *(str(os.getpid()), setup.encode(), encode(handles)),
     ]

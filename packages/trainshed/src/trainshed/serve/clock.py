@@ -1,4 +1,4 @@
-"""The only clock of the service: everything else is given one of these functions
+"""The only clock of the service; all other modules receive these functions
 (spec/invariants#pure-decisions)."""
 
 import os
@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
-    # Every command needs the clock, but not every one needs the records, which take time to load.
+    # Every command needs the clock, but few need the records, which are slow to import.
     from trainshed.core.names import JobUid
 
 _RANDOM_BITS: Final = 22

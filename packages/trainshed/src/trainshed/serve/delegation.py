@@ -1,10 +1,10 @@
-"""Gets a control group of version 2 in which the service may limit replicas (`replica.system.cgroups`).
+"""Obtains a control group of version 2 in which the service may limit replicas (`replica.system.cgroups`).
 
-A group that has processes cannot enable controllers for its children, and with systemd only the groups of
-units with `Delegate=yes` may be changed. So replicas get groups in a unit beside the service's own,
-`NAME-jobs.service` for `NAME.service`: systemd cannot start a unit again while its group enables controllers
-(EBUSY), and replicas outlive the service. A service that is started by hand asks systemd, the user's own one
-unless it is root, for a scope, and moves the scope's processes into a child.
+A group with processes cannot enable controllers for its children. With systemd, only the groups of units with
+`Delegate=yes` may be changed. So replicas get groups in a unit next to the service's own, `NAME-jobs.service`
+for `NAME.service`. The service's own unit is unusable, because replicas survive the service: systemd cannot
+restart a unit whose group enables controllers (EBUSY). A service without a unit requests a scope from systemd
+(the user's own, unless it is root), and moves the scope's processes into a child.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from typing import Final
 from trainshed.replica.system import cgroups, kernel, processes
 
 _TIMEOUT: Final = 5.0
-"""Seconds for systemd to create a scope. Without an answer the service starts without it."""
+"""Maximum seconds for systemd to create a scope. Without an answer the service starts without it."""
 _POLL_INTERVAL: Final = 0.01
 _MOVE_ROUNDS: Final = 10
-"""How often to move the members of a group that start new ones at the same time."""
+"""Maximum attempts to move the members of a group that start new ones at the same time."""
 _START_SCOPE: Final = (
     "busctl {} call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager "
     "StartTransientUnit ssa(sv)a(sa(sv)) {}{}.scope fail 4 Description s Trainshed PIDs au 1 {} "
@@ -60,26 +60,29 @@ def _divide(group: str) -> None:
     place = Path(group)
     enabled = (place / "cgroup.subtree_control").read_text().split()
     offered = (place / "cgroup.controllers").read_text().split()
-    # `find_bases` returns only what could be enabled.
+    # `find_bases` returns only groups whose controllers could be enabled.
     with contextlib.suppress(OSError):
         (place / cgroups.SERVICE).mkdir(exist_ok=True)
-        # Of all groups only the topmost one may have processes beside its children.
+        # Only the topmost group may have processes in addition to children.
         for _ in range(_MOVE_ROUNDS if (place / "cgroup.type").exists() and not enabled else 0):
             for member in (place / "cgroup.procs").read_text().split():
-                if member != "0":  # Of another process namespace; 0 would stand for this process.
+                if (
+                    member != "0"
+                ):  # 0 is a member of another process namespace; writing it would move this process.
                     cgroups.move(int(member), str(place / cgroups.SERVICE))
         for name in {*cgroups.CONTROLLERS} & {*offered} - {*enabled}:
             kernel.write(f"{group}/cgroup.subtree_control", f"+{name}")
 
 
 def _is_main_process(process: int) -> bool:
-    """Whether systemd has started a process of this user as the main one of a unit (since version 248)."""
+    """Return whether systemd has started a process of this user as the main one of a unit (since version
+    248)."""
     variables = processes.read(f"/proc/{process}/environ").split(b"\0")
     return b"SYSTEMD_EXEC_PID=%d" % process in variables
 
 
 def _get_scope(own: str) -> str:
-    """Move this process into a new scope. Return its group, which is `own` if there is no scope."""
+    """Move this process into a new scope. Return its group, or `own` if no scope was created."""
     uid, pid = os.geteuid(), os.getpid()
     manager = "--user" if uid else "--system"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -92,7 +95,7 @@ def _get_scope(own: str) -> str:
             check=True,
         )
         deadline = time.monotonic() + _TIMEOUT
-        # The answer comes before the process is moved, of which nothing informs it.
+        # systemd answers before it moves the process, and sends no notification of the move.
         while cgroups.own_group() == own and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
         return cgroups.own_group()

@@ -1,5 +1,5 @@
-"""`trainshed doctor`: shows what this machine lets a service do, why not more, and what to change. Needs no
-service, and starts none."""
+"""`trainshed doctor`: checks what a service can do on this machine, and shows causes and fixes. Starts no
+service."""
 
 import asyncio
 import os
@@ -28,9 +28,7 @@ _MARKS = {Verdict.GOOD: ("ok", "green"), Verdict.LESS: ("--", "yellow"), Verdict
 _finding = registry.findings(__file__)
 
 
-@click.command(
-    name="doctor", short_help="Show what this machine lets a service do, and why not more."
-)
+@click.command(name="doctor", short_help="Check what a service can do on this machine.")
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
 )
@@ -39,9 +37,9 @@ _finding = registry.findings(__file__)
 )
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
 def command(data: Path | None, config: Path | None, form: str) -> None:
-    """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with an
-    engine for clusters at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if
-    something is so that no service can work."""
+    """Check isolation, limits, addresses, container tools, GPUs, interpreters and disks, and the cluster of
+    an engine for clusters. Each problem is shown with its cause and fix. Exits with 1 if a problem prevents
+    any service from working."""
     findings = list(examine(load(config, {"data": data})))
     if form == "json":
         print_data(msgspec.to_builtins(findings))
@@ -59,17 +57,17 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Yield every finding, the most important first. Blocks for seconds, because each thing is tried out."""
+    """Yield every finding, the most important first. Blocks for seconds, because each feature is tried."""
     from trainshed.runtimes.interpreters import Interpreters
 
     yield from _disks(settings)
     yield from _database(settings)
     if settings.engine != "local" and (examine_cluster := registry.doctor(settings.engine)):
         yield from examine_cluster(engine_settings(settings), settings.cache)
-        # No job runs here, but packages are built, curves shown, and failed replicas looked at here.
+        # No job runs here, but builds, TensorBoard and shells in files of failed replicas do.
         for finding in asyncio.run(_engine(settings)):
             if finding.about == "isolation":
-                text = f"of builds and of shells in what failed, on this machine: {finding.text}"
+                text = f"for builds and autopsy shells on this machine: {finding.text}"
                 yield msgspec.structs.replace(finding, about="isolation here", text=text)
     else:
         yield from asyncio.run(_engine(settings))
@@ -105,8 +103,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
-    """Yield the finding about the whole database, which is read at some seconds per GB; none if there is no
-    database yet."""
+    """Yield the finding about the whole database, read at some seconds per GB; none without a database."""
     from trainshed.api.additions import import_additions
     from trainshed.store.codec import ADVICE
     from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
@@ -140,16 +137,16 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 
 def _refusal(place: Path) -> str | None:
-    """Return why nothing can be written into a directory; None if it can be."""
+    """Return why a directory is not writable; None if it is."""
     if not place.is_dir():
-        return "no directory"
+        return "not a directory"
     if not os.access(place, os.W_OK):
-        return "not writable for this user"
+        return "not writable by this user"
     try:
         with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=place):
             return None
     except OSError as error:
-        return f"on a disk that takes nothing ({error.strerror})"
+        return f"on a disk without space or in an error state ({error.strerror})"
 
 
 def _nearest(path: Path) -> Path:
@@ -157,14 +154,14 @@ def _nearest(path: Path) -> Path:
 
 
 async def _engine(settings: Settings) -> list[Finding]:
-    """Return what the local engine finds out when it starts, tried on the file system of its slots."""
+    """Return the findings of a start of the local engine, on the file system of its slots."""
     from trainshed.engines.local.engine import LocalEngine
     from trainshed.engines.local.options import Options
     from trainshed.engines.port import LevelUnavailable, ProgramRules
 
     process = os.getpid()
     try:
-        # A service that runs has control groups of its own.
+        # A running service has its own control groups.
         process = local(settings.data).pid or process
     except click.ClickException:
         delegation.prepare()
@@ -186,13 +183,15 @@ async def _engine(settings: Settings) -> list[Finding]:
 
 
 def promises(can: Capabilities, node: Node, advice: str) -> Iterator[Finding]:
-    """Yield what an engine can promise on a machine, for which `node` stands. `advice`: how the kernel can
-    hold limits there. Pure."""
+    """Yield the capabilities of an engine on a machine, which `node` describes. Pure. `advice`: how to let
+    the kernel enforce limits there."""
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
         reasons.setdefault(why, []).append(level)
-    stronger = " ".join(f"Not {' or '.join(levels)}: {why}." for why, levels in reasons.items())
-    demanded = "It is what the setting isolation demands."
+    stronger = " ".join(
+        f"{' or '.join(levels)} is not available: {why}." for why, levels in reasons.items()
+    )
+    demanded = "The setting isolation requires this level."
     yield _finding(f"isolation_{can.isolation}", why=stronger or demanded)
     for what, is_held in (
         ("memory", can.memory_limit == "kernel"),

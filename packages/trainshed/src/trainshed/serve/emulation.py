@@ -1,8 +1,8 @@
-"""What makes a service an emulator for tests of other programs (`trainshed emulate`): whoever calls is its
-owner, jobs end as a plan says, the buckets of requests are there, and what clients send is written down.
+"""Makes a service an emulator for tests of other programs (`trainshed emulate`).
 
-By a plan a tiny program runs in place of a job's own. The rest of the job's life is real: its states, logs,
-retries and timeline are those of that program.
+Every caller is its owner, jobs end as a plan specifies, the buckets of requests exist, and requests are
+recorded. With a plan, a tiny program replaces a job's own. The rest of the job's life is real: its states,
+logs, retries and timeline are those of that program.
 """
 
 import contextlib
@@ -39,19 +39,19 @@ _VARIABLE: Final = re.compile(r"\{([^={}]++)[^{}]*+\}")
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of the jobs that it is for."""
+    """The planned result of jobs."""
 
-    #: Pattern of display names, for AI Platform of job ids, as of file names: `train-*`.
+    #: Pattern of display names, or of AI Platform job ids, as for file names: `train-*`.
     job: str
-    #: The status with which each replica ends.
+    #: The exit status of each replica.
     exit_code: Annotated[int, Meta(ge=0, le=255)] = 0
-    #: Seconds that each replica runs.
+    #: The running time of each replica in seconds.
     seconds: Annotated[float, Meta(ge=0)] = 0
-    #: What each replica prints on standard error at its end.
+    #: Text that each replica prints to standard error at its end.
     prints: str = ""
-    #: What a trial measures, by the ids of metrics; of others 0.
+    #: The measurements of a trial, by the ids of metrics; 0 for other metrics.
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    #: Whether the job is refused when it is submitted, because it would exceed a quota.
+    #: Whether the service rejects the job because it would exceed a quota.
     over_quota: bool = False
 
 
@@ -76,7 +76,7 @@ sys.exit(rule["exit_code"])
 
 
 class _AnyImage:
-    """A catalog that takes every image: what a plan has replaced need not be there."""
+    """A catalog that accepts every image: an image that a plan replaces need not exist."""
 
     def __init__(self, catalog: RuntimeCatalog) -> None:
         self._catalog = catalog
@@ -96,14 +96,16 @@ class Emulation:
     """The plan and the capture of one emulator."""
 
     def __init__(self, plan: Path | None, capture: Path | None) -> None:
-        """`plan`: a JSON list of rules, read anew for each job, so that a test can change it; `capture`: a
-        file to which each request is added as a line of JSON. Raises FailedPrecondition."""
+        """`plan`: a JSON list of rules, read again for each job, so that a test can change it. `capture`: a
+        file for the requests, one line of JSON each. Raises FailedPrecondition."""
         self._plan = plan
         try:
-            # Without a buffer, which would keep what could not be written.
+            # Without a buffer, which would keep data after a failed write.
             self._file = capture.open("ab", buffering=0) if capture else None
         except OSError as failure:
-            raise FailedPrecondition(f"--capture {capture}: {failure.strerror}.") from None
+            raise FailedPrecondition(
+                f"The file of --capture {capture} cannot be opened: {failure.strerror}."
+            ) from None
         self._rules()
 
     def around(self, services: Services) -> Services:
@@ -122,12 +124,12 @@ class Emulation:
             )
         except (OSError, ValueError) as failure:
             raise FailedPrecondition(
-                f"The emulator's plan {self._plan} cannot be read: {failure}. It is a list of rules, such as "
-                '[{"job": "train-*", "exit_code": 1}].'
+                f"The emulator's plan {self._plan} cannot be read: {failure}. Write a list of rules, such "
+                f'as [{{"job": "train-*", "exit_code": 1}}].'
             ) from None
 
     def _instead(self, name: str, spec: JobSpec, metrics: tuple[str, ...]) -> JobSpec:
-        """Return what is run in place of a job's specification. `metrics`: the ids of those of a trial."""
+        """Return the replacement of a job's specification. `metrics`: the ids of a trial's metrics."""
         catalog = self._services.runtimes
         rule = next((rule for rule in self._rules() if fnmatchcase(name, rule.job)), None)
         if rule is not None:
@@ -136,7 +138,7 @@ class Emulation:
             measured = dict.fromkeys(metrics, 0.0) | rule.metrics
             return _emulated(replace(rule, metrics=measured), spec, small)
         refused = [
-            Violation("", f"{answer.reason} Or give the job a rule in the emulator's plan.")
+            Violation("", f"{answer.reason} Or add a rule for the job to the emulator's plan.")
             for pool in spec.pools
             if pool.program.runtime.family == CONTAINER
             and isinstance(answer := catalog.for_image(pool.program.runtime.image), RuntimeRefusal)
@@ -146,7 +148,7 @@ class Emulation:
         return spec
 
     def _receive(self, method: str, request: Message) -> None:
-        """Write a request down, and make the buckets that it names."""
+        """Record a request, and create the buckets in it."""
         form = http_form(method, request)
         line = json.dumps(form)
         if self._file is not None:
@@ -154,7 +156,7 @@ class Emulation:
         if form["method"] == "POST" and (parent := _PROJECT.search(form["path"])):
             services, project = self._services, parent[1]
             for bucket in _BUCKET.findall(line):
-                # What is no name of a bucket is told by the handler.
+                # The handler reports invalid names of buckets.
                 with contextlib.suppress(BucketsError):
                     services.buckets.ensure(bucket, services.settings.region, project)
 
@@ -169,13 +171,14 @@ def _append(file: FileIO, line: bytes) -> None:
         if written := len(line) - len(rest):
             file.truncate(os.fstat(file.fileno()).st_size - written)
         raise FailedPrecondition(
-            f"--capture {file.name}: {failure.strerror}. The request was not carried out."
+            f"The file of --capture {file.name} cannot be written: {failure.strerror}. The request was not "
+            "executed."
         ) from None
 
 
 def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
-    """Return a specification whose programs, other than reducers, do what the rule says. `runtime`: any with
-    Python. Raises ResourceExhausted if the rule refuses the job."""
+    """Return a specification whose programs, other than reducers, follow the rule. `runtime`: any with
+    Python. Raises ResourceExhausted if the rule rejects the job."""
     if rule.over_quota:
         kinds = {pool.machine.accelerators.type for pool in spec.pools if pool.machine.accelerators}
         names = sorted(kind.removeprefix("NVIDIA_").lower() for kind in kinds)
@@ -183,7 +186,7 @@ def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
         quotas = quotas or ["custom_model_training_cpus"]
         metrics = ", ".join(f"aiplatform.googleapis.com/{quota}" for quota in quotas)
         raise ResourceExhausted(
-            f"The following quota metrics exceed quota limits: {metrics} (so says the emulator's rule for "
+            f"The following quota metrics exceed quota limits: {metrics} (from the emulator's rule for "
             f"{rule.job!r})."
         )
     command = ("python3", "-c", _PROGRAM, msgspec.json.encode(rule).decode())
@@ -199,8 +202,8 @@ def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
 
 
 def http_form(method: str, request: Message) -> dict[str, Any]:
-    """Return a request, over whatever transport it came, as REST has it: `method`, `path`, `query`, `body`.
-    `method`: the full name of its RPC."""
+    """Return a request of any transport in the form of REST: `method`, `path`, `query`, `body`. `method`: the
+    full name of its RPC."""
     route = _routes()[method]
     fields = wire_json.to_public(request)
     path = _VARIABLE.sub(

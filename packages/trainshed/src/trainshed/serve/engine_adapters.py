@@ -1,5 +1,5 @@
-"""What the engine needs of this service, and this service of the engine: secrets for programs, the key of
-links, and the terms of building packages."""
+"""Adapters between the engine and the service: secrets for programs, the key of links, and terms of
+installations."""
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
@@ -25,11 +25,11 @@ def link_key(owner_token: str) -> bytes:
 _CPU_WEIGHT = 400
 """The weight of a program with four vCPUs."""
 _MEMORY = 8 << 30
-"""Bytes of one installation if no setting limits memory."""
+"""Bytes of memory of one installation if no setting limits memory."""
 _BUILD_DISK = 32 << 30
-"""Bytes that it may write."""
+"""Maximum bytes that an installation may write."""
 _BUILD_TIME = 1800.0
-"""Seconds that it may take."""
+"""Maximum seconds of an installation."""
 _REPLICA_PORTS = tuple(range(PROGRAM_PORT, PROGRAM_PORT + socket_calls.PORTS))
 
 
@@ -46,9 +46,7 @@ def build_terms(
     def terms() -> InstallationTerms:
         if not isinstance(engine, HasBuildPlace):
             raise BuildFailed(
-                f"The engine {settings.engine} does not say how programs are kept apart on this machine, "
-                "so that no packages of jobs are installed here, and no TensorBoard is started: use an image "
-                "that has the packages, and run tensorboard where its bucket can be read."
+                f"The engine {settings.engine} does not report how programs are isolated on this machine, "
             )
         try:
             place = engine.build_place()

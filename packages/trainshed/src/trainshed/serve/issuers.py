@@ -1,6 +1,7 @@
-"""Recognises people and machines by what issuers of OpenID Connect gave them: ID tokens, and access tokens of
-Google's (`access.issuers`). Reads what issuers publish, and asks them, for additions that sign browsers in,
-too.
+"""Authenticates users and machines by ID tokens of OpenID Connect issuers, and by access tokens of Google.
+
+Token formats are in `access.issuers`. Fetches the published data of issuers, also for additions that sign
+browsers in.
 """
 
 import asyncio
@@ -47,29 +48,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_MOST_KNOWN: Final = 4_096
-"""Tokens of an issuer that are not verified each time that they are shown."""
-_MOST_ASKED: Final = 8
-"""Access tokens of which an issuer is asked at a time."""
-_BELIEVED: Final = 180.0
-"""Seconds for which is believed what it has answered."""
-_FRESH: Final = 3600.0
+_MAX_CACHED_TOKENS: Final = 4_096
+"""Maximum cached tokens of an issuer that are not verified again."""
+_MAX_REQUESTS: Final = 8
+"""Maximum concurrent requests about access tokens."""
+_ANSWER_LIFETIME: Final = 180.0
+"""Seconds for which the answer about an access token is valid."""
+_FACTS_LIFETIME: Final = 3600.0
 """Seconds after which an issuer's facts and keys are read again."""
-_ANEW: Final = 30.0
-"""Seconds between two readings because of an unknown key, which anybody can send, or of an issuer that
-does not answer."""
+_RETRY_INTERVAL: Final = 30.0
+"""Minimum seconds between two reads for an unknown key, which any caller can send, or of an issuer that does
+not answer."""
 _TIMEOUT: Final = 10.0
-"""Seconds until an issuer has taken a connection, and again until it has answered as a whole."""
-_MOST_BYTES: Final = 1 << 18
+"""Maximum seconds to connect to an issuer, and again to receive its whole answer."""
+_MAX_ANSWER_BYTES: Final = 1 << 18
 _TOKENINFO: Final = "https://oauth2.googleapis.com/tokeninfo"
 
 
 class _Facts(Struct, frozen=True):
-    """What an issuer publishes of itself, and when it was read (seconds of the monotonic clock)."""
+    """The published data of an issuer, and the time of the read (seconds of the monotonic clock)."""
 
     published: Mapping[str, Any]
     keys: "KeySet"
-    #: Returns for whom an ID token speaks, as `bearer_of`. Those that speak for nobody are not remembered.
+    #: Returns the bearer of an ID token, as `bearer_of`. Invalid tokens are not cached.
     bearer: Callable[[str], Bearer]
     at: float
 
@@ -86,24 +87,24 @@ class Issuers:
         self._keeper = keeper
         self._now = now
         self._facts: dict[str, _Facts] = {}
-        #: When an issuer did not answer last (seconds of the monotonic clock), and what was wrong.
+        #: The last time at which an issuer did not answer (seconds of the monotonic clock), and the reason.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        #: Who tells of access tokens whose they are: there is one Google.
-        tellers = (known for known in issuers if known.tokeninfo or known.issuer == GOOGLE)
-        self._teller = next(tellers, None)
-        #: By their digests, until when it is believed (monotonic clock), and for whom they speak, or why not.
+        #: The issuer that answers requests about access tokens; there is only one Google.
+        answering = (known for known in issuers if known.tokeninfo or known.issuer == GOOGLE)
+        self._token_issuer = next(answering, None)
+        #: By digest: the end of the answer's validity (monotonic clock), and the bearer or the error.
         self._answers: dict[str, tuple[float, Bearer | Unauthenticated | Unavailable]] = {}
-        #: Questions for one source wait for each other, so each has one place in the queue for the room.
+        #: Requests of one source wait for each other, so each source has one place in the queue.
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
-        self._room = asyncio.Semaphore(_MOST_ASKED)
+        self._room = asyncio.Semaphore(_MAX_REQUESTS)
         self.marks = frozenset(
             mark for known in issuers for mark in (known.mark, *map(known.mark_of, known.accounts))
         )
 
     async def authenticate(self, header: str | None) -> Principal:
-        """Return the principal of an `Authorization` header, and count the request's connection as theirs.
-        ID tokens, and access tokens of Google's, are taken as they are. Raises Unauthenticated,
+        """Return the principal of an `Authorization` header, and assign the request's connection to it.
+        Accepts ID tokens and access tokens of Google without conversion. Raises Unauthenticated,
         Unavailable."""
         scheme, _, token = (header or "").partition(" ")
         issuer = None
@@ -111,7 +112,7 @@ class Issuers:
             if is_json_web_token(token := token.strip()):
                 issuer = self._by_url.get(issuer_of(token))
             elif is_access_token(token):
-                issuer = self._teller
+                issuer = self._token_issuer
         if issuer is None:
             principal = self._keeper.authenticate(header)
         else:
@@ -121,18 +122,18 @@ class Issuers:
         return principal
 
     async def published(self, issuer: Issuer) -> Mapping[str, Any]:
-        """Return what an issuer publishes of itself. Raises Unavailable."""
+        """Return the published data of an issuer. Raises Unavailable."""
         return (await self._read(issuer)).published
 
     async def verified(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
-        """Return what the ID token says with which a sign-in ends. Raises Unauthenticated, Unavailable."""
+        """Return the claims of an ID token at the end of a sign-in. Raises Unauthenticated, Unavailable."""
         now = self._seconds()
         return await self._by_keys(
             issuer, lambda facts: verified(token, facts.keys, issuer, now, nonce)
         )
 
     async def forget(self) -> None:
-        """Revoke the tokens of whom issuers have signed in that are not in the settings any more."""
+        """Revoke the tokens of users whose issuers are no longer in the settings."""
         tokens = self._keeper.book.tokens
         gone = [key for key, t in tokens.items() if t.issuer and t.issuer not in self.marks]
         if gone:
@@ -146,15 +147,15 @@ class Issuers:
         else:
             bearer = await self._by_keys(issuer, lambda facts: facts.bearer(token))
         if bearer.expires <= self._seconds():
-            raise Unauthenticated("The token has expired: get a new one of the issuer.")
-        # Links hold the bearer: what says nothing here would make them long.
+            raise Unauthenticated("The token has expired. Get a new one from the issuer.")
+        # Links contain the bearer, and unused groups would make them long.
         return replace(bearer, groups=self._keeper.book.policy.named(bearer.groups))
 
     async def _holder(self, token: str, issuer: Issuer) -> Bearer:
-        """Return for whom an access token speaks: its issuer is asked, unless it was lately."""
+        """Return the bearer of an access token, from the cache or its issuer."""
         digest = digest_of(token)
         if not self._is_answered(digest):
-            # Who was known before does not wait for strangers who have the same address.
+            # A known bearer does not wait for unauthenticated callers with the same address.
             is_known = digest in self._answers and isinstance(self._answers[digest][1], Bearer)
             whose = digest if is_known else network_of(SOURCE.get())
             own = self._asking.setdefault(whose, asyncio.Lock())
@@ -163,7 +164,7 @@ class Issuers:
                     if not self._is_answered(digest):
                         await self._ask(token, digest, issuer)
             except TimeoutError:
-                raise Unavailable(f"{issuer.name} does not answer in time; try again.") from None
+                raise Unavailable(f"{issuer.name} did not answer in time. Try again.") from None
         holder = self._answers[digest][1]
         if isinstance(holder, Bearer):
             return holder
@@ -174,45 +175,47 @@ class Issuers:
 
     async def _ask(self, token: str, digest: str, issuer: Issuer) -> None:
         address = f"{issuer.tokeninfo or _TOKENINFO}?{urlencode({'access_token': token})}"
-        refusal = f"{issuer.name} knows no such access token, or it has expired: get a new one."
+        refusal = (
+            f"{issuer.name} does not know this access token, or it has expired. Get a new one."
+        )
         try:
             answer = await _fetched(issuer, address, refusal)
-            span, holder = _BELIEVED, holder_of(answer, issuer, self._seconds())
+            span, holder = _ANSWER_LIFETIME, holder_of(answer, issuer, self._seconds())
         except (Unauthenticated, Unavailable) as error:
-            # Its traceback would hold the token.
-            span, holder = _ANEW, type(error)(str(error))
-        if len(self._answers) >= _MOST_KNOWN:
-            # Refusals end soonest, so a flood of them drives out nobody who is known.
+            # Its traceback would contain the token.
+            span, holder = _RETRY_INTERVAL, type(error)(str(error))
+        if len(self._answers) >= _MAX_CACHED_TOKENS:
+            # Errors expire first, so a flood of them displaces no known bearer.
             del self._answers[min(self._answers, key=lambda known: self._answers[known][0])]
         self._answers[digest] = time.monotonic() + span, holder
 
     async def _by_keys(self, issuer: Issuer, read: Callable[[_Facts], T]) -> T:
-        """Return what is read with the keys of an issuer, which has new ones now and then."""
+        """Return the result of `read` with the keys of an issuer, which change now and then."""
         try:
             return read(await self._read(issuer))
         except UnknownKey:
-            facts = await self._read(issuer, _ANEW)
+            facts = await self._read(issuer, _RETRY_INTERVAL)
         try:
             return read(facts)
         except UnknownKey as error:
             raise Unauthenticated(str(error)) from None
 
-    async def _read(self, issuer: Issuer, age: float = _FRESH) -> _Facts:
-        """Return an issuer's facts, read at most `age` seconds ago; older ones if it does not answer. Raises
+    async def _read(self, issuer: Issuer, age: float = _FACTS_LIFETIME) -> _Facts:
+        """Return an issuer's facts, at most `age` seconds old; older ones if it does not answer. Raises
         Unavailable."""
-        # Anybody can have one read for an unknown key: whoever shows a known one does not wait for that, nor
-        # for old facts that somebody else has read again.
+        # Any caller can cause a read with an unknown key. Callers with a known key do not wait for it, nor
+        # for a refresh of old facts.
         reading = self._reading[issuer.name]
-        is_old = age == _FRESH and issuer.name in self._facts and reading.locked()
+        is_old = age == _FACTS_LIFETIME and issuer.name in self._facts and reading.locked()
         if self._is_fresh(issuer, age) or is_old:
             return self._facts[issuer.name]
         async with reading:
             if self._is_fresh(issuer, age):
                 return self._facts[issuer.name]
             known, now = self._facts.get(issuer.name), time.monotonic()
-            # Who does not answer is not waited for again and again: others sign in meanwhile.
+            # An issuer that does not answer is not contacted again and again; other issuers are not delayed.
             failure = self._failures.get(issuer.name)
-            if failure is None or now - failure[0] >= _ANEW:
+            if failure is None or now - failure[0] >= _RETRY_INTERVAL:
                 try:
                     self._facts[issuer.name] = read = await _read(issuer, self._seconds)
                     return read
@@ -238,15 +241,15 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     jwks = address_in(published, "jwks_uri", issuer)
     if published.get("issuer") != issuer.issuer or not jwks:
         raise Unavailable(
-            f"{issuer.name} publishes no facts of the issuer {issuer.issuer}: see the table [[oidc]] in the "
-            "settings."
+            f"{issuer.name} does not publish data of the issuer {issuer.issuer}. Check the table [[oidc]] "
+            "in the settings."
         )
     keys, faults = signing_keys(await _fetched(issuer, jwks))
     if faults:
         text = "%s publishes %d keys that cannot be read, such as %s"
         log.warning(text, issuer.name, len(faults), faults[0])
 
-    @lru_cache(_MOST_KNOWN)
+    @lru_cache(_MAX_CACHED_TOKENS)
     def bearer(id_token: str) -> Bearer:
         return bearer_of(id_token, keys, issuer, now())
 
@@ -261,32 +264,36 @@ async def _fetched(
     headers: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
     """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated with the text
-    `refusal` if it refuses what it is sent."""
+    `refusal` if the issuer rejects the request."""
     try:
-        status, content = await _asked(address, form, headers or {})
+        status, content = await _request(address, form, headers or {})
     except (OSError, NoAnswer, ValueError) as failure:
         why = str(failure) or "no connection in time"
-        raise Unavailable(f"{issuer.name} does not answer ({why}); try again later.") from None
+        raise Unavailable(f"{issuer.name} does not answer ({why}). Try again later.") from None
     if refusal and status in (400, 401, 403):
         raise Unauthenticated(refusal)
     try:
-        answer = json.loads(content) if status == 200 and len(content) <= _MOST_BYTES else None
+        answer = (
+            json.loads(content) if status == 200 and len(content) <= _MAX_ANSWER_BYTES else None
+        )
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise Unavailable(f"{issuer.name} answers with {status} and no JSON; try again later.")
+        raise Unavailable(
+            f"The answer of {issuer.name} has status {status} and is not JSON. Try again later."
+        )
     return cast("dict[str, Any]", answer)
 
 
-async def _asked(address: str, form: bytes | None, more: Mapping[str, str]) -> tuple[int, bytes]:
-    """Return the status of an answer, and its content, which is cut off where it is too long. Follows nobody
-    elsewhere: a code or a secret may be in the form. Raises OSError, NoAnswer, ValueError."""
+async def _request(address: str, form: bytes | None, more: Mapping[str, str]) -> tuple[int, bytes]:
+    """Return the status and the content of an answer; overlong content is cut. Follows no redirect, because
+    the form may contain a code or a secret (SSRF). Raises OSError, NoAnswer, ValueError."""
     parts = urlsplit(address)
     is_tls = parts.scheme == "https"
-    # It reads the authorities that the machine trusts.
+    # Reads the authorities that the machine trusts.
     trusted = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # Kubernetes has its keys for nobody who accepts JSON alone.
+    # Kubernetes does not return its keys to clients that accept only JSON.
     headers = {"host": parts.netloc, "connection": "close", **more}
     if form is not None:
         headers["content-type"] = "application/x-www-form-urlencoded"
@@ -294,9 +301,9 @@ async def _asked(address: str, form: bytes | None, more: Mapping[str, str]) -> t
     lines = [f"{'GET' if form is None else 'POST'} {path} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if not all(line.isascii() and line.isprintable() for line in lines):
-        raise ValueError("its documents have signs in addresses or tokens that belong in neither")
+        raise ValueError("its documents contain invalid characters in addresses or tokens")
     port = parts.port or (443 if is_tls else 80)
     async with asyncio.timeout(_TIMEOUT):
         line = StreamLine(*await asyncio.open_connection(parts.hostname, port, ssl=trusted))
     request = "\r\n".join([*lines, "", ""]).encode() + (form or b"")
-    return await answered(line, request, _TIMEOUT, _MOST_BYTES)
+    return await answered(line, request, _TIMEOUT, _MAX_ANSWER_BYTES)

@@ -1,9 +1,9 @@
-"""Passes connections of gRPC on from a listening socket to the Unix socket of the server.
+"""Forwards gRPC connections from a listening socket to the Unix socket of the server.
 
-gRPC accepts no socket that another process has opened. The connection to the Unix socket has the caller's
-address in its own name, by which gRPC reports the peer (`api.grpc`). gRPC also cancels calls that reach it
-while it stops. So a relay that is closed passes no new call on: a GOAWAY frame (RFC 9113, 6.8) tells each
-client the last call that was passed on, and clients send later ones to the next service.
+gRPC accepts no socket that another process has opened. The name of the connection to the Unix socket contains
+the caller's address, so that gRPC reports it as the peer (`api.grpc`). gRPC also cancels calls that arrive
+while it stops, so a closed relay forwards no new call. A GOAWAY frame (RFC 9113, 6.8) contains the last call
+that was forwarded, and clients send later ones to the next service.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ _HEAD: Final = 9
 """Bytes before each frame: length (3), type, flags, stream (4)."""
 _READ: Final = 1 << 16
 _PREFACE_TIMEOUT: Final = 20.0
-"""Seconds for the first bytes, and for the TLS handshake, of a client."""
+"""Maximum seconds for the first bytes, and for the TLS handshake, of a client."""
 
 
 class Relay:
-    """Passes connections on from when it is started until it is closed. `limit`: maximum number at once.
-    `tls`: to speak with callers; None = without TLS."""
+    """Forwards connections between its start and its close. `limit`: maximum concurrent connections. `tls`:
+    for callers; None = without TLS."""
 
     def __init__(
         self, listener: socket.socket, target: Path, limit: int, tls: ssl.SSLContext | None = None
@@ -47,8 +47,7 @@ class Relay:
         )
 
     async def close(self, seconds: float) -> None:
-        """Pass on neither connections nor calls any more. Wait at most `seconds` for those that have
-        begun."""
+        """Stop forwarding connections and calls. Wait at most `seconds` for those in progress."""
         self._is_closing = True
         self._server.close()
         for calls in self._open:
@@ -61,7 +60,7 @@ class Relay:
         self._open[calls] = asyncio.current_task()
         if self._is_closing:
             calls.drain()
-        # Of a client that has left, or sends nothing, or of a server that has ended.
+        # The client has left or sends nothing, or the server has ended.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             async with asyncio.timeout(_PREFACE_TIMEOUT):
                 preface = await reader.readexactly(len(_PREFACE))
@@ -91,24 +90,24 @@ class Relay:
 
 
 async def _pass(reader: StreamReader, writer: StreamWriter, frames: "_Frames") -> None:
-    with contextlib.suppress(OSError):  # Of a side that has ended.
+    with contextlib.suppress(OSError):  # One side has ended.
         while data := await reader.read(_READ):
             writer.write(frames.passed(data))
             await writer.drain()
 
 
 class _Frames:
-    """Follows the frames of one direction, whatever pieces they come in. `passes`: whether one of a stream is
-    passed on. `between`: returns what to add after a frame."""
+    """Parses the frames of one direction, in pieces of any size. `passes`: whether to forward a frame of a
+    stream. `between`: returns bytes to add after a frame."""
 
     def __init__(self, passes: Callable[[int], bool], between: Callable[[], bytes]) -> None:
         self._passes, self._between = passes, between
         self._head, self._left, self._is_passed = b"", 0, False
-        #: Whether a frame has ended, and no other one has begun.
+        #: Whether a frame has ended and no other one has begun.
         self.is_between = False
 
     def passed(self, data: bytes) -> bytes:
-        """Return what to pass on of the next bytes."""
+        """Return the bytes to forward."""
         parts: list[bytes] = []
         while data:
             if self._left:
@@ -139,7 +138,7 @@ class _Calls:
         self.answers = _Frames(lambda _: True, self._goaway)
 
     def drain(self) -> None:
-        """Pass on no further calls."""
+        """Forward no further calls."""
         self._is_draining = True
         if self.answers.is_between:
             self._writer.write(self._goaway())

@@ -1,6 +1,4 @@
-"""`trainshed runtimes`: lists runtimes, builds them ahead, and clears the cache. Works on the cache itself,
-whether or not a service runs.
-"""
+"""`trainshed runtimes`: lists runtimes, builds them in advance, and clears the cache. Needs no service."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from trainshed.runtimes.inventory import Inventory, InventoryEntry
 
 
-def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
+def _cache_options(command: Callable[..., None]) -> Callable[..., None]:
     cache = click.option(
         "--cache",
         type=click.Path(path_type=Path),
@@ -38,7 +36,7 @@ def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(cls=Group, short_help="List, build and clear runtimes.")
 def command() -> None:
-    """List, build and clear the runtimes that programs run in. Without a command: list them."""
+    """List, build and clear the runtimes of programs. Without a command: list them."""
 
 
 command.default = "list"
@@ -47,11 +45,11 @@ command.default = "list"
 @command.command("list")
 @click.argument("family", required=False, default="")
 @takes_form
-@_takes_cache
+@_cache_options
 def list_(family: str, form: str, cache: Path | None, config: Path | None) -> None:
-    """List families and versions with Python, size, last use."""
+    """List families and versions with their Python, size and last use."""
     settings = load(config, {"cache": cache})
-    offers = _told(lambda: _inventory(settings).offers(family or None))
+    offers = _with_build_errors(lambda: _inventory(settings).offers(family or None))
     if form == "json":
         print_data([asdict(offer) | {"built": str(offer.built or "")} for offer in offers])
         return
@@ -59,33 +57,35 @@ def list_(family: str, form: str, cache: Path | None, config: Path | None) -> No
         click.echo(line)
     if not family:
         click.echo(
-            f"\nThe cache is {settings.cache}. All that is in it: trainshed runtimes gc --dry-run"
+            f"\nThe cache is {settings.cache}. List its contents: trainshed runtimes gc --dry-run"
         )
         return
     for offer in offers:
         if offer.left_out:
-            click.echo(f"Left out of {offer.version or family}: {', '.join(offer.left_out)}.")
+            click.echo(f"Not included in {offer.version or family}: {', '.join(offer.left_out)}.")
 
 
-@command.command(short_help="Build runtimes ahead of their first jobs.")
+@command.command(short_help="Build runtimes before jobs need them.")
 @click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
-@click.option("--python", metavar="X.Y", help="Python version. Default: the newest it runs on.")
-@_takes_cache
+@click.option(
+    "--python", metavar="X.Y", help="Python version. Default: the newest supported version."
+)
+@_cache_options
 def build(
     *, families: tuple[str, ...], python: str | None, cache: Path | None, config: Path | None
 ) -> None:
-    """Build the newest version of each FAMILY, or VERSION, unless it is built. Without a FAMILY, build the
-    environment of jobs that name no image."""
+    """Build the newest version of each FAMILY, or VERSION, unless it exists. Without a FAMILY, build the
+    environment of jobs without an image."""
     from trainshed.runtimes.shelf import settle
 
     def say(line: str) -> None:
-        # The output of the build, which may come from setup scripts of users.
+        # The output of the build, which may contain text of users' setup scripts.
         click.echo(coloured(line))
 
     inventory = _inventory(load(config, {"cache": cache}))
     for wanted in families or ("",):
         family, _, version = wanted.partition("=")
-        offer = _told(
+        offer = _with_build_errors(
             partial(inventory.build, family or None, say, version or None, python or None)
         )
         name = f"{offer.family} {offer.version}".strip()
@@ -101,22 +101,20 @@ def build(
     metavar="AGE",
     default="30d",
     show_default=True,
-    help="Remove what was unused this long: 30d, 12h, 0.",
+    help="Remove files unused for this long: 30d, 12h, 0.",
 )
 @click.option(
-    "--downloads",
-    is_flag=True,
-    help="Remove the downloads, and only them; this slows down new builds.",
+    "--downloads", is_flag=True, help="Remove only the downloads. New builds then take longer."
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
-@_takes_cache
+@_cache_options
 def gc(
     *, age: float, downloads: bool, dry_run: bool, cache: Path | None, config: Path | None
 ) -> None:
-    """Remove environments, layers, packages and unpacked images that were not used for a while.
+    """Remove environments, layers, packages and unpacked images that were not used recently.
 
-    What a running program lives in stays, also while no service runs. All else is made again when a job asks
-    for it.
+    Files that a running program uses stay, also while no service runs. Removed files are created again when a
+    job needs them.
     """
     from trainshed.runtimes.cache_cleaner import CacheCleaner
     from trainshed.runtimes.installer import Installer
@@ -130,8 +128,8 @@ def gc(
         if removed:
             gone += piece.bytes
             count += 1
-        outcome = "stays" if not removed else "would go" if dry_run else "removed"
-        why = "" if removed else piece.why or "it has come into use"
+        outcome = "stays" if not removed else "stays" if dry_run else "removed"
+        why = "" if removed else piece.why or "it is in use again"
         because = f"  ({why})" if why else ""
         click.echo(
             f"{outcome}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
@@ -145,8 +143,8 @@ def _remove(piece: "Removal") -> bool:
         return piece.remove()
     except OSError as failure:
         raise click.ClickException(
-            f"{piece.kind} {piece.name} cannot be removed: {failure}. "
-            "Run this as the user that the cache belongs to."
+            f"{piece.kind} {piece.name} cannot be removed: {failure}. Run the command as the owner of the "
+            "cache."
         ) from None
 
 
@@ -156,7 +154,7 @@ def _inventory(settings: Settings) -> "Inventory":
     return Inventory(settings.cache, now=clock.now)
 
 
-def _told(work: Callable[[], Any]) -> Any:
+def _with_build_errors(work: Callable[[], Any]) -> Any:
     from trainshed.runtimes.port import BuildFailed
 
     try:

@@ -1,4 +1,4 @@
-"""Puts a service together and runs it: children first, then store, engine, controller and the API's port."""
+"""Runs a service: starts children first, then the store, the engine, the controller and the API's port."""
 
 import asyncio
 import contextlib
@@ -53,16 +53,15 @@ if TYPE_CHECKING:
 
 
 DRAIN = 2
-"""Seconds that open requests get when the service stops."""
-_PATIENT_DRAIN = 10
-"""The same, if new callers wait in sockets of systemd until the next service serves them."""
+"""Maximum seconds for open requests when the service stops."""
+_ACTIVATED_DRAIN = 10
+"""The same, if systemd keeps the sockets, so that new callers wait for the next service."""
 STOP_JOBS = 60
-"""Seconds beyond their grace that jobs get to end when they are stopped with the service."""
+"""Seconds in addition to their grace period for jobs that stop together with the service."""
 
 
 class Service:
-    """A running service. `announce` is called with the contents of `service.json` once requests are
-    served."""
+    """A running service. It calls `announce` with the contents of `service.json` when it is ready."""
 
     def __init__(
         self,
@@ -73,8 +72,8 @@ class Service:
         last_sign: Nanos = 0,
         stop_jobs: bool,
     ) -> None:
-        """`last_sign`: when the last service of this data directory last gave a sign (ns since the epoch), 0
-        = there was none."""
+        """`last_sign`: the last activity of the previous service of this data directory (ns since the epoch),
+        0 = no such service."""
         self._bootstrap = bootstrap
         self._announce = announce
         self._stop_jobs = stop_jobs
@@ -83,18 +82,18 @@ class Service:
         self._stopping = asyncio.Event()
         self._app = App(bootstrap, self._stopping)
         self._relays: list[Relay] = []
-        self._drain = _PATIENT_DRAIN if bootstrap.is_activated else DRAIN
+        self._drain = _ACTIVATED_DRAIN if bootstrap.is_activated else DRAIN
         if emulation is not None:
             bootstrap.tokens.is_open = True
             self._app.services = emulation.around(self._app.services)
         self._watching = Crew()
-        # Those of programs that cannot exist any more.
+        # Tokens of programs that have ended.
         bootstrap.tokens.refuse(
             lambda claims: not self._app.controller.runs(JobUid(claims.job_uid), claims.attempt)
         )
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Jobs run on, unless they are to be stopped with the service."""
+        """Serve until SIGTERM or SIGINT. Jobs continue, unless they stop together with the service."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -102,7 +101,7 @@ class Service:
         try:
             await self._serve()
         finally:
-            # In any case: a thread waits for the bucket process, and the end of this process for the thread.
+            # In any case: a thread waits for the bucket process, and this process for the thread.
             await self._bootstrap.buckets.close()
             self._app.lag.close()
 
@@ -151,13 +150,13 @@ class Service:
             await self._app.services.tracking.close()
         self._app.runtimes.close()
         with contextlib.suppress(OSError):
-            # The disk may have become read-only; readers of the file check whether the process lives.
+            # The disk may be read-only; readers of the file check whether the process exists.
             (self._bootstrap.settings.data / SERVICE_FILE).unlink()
         if live := self._app.controller.running():
             many = len(live) > 1
             say(
-                f"{len(live)} {'jobs keep' if many else 'job keeps'} running; the next `trainshed up` "
-                f"on this data directory takes {'them' if many else 'it'} over."
+                f"{len(live)} {'jobs continue' if many else 'job continues'}. The next `trainshed up` on "
+                f"this data directory adopts {'them' if many else 'it'}."
             )
 
     async def _stop_grpc(self, server: GrpcServer) -> None:
@@ -165,8 +164,7 @@ class Service:
         await server.stop(DRAIN)
 
     async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
-        """Serve gRPC on both ports, and on the socket of programs. Raises what making the certificates failed
-        with."""
+        """Serve gRPC on both ports, and on the socket of programs. Raises errors of the certificates."""
         ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs_grpc_path)
         shown = await asyncio.wrap_future(self._bootstrap.certified)
         path = self._bootstrap.settings.data / "grpc.sock"
@@ -181,16 +179,16 @@ class Service:
                     server.listen(address_of(*address), identity)
                 except (
                     RuntimeError
-                ):  # Ports are held from the start on, but others can still listen.
+                ):  # Another program can listen on a port that the service only holds.
                     option = "--grpc-port" if identity is None else "--grpc-tls-port"
                     raise StartFailed(
-                        f"{address_of(*address)} cannot be listened on: another program listens there since "
-                        f"a moment ago. Stop it, or choose another port with {option}."
+                        f"gRPC cannot listen on {address_of(*address)}: another program has started to "
+                        f"listen there. Stop it, or choose another port with {option}."
                     ) from None
             else:
                 tls = _context_of_grpc(shown) if identity is not None else None
                 self._relays.append(Relay(listener, path, most, tls))
-        # One of its own for callers, who must not take the connections of programs.
+        # Callers have their own socket, so that they cannot use up the connections of programs.
         for place in (programs, *([str(path)] if self._relays else [])):
             with reachable(place) as short:
                 server.listen(f"unix:{short}")
@@ -201,7 +199,7 @@ class Service:
         return server
 
     async def _begin_work(self) -> None:
-        """Start what runs beside jobs and requests."""
+        """Start background work."""
         await self._app.suggesting.start()
         await self._app.exports.start()
         self._app.retention.start()
@@ -212,8 +210,8 @@ class Service:
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
-        """Stop what `_begin_work` started and the controller. The outbox comes last, because the controller's
-        last commits may still put something into it."""
+        """Stop the background work and the controller. The outbox stops last, because the controller's last
+        commits may still use it."""
         await self._watching.close()
         await self._bootstrap.access.flush()
         await self._app.idling.close()
@@ -230,7 +228,7 @@ class Service:
             "rest": web_address(settings, self._bootstrap.listener.getsockname()[1]),
             "token": self._bootstrap.token,
             "pid": os.getpid(),
-            # As text, because numbers have only 53 bits for some readers.
+            # A text, because some readers limit numbers to 53 bits.
             "since": str(protocol.process_start(os.getpid())),
             "storage": web_address(settings, self._bootstrap.storage_port),
             "project": settings.project,
@@ -245,7 +243,7 @@ class Service:
             "ca_bundle": str(certificates.roots),
         }
         write_private(settings.data / SERVICE_FILE, document)
-        # This machine uses plain HTTP, whatever other machines use.
+        # This machine uses plain HTTP in any case.
         plain = f"http://{urlsplit(str(document['storage'])).netloc}"
         write_private(
             settings.data / "credentials.json",
@@ -256,7 +254,8 @@ class Service:
         write_private(settings.data / BOTO_FILE, boto)
         owner, additions = digest_of(self._bootstrap.token), self._app.additions.values()
         pages = [addition.link for addition in additions if addition.link is not None]
-        # A link signs in as the owner, and what is not a terminal may keep it: a journal, a container's log.
+        # A link signs in as the owner. A journal or a container's log would store it, so only a terminal
+        # shows it.
         links = [link(owner) for link in pages] if sys.stderr.isatty() else []
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]
         self._announce({**document, "links": links, "has_pages": bool(pages), "taken_over": taken})
@@ -264,8 +263,8 @@ class Service:
         self._app.lag.start()
 
     async def _take_over(self) -> None:
-        """Add the absence of the service to the timelines of jobs that had an attempt. The engine reports
-        later which of their programs survived."""
+        """Add the absence of the service to the timelines of jobs with an attempt. The engine reports later
+        which of their programs have survived."""
         self._taken_over = [job for job in self._app.controller.running() if job.attempt]
         if not self._last_sign:
             return
@@ -274,7 +273,7 @@ class Service:
         entry = TimelineEntry(
             now,
             "service_away",
-            f"The service was away for at most {duration(away)}, and has taken the job over. Programs that "
+            f"The service was away for at most {duration(away)}, and has adopted the job. Programs that "
             "are still running continue; the timeline shows which ones have ended.",
             {"since": self._last_sign, "until": now},
         )
@@ -284,19 +283,19 @@ class Service:
         cancel, cancelled = CancelRequested(CancelCause.USER, clock.now()), set[JobUid]()
         try:
             async with asyncio.timeout(self._bootstrap.settings.grace + STOP_JOBS):
-                # A request to create one that was in progress when the stop began may have finished since.
+                # A create request that was in progress at the stop may have finished since.
                 while live := await self._bootstrap.store.ledger.load_live():
                     if fresh := [work.job for work in live if work.job.uid not in cancelled]:
                         say(f"Stopping {counted(len(fresh), 'job')} ...")
                     for job in fresh:
                         cancelled.add(job.uid)
-                        # A job that ended just now has nothing left to cancel.
+                        # A job that has just finished cannot be cancelled.
                         with contextlib.suppress(Exception):
                             await self._bootstrap.store.intake.request_cancel(job.name, cancel)
                         self._app.controller.wake(job.uid)
                     await self._until_over(live[0].job.uid)
         except TimeoutError:
-            say("Some jobs did not stop in time; they are stopped at the next start.")
+            say("Some jobs did not stop in time. The next start stops them.")
 
     async def _until_over(self, uid: JobUid) -> None:
         while True:
@@ -307,7 +306,7 @@ class Service:
 
 
 class _Server(SecureServer):
-    """Uvicorn that reports when it is up, and leaves signals to the service."""
+    """Uvicorn that reports when it is ready, and leaves signals to the service."""
 
     def __init__(
         self,

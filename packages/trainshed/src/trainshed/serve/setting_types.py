@@ -1,7 +1,7 @@
 """The types of settings, with their bounds, choices and checks, and the conversion of values to them.
 
-Bounds and choices are part of the type (`Port`, `Literal[...]`), and `msgspec.convert` enforces them. What a
-type cannot express is checked by a `Checked` function.
+Bounds and choices are part of the type (`Port`, `Literal[...]`), and `msgspec.convert` enforces them. A
+`Checked` function checks other rules.
 """
 
 import re
@@ -39,14 +39,13 @@ _WORDS: dict[Any, str] = {
     tuple[dict[str, Any], ...]: "a list of tables",
 }
 _FLAGS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
-"""Words that people write for a flag, besides those that msgspec reads."""
-_LARGEST = 1e308
+"""Words for a flag in addition to those of msgspec."""
+_MAX_NUMBER = 1e308
 """The upper bound of numbers, which excludes infinity."""
 
 
 class Checked(Struct, frozen=True):
-    """Part of a type: `check` raises ValueError, saying what is allowed, for values that the type alone
-    accepts."""
+    """Part of a type: `check` raises ValueError with the allowed values for an invalid value of the type."""
 
     check: Callable[[Any], object]
 
@@ -54,16 +53,16 @@ class Checked(Struct, frozen=True):
 class Tables(Struct, frozen=True):
     """Part of a type: the setting is written as tables `[[name]]` in the file."""
 
-    #: A table's type. Its method `faults` yields what is wrong with values, as `field: words`.
+    #: A table's type. Its method `faults` yields errors in values, as `field: words`.
     type: type[Any]
-    #: The fields of which no two tables have the same value.
+    #: The fields whose values must differ between tables.
     unique: tuple[str, ...] = ("name",)
 
 
 def convert(name: str, kind: Any, value: Any) -> Any:
-    """Return the value of the setting `name` in its type. Raises ValueError, saying what is allowed."""
+    """Return the value of the setting `name` in its type. Raises ValueError with the allowed values."""
     if NoneType in get_args(kind):
-        if value == "":  # As good as no setting.
+        if value == "":  # The same as no setting.
             return None
         kind = get_args(kind)[0]
     base, *extras = get_args(kind) if get_origin(kind) is Annotated else (kind,)
@@ -89,11 +88,13 @@ def convert(name: str, kind: Any, value: Any) -> Any:
 
 def _directory(text: str) -> Path:
     if not text:
-        raise ValueError("'' is no directory; leave it out for the default")
+        raise ValueError("'' is not a directory; omit the setting for the default")
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ValueError(f"{text!r} begins with a user who has no home directory") from None
+        raise ValueError(
+            f"{text!r} begins with a user without a home directory; write an absolute path"
+        ) from None
 
 
 def _allowed(base: Any, extras: list[Any], value: Any) -> str:
@@ -109,21 +110,23 @@ def _allowed(base: Any, extras: list[Any], value: Any) -> str:
 
 
 def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
-    """Return the tables of a setting. Raises ValueError with a line for each fault; values are judged in
-    those whose fields have the right types."""
+    """Return the tables of a setting. Raises ValueError with a line for each error. Only tables whose fields
+    have the right types are checked for invalid values."""
     wrong: list[str] = []
     made: list[Any] = []
     try:
         rows = msgspec.convert(value, tuple[dict[str, Any], ...])
     except msgspec.ValidationError:
-        raise ValueError(f"write each entry as a table of its own: [[{name}]]") from None
+        raise ValueError(
+            f"the entries of {name} are not tables; write each as [[{name}]]"
+        ) from None
     for number, row in enumerate(rows):
         at = f"{name}[{number}]"
         if faults := wrong_fields(tables.type, row, f"{at}."):
             wrong += faults
             continue
         optional = {field.name for field in structs.fields(tables.type) if field.default is None}
-        # An empty text is as good as no field.
+        # An empty text is the same as no field.
         fields = {key: entry for key, entry in row.items() if entry != "" or key not in optional}
         try:
             table = msgspec.convert(fields, tables.type)
@@ -134,7 +137,9 @@ def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
         made.append(table)
     for field in tables.unique:
         counts = Counter(getattr(table, field) for table in made)
-        wrong += [f"{name}: {field} {text!r} has two tables" for text in counts if counts[text] > 1]
+        wrong += [
+            f"{name}: two tables have the {field} {text!r}" for text in counts if counts[text] > 1
+        ]
     if wrong:
         raise ValueError("\n".join(wrong))
     return tuple(made)
@@ -161,7 +166,7 @@ def _pairs(text: str, types: Collection[str], number: str, what: str) -> Iterato
         kind, _, value = part.strip().partition("=")
         if kind not in types:
             raise ValueError(
-                f"{kind!r} is no type of those in `trainshed list machine-types`.{closest(kind, types)}"
+                f"{kind!r} is not a type of `trainshed list machine-types`.{closest(kind, types)}"
             )
         if not re.fullmatch(number, value):
             raise ValueError(f"{part!r} is not of the form TYPE={what.upper()}")
@@ -182,7 +187,7 @@ def _check_paths(text: str) -> None:
     missing = [path for path in filter(None, text.split(":")) if not Path(path).is_dir()]
     if missing:
         raise ValueError(
-            f"{', '.join(missing)} is no directory; give absolute paths of directories"
+            f"{', '.join(missing)} is not a directory; write absolute paths of directories"
         )
 
 
@@ -199,8 +204,8 @@ def _check_hosts(text: str) -> None:
     wrong = [name for name in listed(text) if not _HOST.fullmatch(name)]
     if wrong:
         raise ValueError(
-            f"{', '.join(wrong)}: a host is a name without scheme and port, training.example.org, or "
-            "*.example.org for all below one; * = any"
+            f"{', '.join(wrong)} is not a host name; write a name without scheme and port, such as "
+            "training.example.org, *.example.org for its subdomains, or * for any"
         )
 
 
@@ -213,7 +218,7 @@ def _check_project(project: str) -> None:
 
 def parse_age(text: str) -> int:
     """Return `12h`, `30d` or `4w` in nanoseconds. Raise ValueError for anything else."""
-    # More digits were more than the store can compare with.
+    # The store cannot compare numbers with more digits.
     return _amount(text, _AGES, 4, "age such as 12h, 30d or 4w")
 
 
@@ -225,16 +230,16 @@ def parse_size(text: str) -> int:
 def _amount(text: str, units: Mapping[str, int], digits: int, what: str) -> int:
     match = re.fullmatch(rf"([0-9]{{1,{digits}}})({'|'.join(units)})", text)
     if match is None or not int(match[1]):
-        raise ValueError(f"{text!r} is no {what}")
+        raise ValueError(f"{text!r} is not a valid {what}")
     return int(match[1]) * units[match[2]]
 
 
 Port = Annotated[
-    int, msgspec.Meta(ge=0, le=65535, description="a port (0 = any free one, up to 65535)")
+    int, msgspec.Meta(ge=0, le=65535, description="a port (0 = any free port, up to 65535)")
 ]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Amount = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
 Days = Annotated[
     float, msgspec.Meta(ge=0.01, le=400, description="a number of days, from 0.01 to 400")
 ]

@@ -1,4 +1,5 @@
-"""Reads settings: defaults, then a TOML file, then the environment, then the command line; later ones win."""
+"""Reads settings from defaults, a TOML file, the environment and the command line; each source overrides the
+previous."""
 
 import os
 import tomllib
@@ -47,7 +48,7 @@ from trainshed.telemetry.lines import LogFormat, LogLevel
 
 
 class SettingsError(click.ClickException):
-    """A setting that cannot be used. The message names the setting, its source and what is allowed."""
+    """A setting is invalid. The message contains the setting, its source and the allowed values."""
 
 
 _DISTANCES = {
@@ -56,7 +57,7 @@ _DISTANCES = {
     "grpc_tls_port": 3,
     "the TLS port of buckets": 4,
 }
-"""Distances of ports from that of REST, where no setting chooses another one."""
+"""Offsets of ports from the REST port, unless a setting specifies them."""
 
 
 def default_cache() -> Path:
@@ -67,105 +68,104 @@ def default_cache() -> Path:
 
 
 class Settings(Struct, frozen=True):
-    """All settings of a service; their types say which values are allowed.
+    """All settings of a service; their types specify the allowed values.
 
-    Their names are the keys of the TOML file and, in upper case after TRAINSHED_, environment variables;
-    docs/settings.md describes them for people.
+    Their names are the keys of the TOML file and, in upper case after TRAINSHED_, environment variables.
+    docs/settings.md describes them for users.
     """
 
     #: Address to listen on.
     host: str = "127.0.0.1"
-    #: Port of REST; 0 = any free one.
+    #: Port of the REST APIs; 0 = any free port.
     port: Port = 8080
-    #: Ports of gRPC without and with TLS; 0 = beside the REST port.
+    #: Ports of gRPC without and with TLS; 0 = the REST port + 2 and + 3.
     grpc_port: Port = 0
     grpc_tls_port: Port = 0
-    #: Whether all ports speak TLS, except with this machine, which may use plain HTTP.
+    #: Use TLS on all ports; only this machine may use plain HTTP.
     tls: bool = False
-    #: Whether ports speak plain HTTP with other machines, for instance behind a proxy that speaks TLS.
+    #: Use plain HTTP also with other machines, behind a proxy that terminates TLS.
     insecure: bool = False
-    #: PEM files of the certificate and its key, both or none; with them all ports speak TLS.
+    #: PEM files of the certificate and its key, both or neither. They enable TLS on all ports.
     tls_cert: str | None = None
     tls_key: str | None = None
-    #: Directory of everything that must not be lost.
+    #: Directory of all data that must not be lost.
     data: Path = Path()
     #: Directory of built runtimes, shared by all services of a user.
     cache: Path = Path()
-    #: How much the cache may take, as `setting_types.parse_size` reads it; None = any size.
+    #: Maximum size of the cache, as for `setting_types.parse_size`; None = no limit.
     cache_size: Size | None = None
-    #: The engine that runs replicas.
+    #: Engine that runs replicas.
     engine: Engine = "local"
     #: Virtual nodes of the local engine.
     nodes: Positive = 1
-    #: Project and region of clients that name none.
+    #: Default project and region of clients.
     project: Project = "trainshed"
     region: Region = "us-central1"
-    #: How many replicas run at once; further jobs wait.
+    #: Maximum number of running replicas. Other jobs wait.
     max_replicas: Positive = 256
     #: Seconds between SIGTERM and SIGKILL of a replica.
     grace: Amount = 30.0
-    #: Most memory of one replica in MiB, whatever its machine type has; 0 = what the machine type has.
+    #: Memory limit in MiB of one replica; 0 = the memory of its machine type.
     memory_per_replica: Count = 0
-    #: Refuse a runtime substitution instead of noting it (spec/runtimes#substitutes).
+    #: Refuse jobs whose exact runtime is not available (spec/runtimes#substitutes).
     exact_runtimes: bool = False
-    #: Whether nodes have bounds (spec/queue#quotas); None = nodes of a cluster do, this machine does not.
+    #: Whether nodes have limits (spec/queue#quotas); None = strict for clusters, relaxed for this machine.
     capacity: Capacity | None = None
-    #: CPUs, memory in GiB, and accelerators as TYPE=COUNT,… that each node is said to have; 0 and "" = its
-    #: share of the machine.
+    #: CPUs, memory in GiB and accelerators (TYPE=COUNT,…) of each node; 0 and "" = its share of the machine.
     node_cpus: Amount = 0.0
     node_memory: Amount = 0.0
     node_accelerators: NodeAccelerators = ""
-    #: Days after which past use counts half in the fair share.
+    #: Days after which past usage counts half in the fair share.
     half_life: Days = 7.0
-    #: Jobs that are not over, of those that programs of one job made, or of jobs that it made; 0 = none.
+    #: Maximum number of unfinished jobs that one job may create, including jobs created by those; 0 = none.
     max_child_jobs: Count = 20
-    #: Which programs begin with their frameworks imported, unless their jobs say otherwise.
+    #: Programs that start warm, with their frameworks imported, unless their jobs specify otherwise.
     warm_starts: WarmStarts = "trials"
-    #: The address at which browsers reach this service; None = where it listens.
+    #: Address of the service for browsers; None = the address to listen on.
     web_url: WebUrl | None = None
-    #: Further hostnames of the service, with commas in between.
+    #: Additional host names of the service, separated by commas.
     allowed_hosts: HostNames = ""
-    #: The isolation level that is demanded; None = the strongest that works here.
+    #: Required isolation level; None = the strongest available level.
     isolation: Isolation | None = None
-    #: Directories that programs may read although they are hidden by default, with colons in between.
+    #: Directories, separated by colons, that programs may read although they are hidden by default.
     visible_paths: Directories = ""
-    #: Most processes and threads of one replica, or of one installation of packages; 0 = any number.
+    #: Maximum processes and threads of one replica or package installation; 0 = no limit.
     max_processes: Count = 32_768
-    #: Whether a replica is ended whose files take more than the disk that its job asked for.
+    #: Whether to stop replicas whose files exceed the disk size of the job.
     enforce_disk: bool = False
-    #: Whether shells can be opened in replicas.
+    #: Shells in replicas: on, or off for all jobs.
     shell: Literal["on", "off"] = "on"
-    #: Hours for which autopsies of failed replicas are kept; 0 = not at all.
+    #: Hours to keep the files of failed replicas; 0 = keep none.
     autopsy_ttl: Amount = 24.0
-    #: How long a job is kept after its end; None = for ever.
+    #: How long to keep a job after its end; None = forever.
     retention_jobs: Age | None = None
-    #: What an hour of a machine type, or of an accelerator, costs: TYPE=AMOUNT,…; what is left out is free.
+    #: Prices per hour of machine types and accelerator types: TYPE=AMOUNT,…; missing types are free.
     prices: PriceList = ""
-    #: The mail server for `notify`, as smtp://USER@HOST:PORT/SENDER; None = there is none.
+    #: Mail server for `notify`, as smtp://USER@HOST:PORT/SENDER; None = no mail.
     smtp: MailServer | None = None
-    #: Seconds for which all GPUs of a job may be idle before its timeline says so; 0 = for ever.
+    #: Seconds for which all GPUs of a job must be idle before its timeline has a warning; 0 = no warning.
     idle_gpus: Amount = 0.0
-    #: Seconds after that warning until a job that is still idle is stopped; 0 = it is not.
+    #: Seconds after that warning until a job that is still idle is stopped; 0 = never.
     idle_stop: Amount = 0.0
-    #: Format of the lines in the service's log.
+    #: Format of the service's log.
     log_format: LogFormat = "text"
-    #: The lowest level that is logged; each request is logged at info.
+    #: Minimum level of log lines; `info` includes every request.
     log_level: LogLevel = "warning"
-    #: Tables that change the failure table (spec/failures#rules).
+    #: Tables that take precedence over rows of the failure table (spec/failures#rules).
     failure_rules: FailureRules = ()
-    #: The program that pulls container images.
+    #: Tool that pulls container images.
     container_tool: ContainerTool = "auto"
-    #: Tables that map images to runtimes or to other images; the first that matches wins
+    #: Tables that map container images to runtimes or other images; the first match wins
     #: (spec/runtimes#images).
     images: MappedImages = ()
-    #: Tables of buckets that lie in another store, belong to other projects, or are open to all.
+    #: Tables of buckets in another store, of other projects, or open to all.
     buckets: BucketTables = ()
-    #: Tables of issuers by which people sign in.
+    #: Tables of issuers for single sign-on.
     oidc: IssuerTables = ()
-    #: Tables of targets that jobs may notify of their end.
+    #: Tables of notification targets.
     notify: NotifyTables = ()
-    #: Tables of engines other than the local one, by name, as they are in the file; each engine checks its
-    #: own. Those of the local engine are the settings of `LOCAL_ENGINE`.
+    #: Tables of engines other than the local one, by name, unchanged; each engine checks its own. The
+    #: settings of the local engine are those of `LOCAL_ENGINE`.
     engines: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @property
@@ -175,22 +175,21 @@ class Settings(Struct, frozen=True):
 
     @property
     def is_handed_down(self) -> bool:
-        """Whether jobs wait for nodes in the queue of a cluster, and not in the service's own."""
+        """Return whether the queue of a cluster, not the service's own, assigns nodes to jobs."""
         return (self.engine, engine_settings(self).get("queue")) in _HANDED_DOWN
 
 
 _HANDED_DOWN = {("slurm", "slurm"): "Slurm", ("kubernetes", "kueue"): "Kueue"}
-"""By engine and its setting `queue`: the scheduler that gives jobs their nodes instead of the service."""
+"""The scheduler that assigns nodes instead of the service, by engine and its setting `queue`."""
 LOCAL_ENGINE = ("nodes", "node_cpus", "node_memory", "node_accelerators")
-"""Settings of the local engine alone."""
+"""Settings that only the local engine has."""
 
 
 def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = False) -> Settings:
-    """Return the settings in force. `overrides` are the command line's; None there means "not given". Only
-    `to_serve` the secrets of tables are needed, which are in the environment of the service alone.
+    """Return the effective settings. `overrides` are those of the command line; None there = not set.
 
-    Raises SettingsError for unknown keys and values of the wrong type, naming all of them, and for settings
-    that do not fit together.
+    Only `to_serve` needs the secrets of tables, which only the service's environment contains. Raises
+    SettingsError for unknown keys, invalid values and contradictory settings, with all of them.
     """
     known = Settings.__annotations__
     wrong: list[str] = []
@@ -200,11 +199,12 @@ def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = Fal
         wrong += _engine_tables(config, document.get("engines", {}))
         values.update({key: (value, f"{config}: {key}") for key, value in document.items()})
         wrong += [
-            f"{config}: unknown setting {key!r}.{closest(key, known) or ' docs/settings.md lists all.'}"
+            f"{config}: unknown setting "
+            f"{key!r}.{closest(key, known) or ' docs/settings.md lists all settings.'}"
             for key in document
             if key not in known
         ]
-    # The defaults of these two read their variables.
+    # The defaults of these two settings read their variables.
     for name in known.keys() - {"data", "cache"}:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
@@ -218,7 +218,7 @@ def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = Fal
             try:
                 converted[name] = convert(name, known[name], value)
             except ValueError as failure:
-                wrong += [_told(source, name, line) for line in str(failure).splitlines()]
+                wrong += [_with_source(source, name, line) for line in str(failure).splitlines()]
     settings = replace(Settings(data=data_directory(None), cache=default_cache()), **converted)
     missing = _missing_variables(settings) if to_serve else ()
     if wrong := wrong or [*_contradictions(settings), *missing]:
@@ -227,7 +227,7 @@ def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = Fal
         raise SettingsError(cause)
     return replace(
         settings,
-        data=settings.data.resolve(),  # What is mounted over a link is not what is behind it.
+        data=settings.data.resolve(),  # A directory mounted over a link differs from the target of the link.
         cache=settings.cache.resolve(),
         tls_cert=_absolute(settings.tls_cert),
         tls_key=_absolute(settings.tls_key),
@@ -242,22 +242,25 @@ def engine_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _engine_tables(config: Path, value: Any) -> Iterator[str]:
-    """Yield what is wrong in the tables of engines, as far as a service can tell; each checks its own."""
+    """Yield the errors in the tables of engines that a service can detect; each engine checks its own."""
     tables = cast("dict[str, Any]", value) if isinstance(value, dict) else {"NAME": value}
     for name, table in tables.items():
         if not isinstance(table, dict):
-            yield f"{config}: engines: write settings of an engine as a table: [engines.{name}]"
+            yield f"{config}: the settings of an engine must be a table; write [engines.{name}]"
         elif name == "local":
-            yield f"{config}: engines.local: write these settings at the top of the file"
+            yield (
+                f"{config}: engines.local is not a table; write the settings of the local engine at the "
+                "top of the file"
+            )
 
 
 def speaks_tls(settings: Settings) -> bool:
-    """Whether REST and storage speak TLS, as gRPC does in any case."""
+    """Return whether REST and storage use TLS, as gRPC always does."""
     return settings.tls or bool(settings.tls_cert)
 
 
 def _ports(settings: Settings) -> Iterator[tuple[str, int]]:
-    """Yield the service's ports with their names; 0 = any free one."""
+    """Yield the service's ports with their names; 0 = any free port."""
     yield "port", settings.port
     for name, distance in _DISTANCES.items():
         if own := getattr(settings, name, 0):
@@ -274,21 +277,20 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         there, other = ("tls_cert", "tls_key") if settings.tls_cert else ("tls_key", "tls_cert")
         yield f"{there} is set without {other}; set both, or neither"
     if any(table.mail for table in settings.notify) and not settings.smtp:
-        yield "[[notify]] has addresses of mail; set smtp for it"
+        yield "[[notify]] has mail addresses, but there is no mail server; set smtp"
     engine, table = settings.engine, engine_settings(settings)
     if settings.is_handed_down and settings.strict:
         queue = table["queue"]
         yield (
-            f'[engines.{engine}] queue = "{queue}" has {_HANDED_DOWN[engine, queue]} choose nodes, and '
-            'capacity = "strict" has the service do so; take one of them away'
+            f'capacity = "strict" makes the service choose nodes, but [engines.{engine}] queue = "{queue}" '
+            f"makes {_HANDED_DOWN[engine, queue]} choose them; remove one of these settings"
         )
     elif engine == "slurm" and "machines" in table and not settings.strict:
-        others = 'capacity = "relaxed" has jobs run anywhere'
+        others = 'capacity = "relaxed" runs jobs anywhere'
         if settings.is_handed_down:
-            others = 'queue = "slurm" has Slurm choose'
+            others = 'queue = "slurm" makes Slurm choose nodes'
         yield (
-            f"[engines.slurm] machines say which nodes take which jobs, and {others}; take one of them "
-            "away"
+            f"[engines.slurm] machines assigns jobs to nodes, but {others}; remove one of these settings"
         )
 
 
@@ -298,23 +300,26 @@ def _missing_variables(settings: Settings) -> Iterator[str]:
             for key in table.__struct_fields__:
                 variable = key.endswith("_env") and getattr(table, key)
                 if variable and not os.environ.get(variable):
-                    # Its value is not shown: it may be the secret itself.
+                    # Its value is not shown, because it may be the secret.
                     at = f"{name}[{number}].{key}"
-                    yield f"{at}: there is no environment variable of this name; set it for the service"
+                    yield (
+                        f"{at}: the environment variable of this name does not exist; set it for the "
+                        "service"
+                    )
 
 
 def exposed(settings: Settings) -> str | None:
-    """Return why a service would be open to everybody on the network; None = it is not."""
+    """Return why a service would be open to all users of the network; None = it is not."""
     if is_loopback(settings.host) or speaks_tls(settings) or settings.insecure:
         return None
     host = settings.host or "0.0.0.0"
     up = f"trainshed up --host {host}"
     return (
-        f"--host {host}: others would reach the service there, and tokens and what is typed into shells "
-        "would go over the network as they are. Choose one:\n"
-        f"  {up} --tls                                      TLS, by an authority of the service's own\n"
-        f"  {up} --tls-cert cert.pem --tls-key key.pem      TLS, by a certificate of yours\n"
-        f"  {up} --insecure                                 plain HTTP: behind a proxy that speaks TLS"
+        f"--host {host} opens the service to other machines, but tokens and the input of shells would "
+        f"cross the network unencrypted. Choose one:\n  {up} --tls                                      "
+        f"TLS, with the service's own authority\n  {up} --tls-cert cert.pem --tls-key key.pem      TLS, "
+        f"with your certificate\n  {up} --insecure                                 plain HTTP, behind a "
+        "proxy that terminates TLS"
     )
 
 
@@ -322,8 +327,8 @@ def _absolute(file: str | None) -> str | None:
     return file and str(Path(file).expanduser().absolute())
 
 
-def _told(source: str, name: str, line: str) -> str:
-    """Return an error with its source; a line that names the setting's own parts does not name it twice."""
+def _with_source(source: str, name: str, line: str) -> str:
+    """Return an error with its source, without repeating the name of the setting."""
     names_it = line.startswith((f"{name} ", f"{name}["))
     return f"{source.removesuffix(f': {name}') if names_it else source}: {line}"
 
@@ -332,7 +337,7 @@ def _read(config: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(config.read_text())
     except OSError as failure:
-        cause = f"{failure.strerror}; give the path of a TOML file"
+        cause = f"{failure.strerror}. Specify the path of a TOML file"
     except ValueError as failure:
         cause = str(failure)
     raise SettingsError(f"The configuration {config} cannot be read: {cause}")

@@ -28,50 +28,57 @@ if TYPE_CHECKING:
     from trainshed.serve.emulation import Emulation
     from trainshed.serve.settings import Settings
 
-_NAMED = 10
-"""Jobs taken over that the terminal shows by name."""
+_MAX_LISTED = 10
+"""Maximum adopted jobs that the terminal lists."""
 
 _SETTINGS = {
     "host": "Address to listen on. Default: 127.0.0.1.",
-    "port": "Port of the REST APIs; 0 = any free one. Default: 8080.",
+    "port": "Port of the REST APIs; 0 = any free port. Default: 8080.",
     "grpc-port": "gRPC port without TLS, on loopback. Default: the REST port + 2.",
     "grpc-tls-port": "gRPC port with TLS. Default: the REST port + 3.",
-    "tls-cert": "Certificate (PEM). Default: one of the service's own authority.",
+    "tls-cert": "Certificate (PEM). Default: a certificate of the service's own authority.",
     "tls-key": "Key of the certificate (PEM).",
     "data": "Data directory. Default: ~/.trainshed.",
-    "engine": "Engine that runs the replicas. Default: local.",
+    "engine": "Engine that runs replicas. Default: local.",
     "nodes": "Virtual nodes of the local engine. Default: 1.",
-    "capacity": "relaxed: run any job on what is here; strict: respect node sizes.",
+    "capacity": "relaxed: run any job on this machine; strict: respect node sizes.",
     "node-cpus": "CPUs of each node. Default: its share of the machine.",
     "node-memory": "Memory of each node in GiB. Default: its share of the machine.",
-    "node-accelerators": "Accelerators of each node: TYPE=COUNT,... Default: its share.",
+    "node-accelerators": "Accelerators of each node: TYPE=COUNT,... Default: its GPUs.",
     "isolation": "Isolation level: own-user, root, user or session. Default: the strongest.",
-    "max-replicas": "Replicas that run at once; more wait. Default: 256.",
-    "log-level": "Least level to log: debug, info, warning or error.",
+    "max-replicas": "Maximum number of running replicas. Default: 256.",
+    "log-level": "Minimum level of log lines: debug, info, warning or error.",
 }
-"""Help of the options whose values are read as those of environment variables are."""
+"""Help of the options whose values have the form of environment variables."""
 
 
-def _takes_settings(function: Callable[..., None]) -> Callable[..., None]:
+def _add_settings(function: Callable[..., None]) -> Callable[..., None]:
     for name, text in reversed(_SETTINGS.items()):
         function = click.option(f"--{name}", metavar="VALUE", help=text)(function)
     return function
 
 
 @click.command(name="up", short_help="Start the service.")
-@_takes_settings
+@_add_settings
 @click.option(
-    "--tls", is_flag=True, default=None, help="Speak TLS at all ports; plain HTTP on this machine."
+    "--tls",
+    is_flag=True,
+    default=None,
+    help="Use TLS on all ports; this machine may use plain HTTP.",
 )
 @click.option(
-    "--insecure", is_flag=True, default=None, help="Speak plain HTTP with other machines, too."
+    "--insecure", is_flag=True, default=None, help="Use plain HTTP also with other machines."
 )
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every request: --log-level info.")
 @click.option("--ready-fd", type=int, hidden=True)
-@click.option("--detach", is_flag=True, help="Return when it serves; its output goes into up.log.")
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Return when the service is ready. It continues to log to up.log.",
+)
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @click.option("--emulate", is_flag=True, hidden=True)
@@ -90,35 +97,35 @@ def command(
     config: Path | None,
     **overrides: Any,
 ) -> None:
-    """Start the service here and keep it in the foreground, or in the background with --detach.
+    """Start the service in the foreground, or in the background with --detach.
 
-    Stops within seconds on SIGTERM and Ctrl-C; jobs run on and are taken over at the next start, unless
-    --stop-jobs-on-exit is given. Every setting can also stand in the TOML file of --config or in an
+    The service stops within seconds on SIGTERM and Ctrl-C. Its jobs continue, and the next start adopts them,
+    unless you specify --stop-jobs-on-exit. Every setting can also be in the TOML file of --config, or in an
     environment variable such as TRAINSHED_PORT.
     """
     if sys.platform != "linux":
         raise click.ClickException(
-            "The service runs on Linux. On other systems start it in a container or a virtual machine "
-            "(docs/server.md), and have the commands call it: trainshed login URL."
+            "The service requires Linux. On other systems, run it in a container or a virtual machine "
+            "(docs/server.md), and sign in to it with: trainshed login URL"
         )
     if stop_with_parent:
         from trainshed.replica.system import kernel
 
-        # Also if it is killed, so that no service is left that nobody knows of.
+        # Also if the parent is killed, so that no unknown service remains.
         kernel.die_with_parent(signal.SIGTERM)
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
     settings = load(config, overrides, to_serve=True)
-    # The service's files, including jobs' variables and logs, are only for their owner; programs get their
-    # own umask.
+    # Only the owner may read the service's files, including jobs' variables and logs; programs have their own
+    # umask.
     os.umask(0o077)
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         close_directory(settings.data)
     except OSError as failure:
         raise click.ClickException(
-            f"The data directory {settings.data} cannot be made: {failure.strerror}. "
-            "Choose another one with --data or $TRAINSHED_DATA."
+            f"The data directory {settings.data} cannot be created: {failure.strerror}. Choose another one "
+            "with --data or $TRAINSHED_DATA."
         ) from None
     if ready_fd is None and (running := _running(settings.data)):
         click.echo(running)
@@ -128,15 +135,15 @@ def command(
 
         start([word for word in sys.argv[1:] if word != "--detach"], settings.data)
         output = settings.data / "up.log"
-        click.echo(f"{output.read_text().rstrip()}\nWhat it says from now on: {output}")
+        click.echo(f"{output.read_text().rstrip()}\nFurther output: {output}")
         return
     configure(settings.log_format, settings.log_level, plain)
 
     def announce(document: dict[str, Any]) -> None:
         if emulate:
-            # Whoever has started it does so too, if it is not killed before.
+            # The parent process also deletes it, unless it is killed.
             atexit.register(shutil.rmtree, settings.data, ignore_errors=True)
-        _say_addresses(settings, document)
+        _print_addresses(settings, document)
         if ready_fd is not None:
             with os.fdopen(ready_fd, "w") as parent:
                 parent.write(json.dumps(document) + "\n")
@@ -149,11 +156,11 @@ def command(
             emulation = Emulation(plan, capture)
         _serve(settings, announce, emulation, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
-        # Of any kind: a full disk shows in errors of the store, of the engine and of the file system.
+        # Any exception: a full disk causes errors of the store, of the engine and of the file system.
         if _is_disk_full(failure):
             raise click.ClickException(
-                f"The disk that holds the data directory {settings.data} is full, so nothing can be stored "
-                "there. Make room on it and start again; programs that run wait for room as well and lose "
+                f"The disk of the data directory {settings.data} is full, so the service cannot store "
+                "anything. Free some space and start it again. Running programs wait for space and lose "
                 "nothing."
             ) from None
         from trainshed.core.errors import FailedPrecondition, Unavailable
@@ -165,30 +172,32 @@ def command(
 
 
 def close_directory(data: Path) -> None:
-    """Remove the rights of other users from the data directory. Files of programs in it, in buckets for
-    example, belong to the user of the service. Raises ClickException for a directory that also serves other
-    purposes, such as `/tmp`."""
+    """Remove the rights of other users from the data directory.
+
+    Files of programs in it, such as buckets, belong to the user of the service. Raises ClickException for a
+    directory that also serves other purposes, such as `/tmp`.
+    """
     mode = stat.S_IMODE(data.stat().st_mode)
     if not mode & 0o077:
         return
     if mode & stat.S_ISVTX or data.resolve() == Path("/"):
         raise click.ClickException(
-            f"The directory {data} is shared by all users of this machine (mode {mode:o}). The service would "
-            f"close it to them. Use a directory of its own, such as --data {data / 'trainshed'}."
+            f"The directory {data} is shared by all users of this machine (mode {mode:o}), and the service "
+            f"would close it to them. Use a separate directory, such as --data {data / 'trainshed'}."
         )
     try:
         data.chmod(0o700)
     except OSError as failure:
-        why = f"and cannot be closed: {failure.strerror}. Run chmod 700 {data} as its owner."
+        why = f"and its mode cannot be changed: {failure.strerror}. Run chmod 700 {data} as its owner."
     else:
-        why = "and is closed to them now (mode 700)."
+        why = "and is now closed to them (mode 700)."
     click.echo(
         f"The data directory {data} was open to other users (mode {mode:o}), {why}", err=True
     )
 
 
 def _running(data: Path) -> str | None:
-    """Return where the service of a data directory already runs, for people; None if none runs there."""
+    """Return a text about the running service of a data directory; None if no service runs."""
     from trainshed.cli.connection import data_option, local
 
     try:
@@ -197,9 +206,9 @@ def _running(data: Path) -> str | None:
         return None
     option = data_option(data)
     return (
-        f"A service already runs at {endpoint.rest} (process {endpoint.pid}, data in {data}). It keeps the "
-        f"settings of its own start.\nStop it with its jobs: trainshed down{option}\n"
-        "Start another service: trainshed up --data DIRECTORY --port 0"
+        f"A service already runs at {endpoint.rest} (process {endpoint.pid}, data in {data}), with the "
+        f"settings of its start.\nStop it and its jobs: trainshed down{option}\nStart another service: "
+        "trainshed up --data DIRECTORY --port 0"
     )
 
 
@@ -210,8 +219,8 @@ def _serve(
     *,
     stop_jobs: bool,
 ) -> None:
-    # Nothing that is loaded is garbage, and to search it again and again would take a part of the start.
-    # `Service` turns the collector on again once it has begun its work.
+    # Loaded objects are not garbage, and repeated searches would delay the start. `Service` enables the
+    # collector when it is ready.
     gc.disable()
     last_sign = _last_written(settings.data)
     import uvloop
@@ -237,44 +246,48 @@ def _serve(
         loop.run(serve(Bootstrap(settings, cleanup)))
 
 
-def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
-    """Show on the terminal where the service can be reached, and what else an operator is told at the
-    start."""
+def _print_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
+    """Print the addresses of the service and notes for the operator."""
     from trainshed.cli.connection import data_option, known_login
     from trainshed.cli.text.moments import counted
     from trainshed.cli.text.tables import first_few
     from trainshed.serve.service import say
 
     option = data_option(settings.data)
-    pages = "".join(f"Look at it in a browser: {link}\n" for link in document["links"])
+    pages = "".join(f"Open it in a browser: {link}\n" for link in document["links"])
     if document["has_pages"] and not pages:
-        pages = f"Look at it in a browser: trainshed console{option} prints a link\n"
+        pages = f"To open it in a browser, print a link: trainshed console{option}\n"
     say(
-        f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n{pages}"
-        f'Point clients at it:    eval "$(trainshed env{option})"\n'
-        f"Stop it with its jobs:  trainshed down{option}"
+        f"Trainshed serves {document['rest']} (process {os.getpid()}, data in "
+        f'{settings.data}).\n{pages}Point clients at it:    eval "$(trainshed env{option})"\nStop it and '
+        f"its jobs:   trainshed down{option}"
     )
     if not settings.port:
         port = document["rest"].rpartition(":")[2]
-        say(f"The next start chooses another port. To keep it: trainshed up{option} --port {port}")
+        say(
+            f"The next start chooses another port. To keep this one: trainshed up{option} --port {port}"
+        )
     if login := known_login():
-        say(f"You are signed in at {login['url']}, where commands go: trainshed login --forget")
+        say(
+            f"You are signed in at {login['url']}, which your commands use. To sign out: trainshed login "
+            "--forget"
+        )
     if taken_over := document["taken_over"]:
-        names = first_few(taken_over, _NAMED)
-        say(f"Taken over: {counted(len(taken_over), 'job')} ({names}).")
+        names = first_few(taken_over, _MAX_LISTED)
+        say(f"Adopted {counted(len(taken_over), 'job')} ({names}).")
     if is_loopback(settings.host):
         return
-    say(f"Add a person: trainshed tokens create EMAIL --role roles/aiplatform.user{option}")
+    say(f"Add a user: trainshed tokens create EMAIL --role roles/aiplatform.user{option}")
     if not speaks_tls(settings):
         say(
-            f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as"
-            " they are; gRPC has a port with TLS."
+            f"NOTE: without TLS, tokens and the input of shells reach {settings.host} unencrypted. Use a "
+            "proxy with TLS, or the option --tls."
         )
 
 
 def _last_written(data: Path) -> Nanos:
-    """Return when the last service of a data directory wrote to its database (ns since the epoch), 0 = there
-    was none. It may have run somewhat longer than that."""
+    """Return when the last service of a data directory wrote to its database (ns since the epoch), 0 = never.
+    The service may have run somewhat longer."""
     times: list[int] = []
     for name in ("trainshed.db", "trainshed.db-wal"):
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 """The manifest of a backup, in JSON: describes the backup, and lists every file with its size and checksum.
-It is written last: a backup without one is not complete. Also how a backup's files are written."""
+It is written last, so a backup without a manifest is incomplete. Also writes a backup's files."""
 
 import hashlib
 import os
@@ -13,18 +13,18 @@ from trainshed.core.units import Bytes, Nanos
 
 FILE = "MANIFEST"
 UNFINISHED = ".restoring"
-"""In a data directory into which a restore is in progress: no service starts there."""
+"""Name of the directory of an unfinished restore in a data directory; no service starts there."""
 FORMAT = 1
-"""The format of backups; a backup with a higher one, by a later version, is refused."""
+"""The format of backups; this version refuses backups with a higher one."""
 _HOLE = bytes(1 << 20)
 
 
 class BackupUnusable(Exception):
-    """The backup is incomplete, or made for another version. The message says why and what to do."""
+    """The backup is incomplete, or made for another version. The message contains the reason and advice."""
 
 
 class RunningJob(Struct, frozen=True):
-    """A job that was not over at the time of the backup."""
+    """A job that was unfinished at the time of the backup."""
 
     uid: int
     name: str
@@ -54,19 +54,19 @@ class Contents(Struct, frozen=True):
     schema: int
     #: The time of the database, in ns since the epoch.
     created: Nanos
-    #: The directory that it was taken from.
+    #: The source directory.
     data: str
     jobs: int
     objects: int
     running: tuple[RunningJob, ...] = ()
-    #: Descriptions of what could not be read.
+    #: Descriptions of the files that could not be read.
     left_out: tuple[str, ...] = ()
     entries: tuple[Entry, ...] = ()
 
 
 def fill(file: BinaryIO, blocks: Iterable[bytes]) -> tuple[str, int]:
-    """Write a file; return its checksum and its size. What is zero stays a hole: a program's sparse file may
-    be larger than the disk."""
+    """Write a file; return its checksum and its size. Blocks of zeros become holes: a program's sparse file
+    may be larger than the disk."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(block)
@@ -82,18 +82,18 @@ def decode(manifest: bytes) -> Contents:
         contents = msgspec.json.decode(manifest, type=Contents)
     except (ValueError, RecursionError) as failure:
         raise BackupUnusable(
-            f"Its {FILE} cannot be read: {failure}. Use another backup."
+            f"The file {FILE} cannot be read: {failure}. Use another backup."
         ) from failure
     if contents.format > FORMAT:
         raise BackupUnusable(
-            f"It was made by version {contents.version}, in a form that this one does not know. "
+            f"Version {contents.version} has created it, in a format that this version does not support. "
             "Restore it with that version, or a later one."
         )
     for entry in contents.entries:
-        # It might lead out of the directory.
+        # Path traversal: it might lead out of the directory.
         path = entry.path
         if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
             raise BackupUnusable(
-                f"It names {path!r}, which is no path below a data directory. Use another backup."
+                f"It contains {path!r}, which is not a path below a data directory. Use another backup."
             )
     return contents

@@ -27,8 +27,8 @@ from trainshed.store.sqlite.connections import DATABASE_FILE
 from trainshed.store.sqlite.copying import check_database
 
 _BLOCK = 1 << 20
-_SHOWN = 10
-"""Jobs that are named."""
+_MAX_LISTED = 10
+"""Maximum jobs that are listed."""
 
 
 def restore(source: Path, data: Path) -> Contents:
@@ -65,7 +65,7 @@ def _fill(source: Path, place: Path) -> Contents:
         contents = decode((source / FILE).read_bytes())
     except FileNotFoundError:
         raise BackupUnusable(
-            f"{source} has no {FILE}: it is no backup, or one that was not finished. Use another one."
+            f"{source} has no file {FILE}: it is not a backup, or an unfinished one. Use another backup."
         ) from None
     for entry in contents.entries:
         if entry.sha256:
@@ -73,7 +73,7 @@ def _fill(source: Path, place: Path) -> Contents:
                 _copy(source, place, entry)
             except FileNotFoundError:
                 raise BackupUnusable(
-                    f"{entry.path} is missing in it. Use another backup."
+                    f"The file {entry.path} is missing. Use another backup."
                 ) from None
         else:
             (place / entry.path).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def _fill(source: Path, place: Path) -> Contents:
         check_database(place / DATABASE_FILE)
     except StoreUnreadable as failure:
         raise BackupUnusable(
-            f"Its database cannot be used by this version ({failure}); the backup was made by "
+            f"This version cannot use its database ({failure}). Restore the backup with version "
             f"{contents.version}."
         ) from failure
     for entry in contents.entries:
@@ -92,7 +92,7 @@ def _fill(source: Path, place: Path) -> Contents:
 
 
 def _copy(source: Path, place: Path, entry: Entry) -> None:
-    """Copy a file, and check what was written. Raises BackupUnusable if it is not what was backed up."""
+    """Copy a file, and check the result. Raises BackupUnusable if its checksum is wrong."""
     path = place / entry.path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(source / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -100,7 +100,7 @@ def _copy(source: Path, place: Path, entry: Entry) -> None:
         fill(target, iter(lambda: file.read(_BLOCK), b""))
         target.seek(0)
         if hashlib.file_digest(target, "sha256").hexdigest() != entry.sha256:
-            raise BackupUnusable(f"{entry.path} is not what was backed up. Use another backup.")
+            raise BackupUnusable(f"The checksum of {entry.path} is wrong. Use another backup.")
 
 
 @click.command(name="restore", short_help="Put a backup into an empty data directory.")
@@ -109,17 +109,17 @@ def _copy(source: Path, place: Path, entry: Entry) -> None:
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
 )
 def command(*, source: str, data: Path | None) -> None:
-    """Restore the backup in the directory FROM into a data directory that is empty or new.
+    """Restore the backup in the directory FROM into an empty or new data directory.
 
-    Every file is compared with the backup's list before any of it counts. Jobs that ran at the moment of the
-    backup start again when the service does, as after the loss of their machine. Services whose data is
-    elsewhere are not touched, the one that the backup was taken from included.
+    Every file is checked against the backup's list first. Jobs that ran at the time of the backup start again
+    together with the service, as after the loss of their machine. Other services are not changed, including
+    the source of the backup.
     """
     settings = load(None, {"data": data})
     os.umask(0o077)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not Path(source).is_dir():
-        raise click.ClickException(f"There is no directory {source}.")
+        raise click.ClickException(f"The directory {source} does not exist.")
     try:
         contents = restore(Path(source), settings.data)
     except BackupUnusable as failure:
@@ -131,13 +131,13 @@ def command(*, source: str, data: Path | None) -> None:
         f"{local_moment(contents.created)} (version {contents.version}) from a backup of {contents.data}."
     )
     if running := contents.running:
-        click.echo(f"{len(running)} of the jobs ran or waited then, and will again:")
-        for job in running[:_SHOWN]:
+        click.echo(f"{len(running)} of the jobs were unfinished, and will run again:")
+        for job in running[:_MAX_LISTED]:
             click.echo(f"  {job.uid}  {job.name}  {job.state}")
-        if len(running) > _SHOWN:
-            click.echo(f"  and {len(running) - _SHOWN} more")
+        if len(running) > _MAX_LISTED:
+            click.echo(f"  and {len(running) - _MAX_LISTED} more")
     for cause in contents.left_out:
         click.echo(f"NOT IN THE BACKUP: {cause}")
     saved = settings.data / "settings.toml"
     config = f" --config {saved}" if saved.exists() else ""
-    click.echo(f"Start it: trainshed up{data_option(settings.data)}{config}")
+    click.echo(f"To start the service: trainshed up{data_option(settings.data)}{config}")

@@ -1,10 +1,10 @@
-"""`trainshed backup DIR`: takes a backup of a data directory, whether or not its service runs.
+"""`trainshed backup DIR`: creates a backup of a data directory, whether or not its service runs.
 
-The database is copied first, in one read transaction: that is the time of the backup. Everything it refers to
-was on disk before it was committed (the last lines of a job before its end, the files of a model before the
-model) and is copied after it, so that nothing it refers to is missing. The backup also contains objects that
-were written later, which does no harm. Logs are only copied if the database knows their attempt: otherwise a
-later attempt of a restored job would write into the log of another one.
+The database is copied first, in one read transaction, which is the time of the backup. All files that it
+refers to were on disk before its commit (the last lines of a job before its end, the files of a model before
+the model). They are copied after it, so none is missing. Objects that were written later do no harm. Only
+logs of attempts in the database are copied. Otherwise a later attempt of a restored job would write into the
+log of another attempt.
 
 The file of generations is copied after the objects, so that no generation is used twice.
 """
@@ -50,7 +50,7 @@ from trainshed.store.sqlite.copying import StoredWork, check_database, copy_data
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _BLOCK = 1 << 20
-_TRIES = 3
+_MAX_ATTEMPTS = 3
 _KEYS: Final = (KEY_FILE, "owner.token")
 _TEMPORARY: Final = ".backup-"
 
@@ -61,8 +61,8 @@ def _private(path: Path) -> BinaryIO:
 
 
 class Backup:
-    """A backup that is being taken of the data directory `data` into a directory, which is empty or new, and
-    becomes readable only by its owner. `temporary`: a directory on the disk of the data."""
+    """A backup in progress of the data directory `data` into an empty or new directory, readable only by its
+    owner. `temporary`: a directory on the disk of the data."""
 
     def __init__(self, data: Path, into: Path, temporary: Path) -> None:
         self._data = data
@@ -73,11 +73,9 @@ class Backup:
         self._objects = 0
 
     def take(self, now: Nanos, config: Path | None) -> Contents:
-        """Write all of it as of `now` (ns since the epoch), the manifest last. `config`: a file of settings
-        to include. Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged),
-        OSError."""
-        # Read before the database as well as after it: values are sealed with a key that one of the two
-        # contains.
+        """Write all of it as of `now` (ns since the epoch), the manifest last. Blocks during the copy.
+        `config`: a file of settings to include. Raises StoreUnreadable (the database is damaged), OSError."""
+        # Read before and after the database: one of the two reads contains the key of each sealed value.
         sealing_keys = _lines(self._data / sealing.FILE)
         copy = self._temporary / DATABASE_FILE
         copy_database(self._data / DATABASE_FILE, copy)
@@ -94,7 +92,7 @@ class Backup:
         for path in _files(self._data, POINTS):
             self._file(self._data / path, path)
         self._buckets()
-        from importlib.metadata import version  # Only here: it takes long to import.
+        from importlib.metadata import version  # Slow to import.
 
         contents = Contents(
             format=FORMAT,
@@ -108,7 +106,7 @@ class Backup:
             left_out=tuple(self._left_out),
             entries=tuple(self._entries),
         )
-        # Everything has to be on disk before the file that completes the backup.
+        # All files must be on disk before the file that completes the backup.
         os.sync()
         unfinished = self._into / f"{FILE}.new"
         with _private(unfinished) as file:
@@ -140,16 +138,16 @@ class Backup:
         try:
             fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # It never existed, or its job was deleted meanwhile.
+            return  # It never existed, or its job was deleted in the meantime.
         try:
             status = os.fstat(fd)
             if not self._write(path, fd, status.st_mode, status.st_size, status.st_mtime_ns):
-                raise OSError(f"{source} was cut while it was read; take the backup again")
+                raise OSError(f"{source} was truncated during the copy. Create the backup again")
         finally:
             os.close(fd)
 
     def _write(self, path: str, fd: int, mode: int, size: int, mtime: int) -> bool:
-        """Take the first `size` bytes of an open file. Return False if it has fewer, and does not count."""
+        """Copy the first `size` bytes of an open file. Return False, and no entry, if it has fewer."""
         target = self._into / path
         target.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         with _private(target) as file:
@@ -179,7 +177,7 @@ class Backup:
                     self._noncurrent(store, kept, bucket)
                 if table.count() != self._objects:
                     raise OSError(
-                        "the objects' metadata could not be written; make room and try again"
+                        "The objects' metadata could not be written. Free some space and try again"
                     )
         for name in (RECORDS, GENERATIONS):
             self._file(self._temporary / name, f"{state.name}/{name}")
@@ -194,7 +192,8 @@ class Backup:
             for entry in store.walk(bucket):
                 parents = ["/".join(entry.dirs[:depth]) for depth in range(1, len(entry.dirs) + 1)]
                 if files.intersection(parents):
-                    # There was an object where its directory is now, so it is younger than what was taken.
+                    # An object was replaced by a directory, whose contents are therefore newer than the
+                    # backup.
                     continue
                 path = "/".join((*entry.dirs, entry.leaf))
                 for parent in parents:
@@ -207,10 +206,10 @@ class Backup:
                     self._objects += 1
                     table.put(key_of(bucket, entry.name), msgspec.json.encode(record))
         except NotFound:
-            return  # The bucket was removed meanwhile, or is in a remote store.
+            return  # The bucket was deleted in the meantime, or is in a remote store.
 
     def _noncurrent(self, store: ObjectStore, kept: Generations, bucket: str) -> None:
-        """Take what was replaced or removed in a bucket with versioning, and is kept."""
+        """Copy the noncurrent generations of a bucket with versioning."""
         state = state_directory(store.root)
         for name, record in store.generations.all_of(bucket):
             content = store.generations.content(bucket, name, record.generation)
@@ -218,8 +217,9 @@ class Backup:
             kept.note(bucket, name, record)
 
     def _object(self, store: ObjectStore, bucket: str, name: str, path: str) -> ObjectRecord | None:
-        """Take an object. Return its record, or None if it was removed meanwhile, or cannot be taken."""
-        for _ in range(_TRIES):
+        """Copy an object. Return its record, or None if it was deleted in the meantime, or cannot be
+        copied."""
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 opened = store.open_object(ObjectRef(bucket, name), hash_limit=0)
             except NotFound:
@@ -232,12 +232,11 @@ class Backup:
                     return opened.record
             finally:
                 opened.close()
-        self._left_out.append(f"gs://{bucket}/{name} was being rewritten by a program.")
+        self._left_out.append(f"A program was rewriting gs://{bucket}/{name}.")
         return None
 
     def _content(self, opened: OpenObject, path: str) -> bool:
-        """Take what was opened. Return False if a program rewrote it meanwhile; appending to it does no
-        harm."""
+        """Copy an open object. Return False if a program has rewritten it; appending does no harm."""
         record, mode = opened.record, os.fstat(opened.fd).st_mode
         if not self._write(path, opened.fd, mode, record.size, record.file.mtime_ns):
             return False
@@ -251,7 +250,7 @@ class Backup:
 
 
 def _blocks(fd: int, size: int) -> Iterator[bytes]:
-    """Yield the first `size` bytes of an open file, or all if there are fewer."""
+    """Yield the first `size` bytes of an open file, or all if it has fewer."""
     start = 0
     while start < size and (block := os.pread(fd, min(_BLOCK, size - start), start)):
         start += len(block)
@@ -293,29 +292,29 @@ def _files(top: Path, directory: str) -> Iterator[str]:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="TOML file of settings to include in the backup.",
 )
-@click.option("--url", metavar="URL", help="Address of the service, which must be of this machine.")
+@click.option("--url", metavar="URL", help="Address of the service, which must be on this machine.")
 def command(*, target: str, data: Path | None, config: Path | None, url: str | None) -> None:
     """Write a backup into DIR, which must be empty or new.
 
-    The service may run: jobs, logs and objects are as of one moment. The backup holds keys and tokens and is
-    readable by you alone. Not in it: objects in stores elsewhere, runtimes, what failed replicas left,
-    working directories of replicas that run. A backup that was interrupted is refused by `trainshed restore`.
+    The service may run: the backup shows jobs, logs and objects at one point in time. It contains keys and
+    tokens, and only you can read it. It does not contain objects in remote stores, runtimes, files of failed
+    replicas, or working directories of running replicas. trainshed restore refuses an interrupted backup.
     """
 
     settings = load(config, {"data": data})
     place = settings.data.resolve()
     if url:
         require_local_service(local(settings.data), url, "backup")
-    _require_ours(place)
+    _require_own_directory(place)
     os.umask(0o077)
-    # So that an unfinished backup is removed when this is stopped.
+    # SIGTERM then removes an unfinished backup.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     into = Path(target)
     _require_empty(into.resolve(), place)
     is_new = not into.exists()
     into.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     into.chmod(_DIRECTORY_MODE)
-    # One backup at a time, so that what a killed one has left can be removed.
+    # One backup at a time, so that the remains of a killed one can be removed.
     lock = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     for left in place.glob(f"{_TEMPORARY}*"):
@@ -329,9 +328,9 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
         if is_new:
             into.rmdir()
         if isinstance(failure, StoreUnreadable | OSError):
-            raise click.ClickException(f"No backup was made: {failure}.") from None
+            raise click.ClickException(f"No backup was created: {failure}.") from None
         raise
-    running = f", {len(contents.running)} of them not over" if contents.running else ""
+    running = f", {len(contents.running)} of them unfinished" if contents.running else ""
     click.echo(
         f"Backed up {place} as of {local_moment(contents.created)}: "
         f"{counted(contents.jobs, 'job')}{running}, {counted(contents.objects, 'object')}.",
@@ -341,24 +340,22 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
         click.echo(f"LEFT OUT: {cause}", err=True)
 
 
-def _require_ours(data: Path) -> None:
+def _require_own_directory(data: Path) -> None:
     if not (data / "trainshed.db").exists():
         raise click.ClickException(
-            f"{data} is no data directory of a service: it has no trainshed.db. Name one with --data."
+            f"{data} is not a data directory of a service: it has no trainshed.db. Choose one with --data."
         )
     owner = data.stat().st_uid
     if owner != os.geteuid():
         raise click.ClickException(
-            f"{data} belongs to the user with number {owner}. Take the backup as that user: files that "
-            "another one makes there would keep the service out."
+            f"{data} belongs to the user with number {owner}. Create the backup as that user: files of "
+            "other users would prevent the service from starting."
         )
 
 
 def _require_empty(target: Path, data: Path) -> None:
     if target.is_relative_to(data):
-        raise click.ClickException(
-            f"{target} lies in the data directory itself. Choose another place."
-        )
+        raise click.ClickException(f"{target} is in the data directory. Choose another directory.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise click.ClickException(
             f"{target} is not an empty directory. Choose a new one for each backup."
