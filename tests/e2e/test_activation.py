@@ -30,7 +30,8 @@ os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(handles))}
 os.execv(sys.executable, [sys.executable, "-m", "trainshed", *sys.argv[2:]])
 """
 _INTERVAL = 0.1
-_RETRYABLE = {"UNAVAILABLE", "503", "ConnectionResetError", "RemoteDisconnected"}
+_RETRYABLE = {"UNAVAILABLE", "503", "ConnectionResetError", "RemoteDisconnected", "IncompleteRead"}
+"""Outcomes of a read that a client may repeat. A kill can cut off the body of a response."""
 
 
 class Keeper:
