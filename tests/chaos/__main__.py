@@ -1,5 +1,6 @@
-"""`python -m tests.chaos`: jobs through the API while service, zygote and others are killed or hang and the
-disk is full; exit status 0 or 1."""
+"""`python -m tests.chaos`: run jobs through the API while the service, zygotes and other processes are killed
+or hang, and the disk is full. Exits with 0 or 1.
+"""
 
 import argparse
 import secrets
@@ -60,7 +61,7 @@ def main() -> int:
     if values["faults"] is None:
         values["faults"] = () if is_drained else FAULTS
     if values["tunings"] is None:
-        # A drain starts programs of trials anew, and then none can be told from one that ran twice.
+        # A drain restarts programs of trials, which cannot be distinguished from programs that ran twice.
         values["tunings"] = 0 if is_drained else 2
     options = Options(pace=Pace(*values.pop("life")), **values)
     signal.signal(signal.SIGTERM, _end_early)
@@ -69,8 +70,9 @@ def main() -> int:
 
 
 def _end_early(number: int, frame: object) -> None:
-    """Who ends the run leaves no service and no program behind; asked twice, as by `timeout`, it ends
-    once."""
+    """A signal ends the run, its service and its programs. A second signal, as sent by `timeout`, has no
+    effect.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 

@@ -1,5 +1,4 @@
-"""What is done to jobs in a chaos run: submitted once, cancelled, drilled, and their processes killed from
-outside."""
+"""Actions on jobs in a chaos run: submit once, cancel, drill, and kill processes from outside."""
 
 import contextlib
 import http.client
@@ -25,47 +24,44 @@ from tests.chaos.victim import Refused, Unreachable, Victim
 from tests.e2e.running import CUSTOM_JOBS, PROJECT
 
 ML_JOBS: Final = f"/v1/projects/{PROJECT}/jobs"
-_SOON: Final = 2.0
-"""Seconds within which a service that has just started shows what was asked of it before."""
+_PUBLISH_TIMEOUT: Final = 2.0
+"""Seconds within which a restarted service shows requests accepted before the restart."""
 _KEEPERS: Final = {End.SHIM_KILLED: "(ts-shim", End.SHIM_HANGS: "(ts-shim"}
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 @dataclass
 class Story:
-    """One job as those know it who act on it. `public`: its path in its own API. `trouble`: what should not
-    be."""
+    """One job and the actions on it. `public`: its path in its own API. `trouble`: errors found."""
 
     plan: JobPlan
     public: str = ""
-    #: Its primary has written all lines of one of its lives.
+    #: Its primary has written all lines of one incarnation.
     is_reached: bool = False
     cancel: Cancel | None = None
-    #: Replica and number of the life.
+    #: Replica and number of the incarnation.
     killed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     trouble: list[str] = field(default_factory=list[str])
 
     @property
     def target(self) -> str:
-        """How our own API finds it."""
+        """The job's ID in Trainshed's own API."""
         return urllib.parse.quote(self.public.removeprefix("/v1/"), safe="")
 
 
 def diary_of(directory: Path) -> Path:
-    """Where the programs of a run keep their diaries: in its default bucket, which they have as a
-    directory."""
+    """Directory of the programs' diaries: in the default bucket, which is mounted for programs."""
     return directory / "data" / "buckets" / "trainshed" / "diary"
 
 
 class Deeds:
-    """Acts on jobs, each deed in a thread of its own. All that is done is recorded in the run's
-    events.jsonl."""
+    """Runs actions on jobs, each in its own thread. Records all actions in the run's events.jsonl."""
 
     def __init__(self, victim: Victim, directory: Path, plans: list[JobPlan]) -> None:
         self.stories = {plan.name: Story(plan) for plan in plans}
-        #: How often what was done.
+        #: Number of actions, by kind.
         self.done: Counter[str] = Counter()
-        #: Set whenever a program is about to end by itself.
+        #: Set whenever a program is about to exit.
         self.ending = threading.Event()
         self._victim = victim
         self._diary = diary_of(directory)
@@ -82,18 +78,18 @@ class Deeds:
         self._listener.start()
 
     def tell(self, what: str, **details: Any) -> None:
-        """Write down what was done, with its moment."""
+        """Record an action with its time."""
         with self._lock:
             self.done[what] += 1
             self._record.write(json.dumps({"at": time.time(), "what": what, **details}) + "\n")
             self._record.flush()
 
     def submit(self, plan: JobPlan) -> None:
-        """Submit a job, however often that takes; returns at once."""
+        """Submit a job with retries, in a thread."""
         self._do(self._submit, self.stories[plan.name])
 
     def close(self) -> None:
-        """Wait for what is under way, and listen no more. What went wrong stands in the stories."""
+        """Wait for active actions and close the socket. Record errors in the stories."""
         while self._under_way:
             self._under_way.pop().result()
         self._hands.shutdown()
@@ -101,7 +97,7 @@ class Deeds:
         self._record.close()
 
     def settle(self) -> None:
-        """Wait until every job is submitted and every cancel answered, as far as they were begun."""
+        """Wait until all submissions and cancels that were started have an answer."""
         for future in list(self._under_way):
             future.result()
 
@@ -142,7 +138,7 @@ class Deeds:
         )
 
     def _listen(self) -> None:
-        """Hear what programs have reached, and do what their plans want then."""
+        """Receive the progress of programs, and run the actions of their plans."""
         space = socket.CMSG_SPACE(_CREDENTIALS.size)
         while True:
             try:
@@ -163,19 +159,19 @@ class Deeds:
                 if story.plan.cancel is CancelAt.REACHED:
                     self._do(self._cancel_known, story)
             if end.is_kill:
-                # At once: the process that spoke is still there, so that its id is its own.
+                # Immediately: the sender still exists, so its process ID has not been reused.
                 handle = _handle(_keeper(pid, end))
                 self._do(self._kill, story, replica, number, handle)
 
     def _cancel_known(self, story: Story) -> None:
-        """A program may speak before the answer to its submission has come."""
+        """A program may report progress before the response to its submission has arrived."""
         while not story.public and not story.trouble:
             time.sleep(0.01)
         if story.public:
             self._cancel(story)
 
     def _drill(self, story: Story, number: int) -> None:
-        """Order the drill that ends a life: once, however often that takes."""
+        """Order the drill that ends an incarnation once, with retries."""
         while not story.public and not story.trouble:
             time.sleep(0.01)
         order = story.plan.drill(number)
@@ -187,7 +183,7 @@ class Deeds:
             except (OSError, http.client.HTTPException):
                 taken = self._is_ordered(story, order)
             except Refused as refused:
-                # A drain may have ended that life, and the job be over since.
+                # A drain may have ended that incarnation, and the job may have finished since.
                 taken = refused.status == 400
                 if refused.status not in (400, 503):
                     raise
@@ -195,9 +191,10 @@ class Deeds:
         self.tell("drilled", job=story.plan.name, life=number, kind=order["kind"])
 
     def _is_ordered(self, story: Story, order: Mapping[str, Any]) -> bool:
-        """Whether an order that got no answer was taken: a service that has just started writes it into the
-        job soon."""
-        until = time.monotonic() + _SOON
+        """Return whether an order without a response was accepted: a restarted service soon writes it into
+        the job.
+        """
+        until = time.monotonic() + _PUBLISH_TIMEOUT
         while time.monotonic() < until:
             report, _ = self._victim.insist(
                 "GET", f"/trainshed/v1/jobs/{story.target}/resumeReport"
@@ -209,7 +206,7 @@ class Deeds:
 
     def _kill(self, story: Story, replica: str, number: int, handle: int) -> None:
         if handle < 0:
-            return  # It was told to leave its node, and has just ended.
+            return  # It received an eviction notice and has just exited.
         end = story.plan.replicas[replica].life(number).end
         order = signal.SIGSTOP if end is End.SHIM_HANGS else signal.SIGKILL
         with contextlib.suppress(ProcessLookupError):
@@ -226,7 +223,7 @@ class Deeds:
 
 
 def _handle(pid: int) -> int:
-    """A process held fast; -1 if it has ended."""
+    """Return a pidfd of a process, or -1 if it has exited."""
     try:
         return os.pidfd_open(pid) if pid else -1
     except ProcessLookupError:
@@ -234,7 +231,7 @@ def _handle(pid: int) -> int:
 
 
 def _keeper(pid: int, end: End) -> int:
-    """The process to kill: a program itself, or what is above it; 0 if there is none any more."""
+    """Return the process to kill: the program or its parent; 0 if it no longer exists."""
     wanted = _KEEPERS.get(end, "")
     while pid > 1:
         try:

@@ -1,4 +1,4 @@
-"""What the programs themselves say they did: their diaries (`tests.chaos.program`), read from outside."""
+"""The diaries of the programs (`tests.chaos.program`), which record their actions, read from outside."""
 
 import fcntl
 import json
@@ -11,8 +11,10 @@ _BEGUN = re.compile(r"begun-(\d+)-([0-9a-f]{12})")
 
 @dataclass(frozen=True, slots=True)
 class LifeSeen:
-    """`lines`: lines surely written. `end`: its own end, None if it was ended; `ended_at`: when (ns), just
-    before. `begun`, `last_sign`: the first and the last moment (ns) at which it wrote anything."""
+    """An incarnation. `lines`: lines that were certainly written. `end`: its own exit, or None if it was
+    killed. `ended_at`: time just before the exit (ns). `begun`, `last_sign`: first and last time (ns) of a
+    write.
+    """
 
     number: int
     token: str
@@ -25,8 +27,9 @@ class LifeSeen:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """All lives of one replica. `doubled`: a life began while another one lived. `is_alive`: one lives
-    now."""
+    """All incarnations of a replica. `doubled`: two incarnations ran at once. `is_alive`: one
+    is running now.
+    """
 
     lives: tuple[LifeSeen, ...]
     doubled: bool
@@ -34,7 +37,7 @@ class ReplicaSeen:
 
 
 def read(home: Path) -> ReplicaSeen:
-    """The diary of one replica; that of one that never began has no lives."""
+    """Return the diary of a replica. It is empty if the replica never started."""
     if not home.is_dir():
         return ReplicaSeen((), False, False)
     names = sorted(path.name for path in home.iterdir())

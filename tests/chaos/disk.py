@@ -1,8 +1,8 @@
-"""A small file system for the data directory of a chaos run, which is filled to the last byte and emptied
+"""A small file system for the data directory of a chaos run, which the run fills completely and empties
 again.
 
-It is there in the run's own mount namespace alone, and gone with it. What the programs of the run bear
-witness with lies on another one, so that it can still be written.
+It exists only in the run's own mount namespace. The diaries of the programs are on another file system, so
+that they can always be written.
 """
 
 import ctypes
@@ -20,20 +20,21 @@ _NEW_NAMESPACE: Final = 0x00020000
 """CLONE_NEWNS"""
 _GIB: Final = 1 << 30
 _SIZE: Final = 6 * _GIB
-"""Enough not to count as nearly full all the time (`replica.observe.disk`); its image is a sparse file."""
+"""Large enough to stay below the warning level of `replica.observe.disk`. Its image is a sparse file."""
 _BLOCK: Final = 1 << 20
 
 
 class NotHere(Exception):
-    """This machine or this user may not have such a disk. The text says why."""
+    """This machine or user does not support such a disk. The message contains the reason."""
 
 
 class SmallDisk:
-    """Mounted at `data`, with another one at `witness` below it, the directory of a bucket. Raises
-    NotHere."""
+    """Mounts the disk at `data`, and another one at `witness`, a bucket directory below it.
+    Raises NotHere.
+    """
 
     def __init__(self, data: Path, witness: Path) -> None:
-        #: When it was full.
+        #: Periods in which it was full.
         self.full: list[Span] = []
         self._data, self._witness = data, witness
         self._image = data.parent / "disk.img"
@@ -55,11 +56,11 @@ class SmallDisk:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where something is mounted, the innermost first."""
+        """Mount points, the innermost first."""
         return str(self._witness), str(self._data)
 
     def fill(self) -> None:
-        """Take all that is left, until `empty`."""
+        """Use all free space until `empty`."""
         self._began = time.time_ns()
         handle = os.open(self._filler, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -77,13 +78,13 @@ class SmallDisk:
             os.close(handle)
 
     def empty(self) -> None:
-        """Give it back, if it was taken."""
+        """Free the space, if it was used."""
         if self._filler.exists():
             self._filler.unlink()
             self.full.append(Span(self._began, time.time_ns()))
 
     def keep(self, directory: Path) -> None:
-        """What lies on it goes when the run ends: copy it for whoever looks for what was wrong."""
+        """Copy the contents for debugging: the file system disappears at the end of the run."""
         self.empty()
         _run("cp", "-a", str(self._data), str(directory))
 

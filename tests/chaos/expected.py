@@ -1,5 +1,6 @@
-"""What must become of a job, by spec/lifecycle and spec/failures alone: a small second reading of the rules,
-knowing no code of ours."""
+"""The expected outcome of a job by spec/lifecycle and spec/failures: a small independent implementation of
+the rules.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from tests.chaos.plans import End, JobPlan
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ends: state, code and beginning of the public message (0 and "": no error)."""
+    """The outcome of a job: state, code and prefix of the public message (0 and "": no error)."""
 
     state: str
     code: int = 0
@@ -21,7 +22,7 @@ class Outcome:
 _RESTARTS: Final = 5
 """Restarts per replica and attempt."""
 _LOST: Final = frozenset(end for end in End if end.is_kill or end.drill in ("kill", "maintenance"))
-"""Ends after which the replica is restarted."""
+"""Exits after which the replica is restarted."""
 _CAUSES: Final = {
     End.ABORTS: "transient",
     End.SEGFAULTS: "transient",
@@ -38,7 +39,7 @@ _RETRIES: Final = {
     "no capacity": 3,
     "the service itself": 2,
 }
-"""Job retries per cause; "3 attempts in all" are two retries."""
+"""Job retries by cause. "3 attempts in total" are two retries."""
 _NO_ROOM: Final = "Resources are insufficient in region: us-central1."
 _SPENT: Final = {
     "lost": Outcome("FAILED", 3),
@@ -46,7 +47,7 @@ _SPENT: Final = {
     "no capacity": Outcome("FAILED", 8, _NO_ROOM),
     "the service itself": Outcome("FAILED", 13, "Internal error occurred for the current attempt"),
 }
-"""How a job ends when no retries are left; of a crash, as its own end says."""
+"""The outcome without remaining retries. For a crash, the exit determines it."""
 _STATUS: Final = {
     End.FAILS: 7,
     End.ABORTS: 134,
@@ -61,9 +62,10 @@ CANCELLED: Final = "The job was cancelled by the user."
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A cancel as its sender knows it, in ns: the service accepted it between `sent` and `answered`, if
-    `accepted`; else it was refused in the end, after `tries` requests of which all but the last got no
-    answer."""
+    """A cancel from the sender's view, in ns. If `accepted`, the service accepted it between `sent` and
+    `answered`. Otherwise it was finally rejected, after `tries` requests of which only the last got a
+    response.
+    """
 
     sent: int
     answered: int
@@ -73,9 +75,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What the machine did to the actor. `lives`: the numbers of those that had to leave their node.
-    `silent`: by attempt, how many of its processes were ended before they could say anything. `full`: by
-    attempt that a start on a full disk ended, the actor's lives in it."""
+    """External influences on the actor. `lives`: numbers of evicted incarnations. `silent`: processes per
+    attempt that ended before their first report. `full`: incarnations of the actor in attempts that ended
+    with a start on a full disk.
+    """
 
     lives: frozenset[int] = frozenset()
     silent: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -84,8 +87,9 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was done and seen from outside. `ended`: between which moments (ns) the program whose end decides
-    ended by itself; None if it never did."""
+    """External actions and observations. `ended`: the times (ns) between which the deciding program exited;
+    None if it never did.
+    """
 
     cancel: Cancel | None = None
     ended: tuple[int, int] | None = None
@@ -93,8 +97,9 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a job goes when nobody cancels it. `lives`: of the actor, per attempt. The outcome is None
-    for one that would go on for ever."""
+    """Return the course of a job without a cancel. `lives`: of the actor, per attempt. The outcome is None
+    for a job that would never finish.
+    """
 
     lives: tuple[int, ...]
     outcome: Outcome | None
@@ -132,8 +137,8 @@ def course(plan: JobPlan, moves: Moves | None = None) -> Course:
 
 
 def expected(plan: JobPlan, natural: Outcome | None, history: History) -> tuple[Outcome, ...]:
-    """Every outcome that is right; two only where a cancel and an end were too close to tell apart.
-    `natural`: how the job's course ends.
+    """Return all correct outcomes. There are two only if a cancel and an exit were too close to distinguish.
+    `natural`: the outcome without the cancel.
 
     spec/lifecycle#cancel: after an accepted cancel the job ends CANCELLED, unless the primary had already
     exited.
@@ -146,7 +151,7 @@ def expected(plan: JobPlan, natural: Outcome | None, history: History) -> tuple[
     if natural is None or history.ended is None:
         return (cancelled,)
     if not cancel.accepted:
-        # An earlier request may have been accepted, and its answer lost.
+        # An earlier request may have been accepted, with a lost response.
         return (natural,) if cancel.tries == 1 else (natural, cancelled)
     if history.ended[1] < cancel.sent:
         return (natural,)
@@ -156,7 +161,7 @@ def expected(plan: JobPlan, natural: Outcome | None, history: History) -> tuple[
 
 
 def decisive(plan: JobPlan, whole: Course) -> tuple[str, End]:
-    """The replica whose end decides the job if nobody cancels it, and that end."""
+    """Return the replica whose exit decides the job without a cancel, and that exit."""
     end = plan.replicas[plan.actor].life(sum(whole.lives) - 1).end
     if end is End.SUCCEEDS:
         return "workerpool0-0", end
@@ -164,7 +169,7 @@ def decisive(plan: JobPlan, whole: Course) -> tuple[str, End]:
 
 
 def _by_itself(plan: JobPlan, end: End) -> Outcome | None:
-    """Of an end that leads to no other life."""
+    """Return the outcome of an exit that leads to no further incarnation."""
     if end is End.RUNS_ON:
         return None
     if end is End.SUCCEEDS:

@@ -1,7 +1,6 @@
-"""Which life of a replica belongs to which attempt, and which lives ended because a node was drained.
+"""Which incarnation of a replica belongs to which attempt, and which incarnations ended because of a drain.
 
-What the programs and those who acted on them know decides; the service's own story only says which start is
-which.
+The diaries and the recorded actions decide. The service's timeline only assigns starts to attempts.
 """
 
 import errno
@@ -23,7 +22,7 @@ _RESTARTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start as the timeline tells it. `at`: ns; 0 if only its end was told."""
+    """A start in the timeline. `at`: ns; 0 if the timeline only contains its end."""
 
     attempt: int
     incarnation: int
@@ -32,7 +31,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """What became of one replica. `attempts`: of each life. `moved`: lives that were ended by a drain."""
+    """The history of a replica. `attempts`: of each incarnation. `moved`: incarnations ended by a drain."""
 
     seen: ReplicaSeen
     starts: tuple[Start, ...]
@@ -40,26 +39,26 @@ class Fates:
     moved: frozenset[int]
     asked_to_leave: int
     unmade: int
-    """Starts that no shim took up while zygotes hung."""
+    """Starts without a shim, because zygotes were hung."""
 
     @property
     def counts(self) -> Counter[int]:
-        """Lives by attempt."""
+        """Return incarnations by attempt."""
         return Counter(self.attempts)
 
     def moves(self, full: Iterable[int]) -> Moves:
-        """`full`: attempts that a start on a full disk ended."""
+        """`full`: attempts that ended with a start on a full disk."""
         starts = Counter(start.attempt for start in self.starts)
         lives = {attempt: self.counts[attempt] for attempt in full}
         return Moves(self.moved, starts - self.counts, lives)
 
     @property
     def is_worn(self) -> bool:
-        """Whether drains may have cost it all its restarts in an attempt, and so the attempt."""
+        """Whether drains may have used all restarts of an attempt, and therefore ended it."""
         return bool(self.moved) and any(start.incarnation > _RESTARTS for start in self.starts)
 
     def needless(self) -> list[int]:
-        """Lives after which there was another one in the same attempt, though no drain ended them."""
+        """Return incarnations followed by another one in the same attempt, without a drain."""
         return [
             life.number
             for life, attempt, following in zip(
@@ -79,7 +78,7 @@ def fates(
     drains: Sequence[Span],
     hangs: Sequence[Span],
 ) -> Fates:
-    """Put together what is known."""
+    """Combine diaries, actions and timeline."""
     mine = [entry for entry in timeline if entry["details"].get("replica") == replica]
     starts = tuple(_starts(mine))
     parts, _ = logs.parts(lines)
@@ -108,8 +107,9 @@ def fates(
 def ended_by_full_disk(
     timeline: Iterable[Mapping[str, Any]], full: Sequence[Span]
 ) -> Iterator[int]:
-    """Attempts of which a start found no room on the disk (docs/adr/0045). `full`: when the disk was; a
-    service may come to say so when it is started anew."""
+    """Return attempts that ended with a start on a full disk (docs/adr/0045). `full`: the periods; a service
+    may report it only after a restart.
+    """
     for entry in timeline:
         if entry["kind"] == "service_failed" and os.strerror(errno.ENOSPC) in entry["message"]:
             at = nanoseconds(entry["at"])
@@ -118,11 +118,10 @@ def ended_by_full_disk(
 
 
 def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
-    """Whether a life that another one followed, in the same attempt if `stays`, can only have been ended by a
-    drain.
+    """Return whether only a drain can have ended an incarnation that was followed by another, in the same
+    attempt if `stays`.
 
-    One that ended by itself while it was told to leave counts as told (docs/adr/0011): then it is restarted
-    in place.
+    An incarnation that exits during its eviction counts as evicted (docs/adr/0011) and is restarted in place.
     """
     end = pool.life(life.number).end
     if end.is_kill:
@@ -131,8 +130,9 @@ def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
 
 
 def _starts(entries: Iterable[Mapping[str, Any]]) -> list[Start]:
-    """Of one that ended while no service ran, or was told to leave before, the start is not told: its end
-    tells of it."""
+    """Return a start from its end. The timeline has no start for an incarnation that ended while no service
+    ran, or after an earlier eviction notice.
+    """
     starts: list[Start] = []
     for entry in entries:
         if entry["kind"] in ("replica_started", "replica_exited", "replica_lost"):
@@ -148,10 +148,10 @@ def _starts(entries: Iterable[Mapping[str, Any]]) -> list[Start]:
 
 
 def _attempt_at(moment: int, starts: Iterable[Start]) -> int:
-    """The attempt of the latest start before a moment."""
+    """Return the attempt of the latest start before a time."""
     return max((start.attempt for start in starts if start.at <= moment), default=1)
 
 
 def nanoseconds(text: str) -> int:
-    """An RFC 3339 moment in UTC, which the API cuts to microseconds: its last nanosecond."""
+    """Return the last nanosecond of an RFC 3339 time in UTC, which the API truncates to microseconds."""
     return round(datetime.fromisoformat(text).timestamp() * 1e6) * 1000 + 999

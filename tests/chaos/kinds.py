@@ -1,4 +1,4 @@
-"""Kinds of jobs in a chaos run, drawn by chance. Seeded and pure."""
+"""Random kinds of jobs for a chaos run. Seeded and pure."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _SURVIVED: Final[tuple[End, ...]] = (
 
 
 class _Making:
-    """Chance and pace of one run; its methods are the kinds of jobs."""
+    """Random numbers and speed of a run. Its methods are the kinds of jobs."""
 
     def __init__(self, chance: random.Random, pace: Pace) -> None:
         self._chance = chance
@@ -71,7 +71,7 @@ class _Making:
         return self.plan(self.one(self.life(End.RUNS_ON)), cancel=CancelAt.ONCE)
 
     def cancelled_near_its_end(self) -> JobPlan:
-        """The cancel is sent in the moment in which the program ends."""
+        """The cancel is sent while the program exits."""
         end = self._chance.choice((End.SUCCEEDS, End.FAILS))
         return self.plan(self.one(self.life(end)), cancel=CancelAt.REACHED)
 
@@ -94,7 +94,7 @@ class _Making:
         return replace(plan, no_retries=True)
 
     def crashes_and_is_cancelled(self) -> JobPlan:
-        """The cancel is sent in the moment in which the whole job is restarted."""
+        """The cancel is sent while the whole job restarts."""
         pools = self.one(
             self.life(End.ABORTS, part=0.4), self.life(End.RUNS_ON, term=self.some_term())
         )
@@ -104,7 +104,7 @@ class _Making:
         return self.plan(self.one(*self._kills(self._chance.choice((1, 2, 3)))))
 
     def is_killed_too_often(self) -> JobPlan:
-        """Five restarts are one attempt's budget; the sixth kill costs a job retry."""
+        """An attempt has five restarts. The sixth kill costs a job retry."""
         return self.plan(self.one(*self._kills(6)))
 
     def worker_is_killed(self) -> JobPlan:
@@ -131,7 +131,7 @@ class _Making:
         return self.plan(self.gang(primary, *self._drills(), replicas=1), actor="workerpool1-0")
 
     def _drills(self) -> tuple[Life, ...]:
-        """Of each kind one at most, so that no budget is used up; the last drill may be for good."""
+        """At most one drill of each kind, so that no budget is exhausted. The last one may be final."""
         ends = self._chance.sample(_SURVIVED, self._chance.choice((1, 2, 3)))
         if self._chance.random() < 0.25:
             ends.append(End.DRILLED_OOM)
@@ -176,22 +176,22 @@ KINDS: Final[Mapping[str, tuple[int, _Kind]]] = {
     "is_drilled_too_often": (1, _Making.is_drilled_too_often),
     "worker_is_drilled": (1, _Making.worker_is_drilled),
 }
-"""Kinds of jobs and how often each comes."""
+"""Kinds of jobs and their frequencies."""
 
 _NOT_WITH_DRAINS: Final = (
-    # Of two replicas that leave together, the whole job restarts once or twice.
+    # If two replicas are evicted together, the whole job restarts once or twice.
     "worker_is_killed_and_all_restart",
-    # A line of a life that had to leave before it was read lets the drill hit the next one.
+    # If an incarnation is evicted before its line is read, the drill hits the next one.
     "is_drilled",
     "is_drilled_too_often",
     "worker_is_drilled",
 )
 WITH_DRAINS: Final = tuple(kind for kind in KINDS if kind not in _NOT_WITH_DRAINS)
-"""Kinds whose course can be told though nodes are drained meanwhile."""
+"""Kinds whose outcome is predictable even if nodes are drained."""
 
 
 def make_plans(seed: int, count: int, pace: Pace, kinds: tuple[str, ...] = ()) -> list[JobPlan]:
-    """`count` jobs, of every kind before one comes again; of these `kinds` alone, if any are named."""
+    """Draw `count` jobs, with every kind before any repeats. `kinds`: only these, if given."""
     chance = random.Random(seed)
     making = _Making(chance, pace)
     chosen = kinds or tuple(KINDS)
@@ -203,7 +203,7 @@ def make_plans(seed: int, count: int, pace: Pace, kinds: tuple[str, ...] = ()) -
         chance.shuffle(order)
         for kind in (*once, *order)[: count - len(plans)]:
             plan = KINDS[kind][1](making)
-            # What only one of the APIs has a field for.
+            # Only one of the APIs has a field for it.
             is_ml = plan.is_ml and not (plan.restart_whole or plan.no_retries)
             name = f"chaos_{len(plans):03}"
             plans.append(replace(plan, name=name, kind=kind, is_ml=is_ml))

@@ -1,4 +1,4 @@
-"""A job's log in its three readings: the files, our own API, and the Logging API."""
+"""A job's log from its three sources: the files, Trainshed's own API, and the Logging API."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _SEGMENT = re.compile(r"\d{12}\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines of one life that stand together in a log: numbers `0..lines-1`, in attempt `attempt`."""
+    """Consecutive lines of an incarnation in a log: numbers `0..lines-1`, in attempt `attempt`."""
 
     token: str
     attempt: int
@@ -29,18 +29,18 @@ Line = tuple[int, str]
 
 
 def spoken(lines: Iterable[Line]) -> list[Line]:
-    """The programs' own lines, without what the service put before them."""
+    """Return the programs' own lines, without the prefix of the service."""
     return [(attempt, text) for attempt, text in lines if _SPOKEN.fullmatch(text)]
 
 
 def parts(lines: Iterable[Line]) -> tuple[list[Part], list[str]]:
-    """The lives that a replica's lines tell of, in order; and what is wrong with them."""
+    """Return the incarnations in a replica's lines, in order, and the errors found."""
     lives: list[Part] = []
     wrong: list[str] = []
     for attempt, text in lines:
         match = _SPOKEN.fullmatch(text)
         if match is None:
-            # The last line of a life that was killed may be cut short; nothing else may be there.
+            # Only the last line of a killed incarnation may be truncated.
             if not _CUT.fullmatch(text):
                 wrong.append(f"not a line of the program: {text!r}")
             continue
@@ -58,8 +58,9 @@ def parts(lines: Iterable[Line]) -> tuple[list[Part], list[str]]:
 
 @dataclass
 class Files:
-    """What lies on disk of a job's log, over all attempts. `lines`: of the programs' standard output, by
-    replica. `counts`: all lines, by attempt and replica."""
+    """The files of a job's log, over all attempts. `lines`: the programs' standard output, by replica.
+    `counts`: all lines, by attempt and replica.
+    """
 
     lines: dict[str, list[Line]]
     counts: dict[tuple[int, str], int]
@@ -67,9 +68,10 @@ class Files:
 
 
 def from_files(data: Path, uid: str, *, torn: bool = False) -> Files:
-    """The segments as they are: numbers without gap, times that ascend, nothing on standard error.
+    """Read the segments and check them: consecutive numbers, ascending times, nothing on standard error.
 
-    `torn`: whether a writer was killed, which may leave the beginning of a line where the disk was full."""
+    `torn`: whether a writer was killed, which may leave a truncated line if the disk was full.
+    """
     files = Files({}, {}, [])
     job = data / "logs" / uid
     attempts = sorted(int(path.name) for path in job.iterdir()) if job.is_dir() else []
@@ -103,7 +105,7 @@ def _entries(directory: Path, wrong: list[str], torn: bool) -> Iterator[dict[str
 
 
 def from_our_api(service: Service, target: str) -> dict[str, list[Line]]:
-    """Lines by replica as `GET /trainshed/v1/jobs/{job}/logs` gives them."""
+    """Return lines by replica from `GET /trainshed/v1/jobs/{job}/logs`."""
     lines: dict[str, list[Line]] = {}
     for text in filter(bytes.strip, service.stream(f"/trainshed/v1/jobs/{target}/logs")):
         line = json.loads(text)
@@ -114,8 +116,9 @@ def from_our_api(service: Service, target: str) -> dict[str, list[Line]]:
 def from_logging_api(
     service: Service, job_id: str, size: int
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Texts by task name as `entries:list` gives them, page by page; no entry twice, and in the order of
-    time."""
+    """Return texts by task name from all pages of `entries:list`. Check that entries are unique and in order
+    of time.
+    """
     texts: dict[str, list[str]] = {}
     wrong: list[str] = []
     seen: set[str] = set()
@@ -144,6 +147,6 @@ def from_logging_api(
 
 
 def _moment(text: str) -> str:
-    """RFC 3339 in UTC with all nine digits, so that moments compare as texts."""
+    """Return RFC 3339 in UTC with nine digits, so that times compare as texts."""
     whole, _, part = text.removesuffix("Z").partition(".")
     return f"{whole}.{part:0<9}"

@@ -1,4 +1,4 @@
-"""Nodes that are put under maintenance and taken back at random while everything else goes on."""
+"""Random maintenance of nodes during a chaos run."""
 
 import random
 import threading
@@ -11,12 +11,13 @@ from tests.chaos.victim import Refused, Span, Unreachable, Victim
 
 _NODES: Final = "/trainshed/v1/nodes"
 _LEAVES: Final = 60.0
-"""Seconds within which a drained node must be empty, kills of the service included."""
+"""Seconds within which a drained node must be empty, including kills of the service."""
 
 
 class Maintenance:
-    """Drains one of the nodes `local-0`, `local-1`, … at a time, rarely all of them, until `close`. `tell`
-    takes note of it."""
+    """Drains one of the nodes `local-0`, `local-1`, … at a time, rarely all, until `close`. Records each with
+    `tell`.
+    """
 
     def __init__(self, victim: Victim, nodes: int, seed: int, tell: Callable[..., None]) -> None:
         self.drains: list[Span] = []
@@ -29,18 +30,18 @@ class Maintenance:
         self._thread = threading.Thread(target=self._run)
 
     def begin(self) -> None:
-        """Nothing is done if there is but one node."""
+        """Does nothing with a single node."""
         if len(self._nodes) > 1:
             self._thread.start()
 
     def close(self) -> None:
-        """All nodes take work again when this returns."""
+        """Enable all nodes again before returning."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def check_empty(self) -> None:
-        """After the end of all jobs nothing is left in the books."""
+        """Check that no allocation remains after the end of all jobs."""
         for node in self._look():
             if node["replicas"] or node["usedVcpus"]:
                 self.trouble.append(f"all is over, and {node['name']} has {node['replicas']}")
@@ -89,7 +90,7 @@ class Maintenance:
         self.trouble.append(f"{name} is drained for {_LEAVES:g} s and still has {left}")
 
     def _look(self, drained: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """All nodes. A drain outlives the service, and no node has more than fits."""
+        """Check all nodes: a drain survives a restart of the service, and no node exceeds its capacity."""
         answer, _ = self._victim.insist("GET", _NODES)
         for node in answer["nodes"]:
             if (node["condition"] == "DRAINED") is not (node["name"] in drained):

@@ -1,6 +1,7 @@
-"""What a job of a chaos run is: what each replica does in each of its lives, and what is done to it. Pure.
+"""The plan of a job in a chaos run: the behavior of each replica in each incarnation, and the actions on it.
+Pure.
 
-At most one replica of a job, its actor, has eventful lives, so that what follows from them does not hang on a
+At most one replica of a job, its actor, has eventful incarnations, so that the outcome does not depend on a
 race.
 """
 
@@ -10,9 +11,10 @@ from typing import Any
 
 
 class End(enum.StrEnum):
-    """How a life ends. KILLED: its main process, by SIGKILL from outside. SHIM_KILLED: its shim, likewise.
-    SHIM_HANGS: its shim is stopped, so that its lease runs out. DRILLED_…: by a drill of that kind, which the
-    job orders by its label, or somebody else by the API. RUNS_ON: not by itself, but with the job."""
+    """The end of an incarnation. KILLED: SIGKILL to its main process from outside. SHIM_KILLED: SIGKILL to
+    its shim. SHIM_HANGS: its shim is stopped, so that its lease expires. DRILLED_…: by a drill of that kind,
+    ordered by the job's label or through the API. RUNS_ON: only with the job.
+    """
 
     SUCCEEDS = "exits with 0"
     FAILS = "exits with 7"
@@ -33,25 +35,26 @@ class End(enum.StrEnum):
 
     @property
     def is_own(self) -> bool:
-        """Whether the program ends itself."""
+        """Whether the program exits without external influence."""
         return not (self.is_kill or self.drill or self is End.RUNS_ON)
 
     @property
     def is_kill(self) -> bool:
-        """Whether those who act on it bring it about by a signal."""
+        """Whether a signal from the run causes it."""
         return self in (End.KILLED, End.SHIM_KILLED, End.SHIM_HANGS)
 
     @property
     def drill(self) -> str | None:
-        """The kind of drill that ends it; None if none does."""
+        """The kind of drill that causes it, or None."""
         return self.value.partition(": ")[2] or None
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """`lines` are written, `burst` at a time with `pause` seconds between; then comes the end. A life that is
-    ended from outside goes on writing until it is. `waits_for`: a replica that must have succeeded before
-    this life ends. `term`: what SIGTERM does to it (`dies`, `checkpoints`, `ignores`)."""
+    """The program writes `lines`, `burst` at a time, with `pause` seconds between them, and then ends. An
+    incarnation that is ended from outside writes until then. `waits_for`: a replica that must succeed before
+    this incarnation ends. `term`: its reaction to SIGTERM (`dies`, `checkpoints`, `ignores`).
+    """
 
     lines: int
     burst: int
@@ -61,7 +64,7 @@ class Life:
     term: str = "dies"
 
     def document(self) -> dict[str, Any]:
-        """What the program is told."""
+        """Return the arguments of the program."""
         return {
             "lines": self.lines,
             "burst": self.burst,
@@ -75,8 +78,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One worker pool: all its replicas live the same lives; the last one is lived again as often as
-    needed."""
+    """A worker pool. All its replicas have the same incarnations. The last one repeats as often as needed."""
 
     replicas: int
     lives: tuple[Life, ...]
@@ -86,8 +88,9 @@ class Pool:
 
 
 class CancelAt(enum.StrEnum):
-    """When the job is cancelled: not at all, as soon as it is submitted, or when the primary's first life has
-    written its lines."""
+    """Time of the cancel: never, immediately after the submission, or after the primary's first incarnation
+    has written its lines.
+    """
 
     NEVER = "never"
     ONCE = "at once"
@@ -96,8 +99,9 @@ class CancelAt(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """`name` is the `ml` job id or the Vertex display name. `actor`: the replica whose lives decide.
-    A drill is ordered when the life that it ends has come far."""
+    """A job. `name`: the `ml` job ID or the Vertex display name. `actor`: the replica whose incarnations
+    decide. A drill is ordered after the incarnation has made progress.
+    """
 
     name: str
     kind: str
@@ -117,7 +121,7 @@ class JobPlan:
         }
 
     def drill(self, number: int) -> dict[str, Any]:
-        """The order of the drill that ends one of its lives, at a line of that life."""
+        """The order of the drill that ends one of its incarnations, at a line of that incarnation."""
         kind = self.replicas[self.actor].life(number).end.drill
         at_line = f" {self.actor} life {number} "
         return {"kind": kind, "replica": self.actor, "atLine": at_line}
@@ -125,7 +129,7 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a life is, in seconds."""
+    """Return the length of an incarnation in seconds."""
 
     shortest: float
     longest: float

@@ -1,14 +1,14 @@
-"""What every replica of the chaos run does: numbered lines at its own pace, then the end that its plan says.
+"""The program of all replicas in a chaos run. It writes numbered lines at its own pace and ends as planned.
 
-The text of this file is handed to `python3 -c`; it runs in the replica's sandbox with the standard library
-alone. It keeps a diary out of the service's reach, with which the test compares what the service says:
+The text of this file is passed to `python3 -c`. It runs in the replica's sandbox with only the standard
+library. The test compares the service's reports with a diary that the service cannot change:
 
-    DIARY/workerpool0-0/begun-000-TOKEN     one file per life, made with O_EXCL
-    DIARY/workerpool0-0/said-000            how many lines that life has surely written to standard output
-    DIARY/workerpool0-0/ended-000           its own end and when (ns), written just before it; not there if
-                                            the program was ended from outside
-    DIARY/workerpool0-0/alive               locked as long as the program lives
-    DIARY/workerpool0-0/two-TOKEN           a life began while another one was still going on
+    DIARY/workerpool0-0/begun-000-TOKEN     one file per incarnation, created with O_EXCL
+    DIARY/workerpool0-0/said-000            number of lines certainly written to standard output
+    DIARY/workerpool0-0/ended-000           its own exit and the time (ns), written just before it; absent if
+                                            the program was killed from outside
+    DIARY/workerpool0-0/alive               locked while the program runs
+    DIARY/workerpool0-0/two-TOKEN           an incarnation started while another one was running
 """
 
 import contextlib
@@ -25,8 +25,9 @@ from pathlib import Path
 
 
 def shown(path: str) -> str:
-    """Where a file of a bucket is for this program: below /gcs, or where it lies if it runs without
-    namespaces."""
+    """Return the path of a bucket file for this program: below /gcs, or the file's real path without
+    namespaces.
+    """
     data, _, name = path.partition("/buckets/")
     return path if Path(data, "buckets").is_dir() else f"/gcs/{name}"
 
@@ -35,7 +36,7 @@ def main() -> None:
     diary, door = Path(shown(sys.argv[1])), shown(sys.argv[2])
     pool, lives = sys.argv[3], json.loads(sys.argv[4])
     replica = f"workerpool{pool}-{json.loads(os.environ['CLUSTER_SPEC'])['task']['index']}"
-    # A later life may be another user's.
+    # A later incarnation may run as another user.
     os.umask(0)
     home = diary / replica
     home.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,7 @@ def main() -> None:
     ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def tell(word: str) -> None:
-        with contextlib.suppress(OSError):  # The run that listened may be over.
+        with contextlib.suppress(OSError):  # The listening run may have ended.
             ears.sendto(json.dumps([diary.name, replica, number, word]).encode(), door)
 
     def end(how: str) -> None:
@@ -82,7 +83,7 @@ def main() -> None:
             os._exit(0)
         if count >= life["lines"] > count - life["burst"]:
             tell("reached")
-        # What is ended from outside talks on until then.
+        # Write until it is killed from outside.
         if count >= life["lines"] and life["ends"]:
             waits_for = life["waits_for"]
             if not waits_for or (diary / waits_for / "done").exists():

@@ -1,4 +1,4 @@
-"""What a chaos run is asked to do, and the killing of the service: when, whom, how often. Seeded."""
+"""The load of a chaos run, and the kills of the service: time, target and count. Seeded."""
 
 import contextlib
 import http.client
@@ -18,22 +18,23 @@ from tests.e2e.processes import children
 _VICTIMS: Final = ("service", "zygote", "both", "buckets", "stop")
 _SHARES: Final = (52, 20, 20, 5, 3)
 FAULTS: Final = ("advisor", "hang", "disk")
-"""What comes at moments of its own, besides: the advisor is killed, the zygote stopped, the disk filled."""
+"""Faults at random times: the advisor is killed, the zygote stopped, the disk filled."""
 _TIMES: Final = 3
-"""How often each of them comes."""
+"""Number of faults of each kind."""
 _MEAN: Final = 0.8
 """Seconds between two kills."""
 _REPLACED: Final = 120.0
-"""Seconds within which a zygote that hangs must be replaced while jobs are to be started."""
+"""Seconds within which a hung zygote must be replaced while jobs wait for a start."""
 _ANSWERS: Final = 3.0
-"""Seconds within which the service must answer meanwhile."""
+"""Seconds within which the service must answer in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`nodes`: if there are several, they are drained at random. `strict`: nodes have room for as many
-    replicas as may run at once, and no more. `at_ends`: each kill is of service and zygote, in the moment in
-    which a program ends. `faults`: those of `FAULTS` that come. `tunings`: tuning jobs among the others."""
+    """`nodes`: several nodes are drained at random. `strict`: nodes have capacity for exactly the replicas
+    that may run at once. `at_ends`: each kill hits service and zygote while a program exits. `faults`:
+    selected `FAULTS`. `tunings`: number of additional tuning jobs.
+    """
 
     jobs: int
     kills: int
@@ -56,8 +57,9 @@ def rampage(
     tunings: Tunings,
     disk: SmallDisk | None,
 ) -> None:
-    """Submit the jobs and kill, both evenly spread; in the end the service is up. Raises RuntimeError if it
-    is not."""
+    """Submit the jobs and kill, both evenly spread. At the end the service is up. Raises RuntimeError if it
+    is not.
+    """
     chance = random.Random(options.seed + 1)
     waiting = iter(plans)
     submitted = tuned = kills = 0
@@ -93,7 +95,7 @@ def rampage(
 
 
 def _moments(options: Options, chance: random.Random) -> dict[int, list[str]]:
-    """After how many kills which faults come; not at the very end, where little is left to be started."""
+    """Draw the kills after which faults occur. None occur at the very end, when few starts remain."""
     moments: dict[int, list[str]] = {}
     for fault in sorted(options.faults) * _TIMES:
         moments.setdefault(chance.randrange(1, max(2, options.kills * 3 // 4)), []).append(fault)
@@ -103,7 +105,7 @@ def _moments(options: Options, chance: random.Random) -> dict[int, list[str]]:
 def _befall(
     fault: str, victim: Victim, deeds: Deeds, disk: SmallDisk | None, chance: random.Random
 ) -> bool:
-    """One of `FAULTS`, while the service serves; it is not killed meanwhile. Whether something was killed."""
+    """Cause one of `FAULTS` while the service is up and not killed. Return whether a process was killed."""
     if not victim.wait():
         return False
     if fault == "advisor":
@@ -125,7 +127,7 @@ def _befall(
 
 
 def _kill_advisor(victim: Victim, deeds: Deeds, chance: random.Random) -> bool:
-    """It is there while it computes a suggestion: wait for that."""
+    """It only exists during the computation of a suggestion: wait for it."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
         time.sleep(chance.uniform(0, 0.1))
@@ -136,7 +138,7 @@ def _kill_advisor(victim: Victim, deeds: Deeds, chance: random.Random) -> bool:
 
 
 def _stop_zygote(victim: Victim, deeds: Deeds) -> None:
-    """There may be none just now: one that was killed comes back with the next start of a program."""
+    """It may not exist now: a killed one is replaced at the next start of a program."""
     until = time.monotonic() + 5
     while not victim.stop_zygote():
         if time.monotonic() > until:
@@ -154,7 +156,7 @@ def _stop_zygote(victim: Victim, deeds: Deeds) -> None:
 
 
 def _look(victim: Victim) -> None:
-    """Whatever hangs or is full, who asks is answered."""
+    """The service answers during each fault."""
     began = time.monotonic()
     try:
         victim.call("GET", "/trainshed/v1/nodes")
@@ -167,8 +169,7 @@ def _look(victim: Victim) -> None:
 def _wait_for_the_moment(
     options: Options, victim: Victim, deeds: Deeds, chance: random.Random
 ) -> None:
-    """Some kills come before the service serves, some while a request or a death has just reached it, or is
-    about to."""
+    """Some kills hit before the service is ready, others just after or before a request or an exit."""
     if options.at_ends:
         if victim.wait():
             deeds.ending.clear()
@@ -188,8 +189,9 @@ def _wait_for_the_moment(
 
 
 def _kill(who: str, victim: Victim, deeds: Deeds) -> bool:
-    """SIGKILL, or now and then the SIGTERM of an operator, which is not counted as a kill. Whether it was
-    one."""
+    """Send SIGKILL, or sometimes SIGTERM like an operator, which does not count as a kill. Return whether it
+    was a kill.
+    """
     if who == "stop":
         if victim.stop():
             deeds.tell("service stopped", start=victim.starts)
@@ -205,7 +207,7 @@ def _kill(who: str, victim: Victim, deeds: Deeds) -> bool:
 
 
 def reap(victim: Victim) -> None:
-    """Take note of those that a killed service left behind and that have ended, as init would."""
+    """Reap exited children of killed services, like init."""
     for pid in children(os.getpid()):
         if pid != victim.pid:
             with contextlib.suppress(ChildProcessError):

@@ -1,8 +1,6 @@
-"""The chaos run: jobs, kills, and the verification of what became of the jobs (`python -m tests.chaos
---help`).
+"""The chaos run: jobs, kills, and the verification of the jobs' outcomes (`python -m tests.chaos --help`).
 
-Linux only: who acts from outside learns process ids through a socket, and adopts what a killed service leaves
-behind.
+Linux only: the run receives process IDs through a socket, and adopts the children of a killed service.
 """
 
 import contextlib
@@ -41,19 +39,19 @@ node_memory = {memory}
 
 """ + toml("stock_out", back_off=[0.5, 1])
 REPLICAS: Final = 24
-"""How many run at once; some jobs wait in the queue."""
+"""Maximum replicas at once. Other jobs wait in the queue."""
 MACHINE: Final = (4, 15)
-"""CPUs and GiB of an n1-standard-4, which every replica asks for."""
+"""CPUs and GiB of an n1-standard-4, the machine type of every replica."""
 BUILD: Final = 600.0
 """Seconds for the first job, which may have to build its runtime."""
 END: Final = 180.0
-"""Seconds after the last kill within which every job must be over."""
+"""Seconds after the last kill within which all jobs must finish."""
 _SUBREAPER: Final = 36
-"""PR_SET_CHILD_SUBREAPER: who is left behind by a killed service becomes a child of this process."""
+"""PR_SET_CHILD_SUBREAPER: orphans of a killed service become children of this process."""
 
 
 def run(options: Options) -> int:
-    """The exit status: 0 if everything is as docs/spec says."""
+    """Return the exit status: 0 if everything matches docs/spec."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     directory = Path(tempfile.mkdtemp(prefix="trainshed-chaos-"))
     directory.chmod(0o755)
@@ -88,7 +86,7 @@ def run(options: Options) -> int:
         reports = [check(story, service, directory, judge) for story in stories]
         if len(frozenset[bool]().union(*(report.isolated for report in reports))) > 1:
             wrong.append("some programs had a sandbox, and others had none")
-    except Exception as failure:  # Whatever it is: the directory is kept and the service ended.
+    except Exception as failure:  # On any error, keep the directory and stop the service.
         wrong.append(f"the run itself failed: {failure!r}")
     finally:
         victim.end(with_jobs=bool(wrong) or not reports)
@@ -112,7 +110,7 @@ def run(options: Options) -> int:
 
 
 def _small_disk(options: Options, data: Path, diary: Path) -> SmallDisk | None:
-    """The disk that is filled, if it is to be and may be."""
+    """Return the disk to fill, if requested and supported."""
     if "disk" not in options.faults:
         return None
     try:
@@ -123,7 +121,9 @@ def _small_disk(options: Options, data: Path, diary: Path) -> SmallDisk | None:
 
 
 def _settings(options: Options) -> str:
-    """Strict nodes have room for as many replicas as may run at once; others are as big as the machine."""
+    """Strict nodes have capacity for the replicas that may run at once. Other nodes are as large as the
+    machine.
+    """
     share = -(-REPLICAS // options.nodes) if options.strict else 0
     cpus, memory = (share * amount for amount in MACHINE)
     capacity = "strict" if options.strict else "relaxed"
@@ -137,7 +137,7 @@ def _kinds(options: Options) -> tuple[str, ...]:
 
 
 def warm_up(victim: Victim) -> None:
-    """One job before anything is killed, so that the runtime is built."""
+    """Run a job before the first kill, so that the runtime is built."""
     victim.start()
     if not victim.wait():
         raise RuntimeError("the service does not start; see service.log")
@@ -148,7 +148,7 @@ def warm_up(victim: Victim) -> None:
 
 
 def _wait_for_ends(victim: Victim, stories: list[Story], tunings: Tunings) -> Iterator[str]:
-    """What did not end in time."""
+    """Return the jobs that did not finish in time."""
     until = time.monotonic() + END
     for tuning in tunings.all:
         if tuning.public:
@@ -163,15 +163,14 @@ def _wait_for_ends(victim: Victim, stories: list[Story], tunings: Tunings) -> It
 
 
 def state_at_end(service: Service, target: str, until: float) -> str:
-    """A job's final state, or the one that it has at the deadline; sleeps on the service's stream."""
+    """Return a job's final state, or its state at the deadline. Waits on the service's stream."""
     with contextlib.suppress(AssertionError):
         service.finish(target, max(1.0, until - time.monotonic()))
     return request(service, "GET", f"/trainshed/v1/jobs/{target}")["state"]
 
 
 def _left_behind(directory: Path, mounted: Sequence[str]) -> Iterator[str]:
-    """Processes, mounts, control groups and slots that are still there when all is over. `mounted`: by the
-    run itself."""
+    """Return processes, mounts, cgroups and slots that remain at the end. `mounted`: by the run itself."""
     deadline = time.monotonic() + 10
     for pid in children(os.getpid()):
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -194,7 +193,7 @@ def _left_behind(directory: Path, mounted: Sequence[str]) -> Iterator[str]:
 def _report(
     options: Options, reports: list[Report], done: Counter[str], wrong: list[str]
 ) -> Iterator[str]:
-    """What became of the jobs, what was done meanwhile, and what is wrong."""
+    """Return the outcomes of the jobs, the actions in the meantime, and all errors."""
     states = Counter(report.state for report in reports)
     counts = sum((report.counts for report in reports), Counter[str]())
     yield f"{len(reports)} jobs of {len({report.kind for report in reports})} kinds"

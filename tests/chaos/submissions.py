@@ -1,4 +1,4 @@
-"""The requests by which the jobs of a chaos run are submitted, one form per API. Pure."""
+"""The submissions of the jobs of a chaos run, one form per API. Pure."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +10,11 @@ from tests.e2e.running import REGION, SKLEARN, container_job
 _PROGRAM: Final = (Path(__file__).parent / "program.py").read_text("utf-8")
 
 Arguments = Callable[[JobPlan, int, Pool], list[str]]
-"""What the replicas of the pool at a position are told."""
+"""Return the arguments of the replicas of a pool."""
 
 
 def submission(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:
-    """The body of the request."""
+    """Return the body of the request."""
     return _ml_job(plan, arguments) if plan.is_ml else _custom_job(plan, arguments)
 
 

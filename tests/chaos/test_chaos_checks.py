@@ -1,4 +1,4 @@
-"""The chaos run's own reading of the rules, and that its checks see what they are for."""
+"""Tests of the chaos run's own rules and of its checks."""
 
 import random
 from pathlib import Path
@@ -13,13 +13,13 @@ SERVICE_FAILED = Outcome("FAILED", 13, "Internal error occurred for the current 
 
 
 def plan(*ends: End, restart_whole: bool = False, no_retries: bool = False) -> JobPlan:
-    """A job of one replica whose lives end so."""
+    """Return a plan of one replica whose incarnations end so."""
     lives = tuple(Life(3, 1, 0.01, end) for end in ends)
     pools = (Pool(1, lives),)
     return JobPlan("j", "k", False, pools, restart_whole=restart_whole, no_retries=no_retries)
 
 
-def test_plans_are_the_same_for_the_same_seed_and_of_every_kind() -> None:
+def test_equal_seeds_give_equal_plans_of_every_kind() -> None:
     plans = make_plans(5, 60, PACE)
     assert plans == make_plans(5, 60, PACE) != make_plans(6, 60, PACE)
     assert {plan.kind for plan in plans} == set(KINDS)
@@ -32,8 +32,8 @@ def spoken(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line]:
     return [(attempt, f"{token} {n} workerpool0-0 life 0 pid 2") for n in numbers]
 
 
-def test_a_gap_a_repetition_and_a_life_that_comes_back_are_seen() -> None:
-    """spec/logs#order: no line lost, none twice, in order."""
+def test_log_checks_detect_gaps_duplicates_and_returning_incarnations() -> None:
+    """spec/logs#order: no lost, duplicate or reordered line."""
     first, second = "a" * 12, "b" * 12
     whole, wrong = logs.parts([*spoken(first, 0, 1, 2), *spoken(second, 0, 1, attempt=2)])
     assert whole == [logs.Part(first, 1, 3), logs.Part(second, 2, 2)]
@@ -49,7 +49,7 @@ def test_a_gap_a_repetition_and_a_life_that_comes_back_are_seen() -> None:
         assert logs.parts(lines)[1], lines
 
 
-def test_a_diary_tells_lives_and_who_lives(tmp_path: Path) -> None:
+def test_diary_lists_incarnations_and_the_running_one(tmp_path: Path) -> None:
     token = f"{random.Random(1).getrandbits(48):012x}"
     (tmp_path / f"begun-000-{token}").touch()
     (tmp_path / "said-000").write_text("000000000007")
@@ -63,11 +63,11 @@ def test_a_diary_tells_lives_and_who_lives(tmp_path: Path) -> None:
     assert diary.read(tmp_path).doubled
 
 
-def test_a_start_on_a_full_disk_costs_a_retry_and_ends_no_life_of_the_plan() -> None:
-    """docs/adr/0045: as a failure of the service; after the third the job fails."""
+def test_start_on_a_full_disk_costs_a_retry_and_skips_no_planned_incarnation() -> None:
+    """docs/adr/0045: it counts as a failure of the service. After the third, the job fails."""
     killed = plan(*[End.KILLED] * 6, End.SUCCEEDS)
     assert course(killed).lives == (6, 1)
     assert course(killed, Moves(full={1: 1})).lives == (1, 6)
-    gang = plan(End.SUCCEEDS)  # Of which another replica was not started.
+    gang = plan(End.SUCCEEDS)  # Another replica of the job was not started.
     assert course(gang, Moves(full={1: 0, 2: 1})).lives == (0, 1, 1)
     assert course(gang, Moves(full={1: 0, 2: 0, 3: 0})) == Course((0, 0, 0), SERVICE_FAILED)

@@ -1,7 +1,6 @@
-"""Tuning jobs among the load of a chaos run: whoever computes what to try next is killed as well, idle and
-busy.
+"""Tuning jobs in the load of a chaos run. The suggestion process is killed too, idle and busy.
 
-Each trial leaves a file for each time that its program was run, so that one that ran twice shows.
+Each run of a trial's program leaves a file, so that a duplicate run is visible.
 """
 
 import urllib.parse
@@ -33,7 +32,7 @@ for step in range(1, 6):
 
 @dataclass
 class Tuning:
-    """One tuning job. `public`: its path, "" until its submission was answered."""
+    """A tuning job. `public`: its path, or "" before the response to its submission."""
 
     name: str
     public: str = ""
@@ -45,7 +44,7 @@ class Tuning:
 
 
 class Tunings:
-    """`diary`: where programs may leave files. `pause`: seconds between two reports of a trial."""
+    """`diary`: directory for the programs' files. `pause`: seconds between two reports of a trial."""
 
     def __init__(self, victim: Victim, diary: Path, count: int, pause: float) -> None:
         self.all = [Tuning(f"tuning_{number}") for number in range(count)]
@@ -56,19 +55,18 @@ class Tunings:
         self._under_way: list[Future[None]] = []
 
     def submit(self, number: int) -> None:
-        """The next of them, if there are so many; returns at once."""
+        """Submit the next tuning job, if any, in a thread."""
         if number < len(self.all):
             self._under_way.append(self._hands.submit(self._submit, self.all[number]))
 
     def close(self) -> None:
-        """Wait for the answers."""
+        """Wait for the responses."""
         for future in self._under_way:
             future.result()
         self._hands.shutdown()
 
     def wrong(self, tuning: Tuning, service: Service) -> Iterator[str]:
-        """All that there is to check of one that is over: spec/tuning#reproducible, no trial lost and none
-        doubled."""
+        """Check a finished tuning job: spec/tuning#reproducible, no lost and no duplicate trial."""
         yield from tuning.trouble
         if not tuning.public:
             yield "it was never submitted"

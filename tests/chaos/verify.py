@@ -1,6 +1,6 @@
-"""Holds what the service tells of each job against what the programs and those who acted on them know.
+"""Compares the service's reports on each job with the diaries and the recorded actions.
 
-Every check yields what is wrong as texts; nothing wrong, no texts.
+Each check yields its errors as texts.
 """
 
 import json
@@ -21,16 +21,17 @@ from tests.e2e.running import Service
 
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 _LATE: Final = 10**9
-"""Nanoseconds after a program's note of its end within which it has ended, where no record says when."""
+"""Nanoseconds within which a program exits after its note, if no record has the time."""
 _PAGE: Final = 300
-"""Entries per page of the Logging API: small enough that there are many pages."""
+"""Entries per page of the Logging API: few, so that there are many pages."""
 
 
 @dataclass
 class Report:
-    """What became of one job. `counts`: its attempts; of all its replicas their lives, lines and what else is
-    counted. `isolated`: whether its programs had a process namespace of their own; both if some had and some
-    had not."""
+    """The outcome of a job. `counts`: its attempts, and the incarnations, lines and other counts of all its
+    replicas. `isolated`: whether its programs had their own process namespace; contains both values if they
+    differ.
+    """
 
     name: str
     kind: str
@@ -42,7 +43,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Over:
-    """All that is known of a job that is over, from the service and from its programs."""
+    """All data about a finished job from the service and from its programs."""
 
     story: Story
     view: Mapping[str, Any]
@@ -56,9 +57,9 @@ class Over:
 def check(
     story: Story, service: Service, directory: Path, judge: Callable[[Over], Iterable[str]]
 ) -> Report:
-    """Everything that there is to check of one job that is over. `judge`: says what is wrong with it beside
-    what must hold of all. What the service tells of one with which something is wrong is kept beside the
-    diary."""
+    """Check a finished job completely. `judge`: returns errors in addition to the general ones. The service's
+    data of a failed check is stored next to the diary.
+    """
     plan = story.plan
     if not story.public:
         return Report(plan.name, plan.kind, ["it was never submitted", *story.trouble])
@@ -93,7 +94,7 @@ def check(
         kept.write_text(json.dumps({"wrong": wrong, **evidence}, indent=1))
     spoken = [text for texts in job.files.lines.values() for _, text in logs.spoken(texts)]
     job.counts["lines"] = len(spoken)
-    # Of a namespace the shim is the first process, the program one of the next.
+    # In a namespace the shim is the first process, and the program one of the next.
     isolated = frozenset(int(text.rpartition(" pid ")[2]) < 10 for text in spoken)
     return Report(plan.name, plan.kind, wrong, view["state"], job.counts, isolated)
 
@@ -101,8 +102,9 @@ def check(
 def by_plan(
     job: Over, drains: Sequence[Span], full: Sequence[Span], hangs: Sequence[Span]
 ) -> Iterator[str]:
-    """It went as its plan says, but for drains of its nodes, and starts while the disk was `full` or the
-    zygote hung."""
+    """Check that the job followed its plan, except for drains, and for starts while the disk was `full` or
+    the zygote hung.
+    """
     plan = job.story.plan
     facts = {
         replica: fates(
@@ -121,7 +123,7 @@ def by_plan(
     yield from outcome(job, whole)
     for replica, fate in facts.items():
         job.counts["moved"] += len(fate.moved)
-        # What is in the pipe of a shim that is killed is lost with it (spec/invariants#durability).
+        # The contents of a killed shim's pipe are lost with it (spec/invariants#durability).
         cut = {
             life.number
             for life in fate.seen.lives
@@ -135,7 +137,7 @@ def by_plan(
 
 
 def outcome(job: Over, whole: Course) -> Iterator[str]:
-    """State and message are what spec/lifecycle and spec/failures say, and all surfaces say the same."""
+    """Check state and message against spec/lifecycle and spec/failures, and against all APIs."""
     plan, view, public = job.story.plan, job.view, job.public
     cancel = job.story.cancel
     if plan.cancel is not CancelAt.NEVER and cancel is None:
@@ -167,8 +169,7 @@ def _is(shown: Outcome, right: Outcome) -> bool:
 def _ended(
     plan: JobPlan, whole: Course, view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]
 ) -> tuple[int, int] | None:
-    """Between which moments the program whose end decides ended by itself; None if it did not come to
-    that."""
+    """Return the times between which the deciding program exited, or None if it did not."""
     replica, end = decisive(plan, whole)
     lives = seen[replica].lives
     wanted = sum(whole.lives) if replica == plan.actor else 1
@@ -182,7 +183,7 @@ def _ended(
 
 
 def _after_the_end(job: Over) -> Iterator[str]:
-    """spec/lifecycle#end: nothing of a job lives once its end is published."""
+    """spec/lifecycle#end: no process of a job runs after its end is published."""
     over = nanoseconds(job.view["endTime"])
     for replica, diary in job.seen.items():
         if diary.is_alive:
@@ -194,11 +195,13 @@ def _after_the_end(job: Over) -> Iterator[str]:
 
 
 def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -> Iterator[str]:
-    """No program started twice, none restarted for nothing (spec/failures#lost-replicas)."""
+    """Check that no program started twice and none was restarted without a reason
+    (spec/failures#lost-replicas).
+    """
     starts = [(start.attempt, start.incarnation) for start in fate.starts]
     if twice := [start for start, count in Counter(starts).items() if count > 1]:
         yield f"the timeline tells starts twice: {twice}"
-    # A program may be stopped before it has come to its diary: in a cancelled job, beside the actor, or by a
+    # A program may be stopped before it opens its diary: in a cancelled job, next to the actor, or by a
     # drain.
     silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
     if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave + fate.unmade:
@@ -208,7 +211,7 @@ def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -
 
 
 def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates) -> Iterator[str]:
-    """Restarts and attempts as spec/failures#lost-replicas counts them."""
+    """Check restarts and attempts against spec/failures#lost-replicas."""
     counts = fate.counts
     mine = tuple(counts[number] for number in range(1, view["attempt"] + 1))
     if view["state"] == "CANCELLED":
@@ -224,8 +227,9 @@ def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates
 
 
 def lines(job: Over, replica: str, cut: Container[int]) -> Iterator[str]:
-    """spec/logs#order: every line exactly once and in order, life after life. A program notes what it has
-    written just after writing it. `cut`: lives that may have lost lines."""
+    """spec/logs#order: every line exactly once and in order, for each incarnation. A program records each
+    line just after writing it. `cut`: incarnations that may have lost lines.
+    """
     parts, wrong = logs.parts(job.files.lines.get(replica, ()))
     yield from wrong
     counts = {part.token: part.lines for part in parts}
@@ -243,7 +247,7 @@ def lines(job: Over, replica: str, cut: Container[int]) -> Iterator[str]:
 
 
 def _readings(job: Over, service: Service) -> Iterator[str]:
-    """Both APIs give what lies on disk."""
+    """Check that both APIs return the contents of the files."""
     view, files = job.view, job.files
     ours = logs.from_our_api(service, job.story.target)
     tasks, wrong = logs.from_logging_api(service, view["jobId"], _PAGE)

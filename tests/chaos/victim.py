@@ -1,6 +1,6 @@
-"""The service that is killed: started, killed and started again; and calls that outlive it.
+"""The service that is started, killed and restarted, and calls with retries.
 
-One thread starts and kills (`Victim`); any number of others call, and wait while there is nobody to answer.
+One thread starts and kills (`Victim`). Any number of other threads call, and wait while the service is down.
 """
 
 import contextlib
@@ -22,39 +22,40 @@ from tests.e2e.processes import children, command_line
 from tests.e2e.running import Service, command, environment, launch
 
 START: Final = 60.0
-"""Seconds within which a service must serve."""
+"""Seconds within which a service must be ready."""
 _MARKS: Final = {
     "zygote": "zygote",
     "advisor": "studies.advisor_process",
     "buckets": "trainshed.buckets",
 }
-"""What is in the command lines of a service's children."""
-PATIENCE: Final = 300.0
-"""Seconds that a caller tries in all."""
+"""Markers in the command lines of a service's children."""
+CALL_TIMEOUT: Final = 300.0
+"""Total seconds for which a caller retries."""
 _AFTER: Final = 5 * 10**9
-"""Nanoseconds after a `Span` in which something may still end because of it: grace, and a service that is
-started anew."""
+"""Nanoseconds after a `Span` in which a process may still end because of it: grace period and restart of the
+service.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Between these moments (ns) a node was drained, the disk full, or a zygote hung."""
+    """A period (ns) in which a node was drained, the disk full, or a zygote hung."""
 
     began: int
     ended: int
 
 
 def overlaps(spans: Iterable[Span], began: int, ended: int) -> bool:
-    """Whether one of them may have touched what went on from `began` to `ended`."""
+    """Return whether a span may have affected a period from `began` to `ended`."""
     return any(span.began <= ended and began <= span.ended + _AFTER for span in spans)
 
 
 class Unreachable(Exception):
-    """Nobody answered in all the time that a caller has."""
+    """The service did not answer within a caller's retry time."""
 
 
 class Refused(Exception):
-    """The service answered with an error. `status`: of HTTP. `tries`: requests sent until then."""
+    """The service responded with an error. `status`: HTTP status. `tries`: number of requests."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}")
@@ -63,15 +64,14 @@ class Refused(Exception):
 
 
 class Victim:
-    """The service on `data`. `faults`: what it did that it should not: ended by itself, did not come up."""
+    """The service on `data`. `faults`: errors of the service: it exited, or did not become ready."""
 
     def __init__(self, data: Path, *args: str) -> None:
         self.data = data
         self.faults: list[str] = []
         self.starts = 0
         self.hangs: list[Span] = []
-        #: Set whenever a request is about to be sent, or something was killed from outside: a good moment for
-        #: more.
+        #: Set before each request and after each external kill: a good time for further kills.
         self.stirred = threading.Event()
         self._args = args
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,7 +83,7 @@ class Victim:
         self._stopped: list[int] = []
 
     def start(self) -> None:
-        """Start it, unless it runs; returns at once."""
+        """Start it in a thread, unless it runs."""
         if self._process is not None:
             status = self._process.poll()
             if status is None:
@@ -102,19 +102,19 @@ class Victim:
         )
 
     def wait(self) -> bool:
-        """Wait until it serves; False if it ended or took too long."""
+        """Wait until it is ready. Return False if it exited or took too long."""
         if self._service is not None:
             return True
         printed = b""
         until = self._began + START
         while not printed.endswith(b"\n"):
-            # Whoever asks only later finds what was said in time.
+            # A later caller sees the messages printed in time.
             left = max(0.0, until - time.monotonic())
             if not select.select([self._ready], [], [], left)[0]:
                 self.faults.append(f"start {self.starts} did not serve within {START:g} s")
                 return False
             if not (more := os.read(self._ready, 65536)):
-                return False  # It ended; the next start says so.
+                return False  # It exited; the next start reports it.
             printed += more
         facts = json.loads(printed)
         assert self._process is not None
@@ -126,23 +126,25 @@ class Victim:
         return True
 
     def kill(self) -> None:
-        """SIGKILL, without warning."""
+        """Send SIGKILL without warning."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
             self._forget()
 
     def kill_children(self, which: str) -> int:
-        """SIGKILL to its children of this kind; how many there were. `which`: "zygote", "advisor",
-        "buckets"."""
+        """Send SIGKILL to its children of a kind; return their number. `which`: "zygote", "advisor",
+        "buckets".
+        """
         pids = self._children(which)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         return len(pids)
 
     def stop_zygote(self) -> bool:
-        """SIGSTOP, for good: the service has to notice. False: it has none now. What is left of it is ended
-        when the service itself is gone, as nobody else could."""
+        """Send SIGSTOP and never continue: the service must detect it. Return False without a zygote. `clear`
+        ends the stopped process after the service has exited.
+        """
         for pid in self._children("zygote"):
             self._stopped.append(os.pidfd_open(pid))
             os.kill(pid, signal.SIGSTOP)
@@ -151,7 +153,7 @@ class Victim:
 
     @property
     def waits_for_zygote(self) -> bool:
-        """Whether the one that was stopped last is still there."""
+        """Return whether the last stopped process still exists."""
         return bool(self._stopped) and not select.select([self._stopped[-1]], [], [], 0)[0]
 
     def _children(self, which: str) -> list[int]:
@@ -159,7 +161,7 @@ class Victim:
         return [pid for pid in pids if _MARKS[which] in command_line(pid)]
 
     def end(self, *, with_jobs: bool = False) -> None:
-        """End it as an operator would; with its jobs even if it does not run now."""
+        """Stop it like an operator; with its jobs even if it does not run now."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -179,7 +181,7 @@ class Victim:
         self._terminate()
 
     def stop(self) -> bool:
-        """End it by SIGTERM, to be started again; False if it does not serve now."""
+        """Stop it with SIGTERM for a restart. Return False if it is not ready now."""
         if self._process is None or self._service is None:
             return False
         self._terminate()
@@ -203,8 +205,8 @@ class Victim:
         return self._process.pid if self._process else 0
 
     def service(self) -> Service:
-        """Where it can be reached, as soon as it serves. Raises Unreachable."""
-        until = time.monotonic() + PATIENCE
+        """Return its address as soon as it is ready. Raises Unreachable."""
+        until = time.monotonic() + CALL_TIMEOUT
         with self._changed:
             while self._service is None:
                 if self.closed or not self._changed.wait(max(0.0, until - time.monotonic())):
@@ -212,22 +214,23 @@ class Victim:
             return self._service
 
     def call(self, verb: str, path: str, body: Any = None) -> Any:
-        """One request and its answer. Raises Refused, and OSError or HTTPException if there was no answer."""
+        """Send one request. Raises Refused, and OSError or HTTPException without a response."""
         service = self.service()
         self.stirred.set()
         return request(service, verb, path, body)
 
     def insist(self, verb: str, path: str, body: Any = None) -> tuple[Any, int]:
-        """The answer to a request that may be repeated, and how often it was sent. Raises Refused,
-        Unreachable."""
-        until = time.monotonic() + PATIENCE
+        """Send a repeatable request until it has a response. Return it and the number of requests. Raises
+        Refused, Unreachable.
+        """
+        until = time.monotonic() + CALL_TIMEOUT
         tries = 0
         while time.monotonic() < until:
             tries += 1
             try:
                 return self.call(verb, path, body), tries
             except (OSError, http.client.HTTPException):
-                time.sleep(0.02)  # It may be dying: the killer has not said so yet.
+                time.sleep(0.02)  # It may be dying: the killer has not reported it yet.
             except Refused as refused:
                 refused.tries = tries
                 if refused.status != 503:
@@ -236,10 +239,10 @@ class Victim:
         raise Unreachable(f"{verb} {path} was not answered")
 
     def create(self, path: str, body: Mapping[str, Any]) -> str:
-        """The path of a job that is created once, however often that takes. Raises Refused, Unreachable.
+        """Create a job exactly once, with retries, and return its path. Raises Refused, Unreachable.
 
-        The id of an `ml` job is its client's own: the same request once more is refused with 409 if it was
-        taken before. Of others, who got no answer looks first whether the job is there.
+        The client chooses the ID of an `ml` job: a repeated request gets 409 if an earlier one was accepted.
+        For other jobs, list the jobs before repeating.
         """
         public = f"{path}/{body['jobId']}" if "jobId" in body else ""
         is_repeated = False
@@ -277,7 +280,7 @@ class Victim:
 
 
 def request(service: Service, verb: str, path: str, body: Any = None) -> Any:
-    """One JSON request. Raises Refused; OSError and HTTPException if there was no whole answer."""
+    """Send a JSON request. Raises Refused; OSError and HTTPException without a complete response."""
     answer = service.ask(verb, path, body)
     if answer.status >= 400:
         raise Refused(answer.status, answer.body.decode(errors="replace"))

@@ -1,1 +1,1 @@
-"""The documentation as its readers meet it: the site, and what its commands do."""
+"""Tests of the documentation: the site and the commands in its pages."""

@@ -1,4 +1,4 @@
-"""The commands and programs that README.md and the guides show: fenced blocks, as they are typed."""
+"""The commands and programs in fenced blocks of README.md and the guides."""
 
 import re
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MADE = {"api.md", "commands.md"}
-"""References, which are made of definitions; they show no examples."""
+"""Generated references without examples."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SHOWN = ("console", "sh", "python", "js")
-"""The languages of what readers type; in `console` a command begins with `$ `, the rest is output."""
+"""The languages of input. In `console`, commands start with `$ `, and other lines are output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Block:
 
     #: Relative to the checkout.
     page: str
-    #: `PAGE#HEADING` above it, with a number if it is not the first one there.
+    #: `PAGE#HEADING` of its section, with a number after the first block.
     key: str
     language: str
     text: str
 
     @property
     def commands(self) -> list[str]:
-        """The commands of a console, each with the lines that continue it."""
+        """Return the commands of a console, each with its continuation lines."""
         commands: list[str] = []
         goes_on = False
         for line in self.text.splitlines():
@@ -59,10 +59,10 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def shown() -> list[Block]:
-    """All blocks that readers type."""
+    """Return all blocks of input."""
     return [block for page in pages() for block in blocks(page) if block.language in SHOWN]
 
 
 def without_comment(command: str) -> str:
-    """A command without the remark behind it."""
+    """Return a command without its trailing comment."""
     return re.sub(r"\s+#\s.*$", "", command, flags=re.MULTILINE).strip()

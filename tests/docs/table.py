@@ -1,5 +1,6 @@
-"""The blocks of commands in the guides that tests/docs/test_commands.py runs against a real service, in this
-order; others are proved by the tests of their subject."""
+"""The command blocks of the guides that tests/docs/test_commands.py runs against a real service, in this
+order. Tests of their subjects cover the other blocks.
+"""
 
 import re
 from dataclasses import dataclass
@@ -7,23 +8,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The block is run."""
+    """Run the block."""
 
-    #: Keys of blocks of the same language whose lines come first.
+    #: Keys of blocks of the same language to run first.
     after: tuple[str, ...] = ()
     #: Lines before those of a fragment.
     prelude: str = ""
-    #: What `JOB` stands for.
+    #: Value of `JOB`.
     job: str = "done"
-    #: Run at a terminal, where some commands do more.
+    #: Run in a terminal, because some commands then do more.
     terminal: bool = False
-    #: A text that the output has.
+    #: Expected text in the output.
     says: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The block is a file, which commands of other blocks name."""
+    """Write the block to a file for commands of other blocks."""
 
     name: str
 
@@ -84,13 +85,13 @@ NOT_RUN = re.compile(
     r"\./dev up|trainshed up\b|trainshed down\b|export PATH=|.*\bssh elsewhere\b"
     r"|trainshed studies describe STUDY"
 )
-"""Commands in blocks that are left out, by how they begin: the test starts and ends the service itself."""
+"""Prefixes of commands to leave out: the test itself starts and stops the service."""
 
 JOBS: dict[str, str] = {r"trainshed (drill|jobs shell) JOB": "going"}
-"""Commands that need another job than that of their block, by how they begin."""
+"""Commands that need another job than their block, by prefix."""
 
 INPUTS: dict[str, str] = {
     r"trainshed jobs (shell|autopsy) \w+( workerpool\d-0)?$": "echo in the replica\n",
     r"trainshed secrets set db-password": "hunter22\n",
 }
-"""Standard input of commands, by how they begin; others have none."""
+"""Standard input of commands, by prefix. Other commands have none."""

@@ -1,6 +1,6 @@
-"""What README.md and the guides tell their readers to type does what they say, against a real service.
+"""Runs the commands of README.md and the guides against a real service, and checks their effects.
 
-The blocks are run as they stand, in the order of tests/docs/table.py. `JOB` stands for one of three jobs.
+The blocks run unchanged, in the order of tests/docs/table.py. `JOB` is replaced by one of three jobs.
 """
 
 import json
@@ -31,8 +31,9 @@ runtime = "scikit-learn {SLIM}"
 [[buckets]]
 name = "handover"
 """
-"""Prebuilt images stand for one small environment here: what each holds is the subject of
-`./dev test-runtimes`, and examples/first runs in PyTorch in test_first_example.py."""
+"""Use one small environment for all prebuilt images: `./dev test-runtimes` tests their contents, and
+test_first_example.py runs examples/first in PyTorch.
+"""
 
 _TASK = """\
 import argparse, os, pathlib
@@ -88,14 +89,14 @@ drills:
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """Where blocks are run, as a reader's shell runs them."""
+    """A shell environment for the blocks."""
 
     #: The directory of every block.
     work: Path
     environ: Mapping[str, str]
 
     def shell(self, script: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
-        """Run a script by bash to its end; both outputs as one."""
+        """Run a script with bash; return both outputs combined."""
         return subprocess.run(
             ["bash", "-o", "pipefail", "-c", script],
             cwd=self.work,
@@ -109,7 +110,7 @@ class Bed:
         )
 
     def terminal(self, script: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
-        """The same with a terminal, on which `trainshed run` follows its job."""
+        """Run a script in a terminal, where `trainshed run` follows its job."""
         master, slave = pty.openpty()
         process = subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", script],
@@ -125,21 +126,21 @@ class Bed:
             while select.select([master], [], [], seconds)[0]:
                 output += os.read(master, 65536)
         except OSError:
-            pass  # Nobody has the other side any more.
+            pass  # The other side is closed.
         finally:
             os.close(master)
             process.kill()
         return subprocess.CompletedProcess(script, process.wait(), output.decode())
 
     def done(self, script: str) -> str:
-        """The output of a script that ends with 0."""
+        """Return the output of a script that exits with 0."""
         run = self.shell(script)
         assert run.returncode == 0, run.stdout
         return run.stdout
 
 
 def make(place: Path) -> Bed:
-    """Files and variables; no service yet."""
+    """Prepare files and variables, without a service."""
     home, work, links, commands = (place / name for name in ("home", "work", "wheels", "bin"))
     for directory in (home / ".config/systemd/user", work, links, commands):
         directory.mkdir(parents=True)
@@ -148,7 +149,7 @@ def make(place: Path) -> Bed:
         (work / name).write_text(text)
         (work / name).chmod(0o755)
     for package in ("pandas", "humanize"):
-        # Names are resolved here, without an index.
+        # Names are resolved in this checkout, without an index.
         content = wheel(package, "__version__ = '99.0'\n", "99.0")
         (links / f"{package}-99.0-py3-none-any.whl").write_bytes(content)
     _executable(commands / "trainshed", f'exec {sys.executable} -m trainshed "$@"')
@@ -191,8 +192,8 @@ def _executable(path: Path, command: str) -> None:
 
 
 def start(bed: Bed) -> None:
-    """The service, and its three jobs: one that is over, one that failed, one that goes on."""
-    # From the index, if it is not there; then no index is asked any more.
+    """Start the service with three jobs: one finished, one failed, one running."""
+    # Download it if missing. Later steps use no index.
     bed.done(f"trainshed runtimes build scikit-learn={SLIM}")
     offline = f"UV_NO_INDEX=1 UV_FIND_LINKS={bed.work.parent / 'wheels'}"
     bed.done(f"{offline} trainshed up --detach --port 0 --config trainshed.toml")
@@ -209,12 +210,12 @@ def start(bed: Bed) -> None:
 
 
 def pattern_of(command: str, table: Mapping[str, object]) -> str | None:
-    """The first pattern of a table that fits the beginning of a command."""
+    """Return the first entry of a table whose pattern matches the start of a command."""
     return next((pattern for pattern in table if re.match(pattern, command)), None)
 
 
 pytestmark = pytest.mark.soak
-_SHOWN = {block.key: block for block in shown()}
+_BLOCKS = {block.key: block for block in shown()}
 _ENVIRONMENT = 'eval "$(trainshed env)"'
 
 
@@ -223,15 +224,15 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     made = make(tmp_path_factory.mktemp("docs"))
     for key, row in BLOCKS.items():
         if isinstance(row, File):
-            (made.work / row.name).write_text(_SHOWN[key].text)
+            (made.work / row.name).write_text(_BLOCKS[key].text)
     start(made)
     yield made
     assert "ended" in made.done("trainshed down")
 
 
 @pytest.mark.parametrize("key", [key for key, row in BLOCKS.items() if isinstance(row, Runs)])
-def test_a_block_does_what_its_page_says(key: str, bed: Bed) -> None:
-    block, row = _SHOWN[key], BLOCKS[key]
+def test_block_has_its_documented_effect(key: str, bed: Bed) -> None:
+    block, row = _BLOCKS[key], BLOCKS[key]
     assert isinstance(row, Runs)
     if "gcloud" in block.text and shutil.which("gcloud") is None:
         pytest.skip("gcloud is NOT INSTALLED: this block was not tried")
@@ -243,7 +244,7 @@ def test_a_block_does_what_its_page_says(key: str, bed: Bed) -> None:
 
 
 def _console(block: Block, row: Runs) -> str:
-    """A script of the block's commands that ends at the first which does not end as it should."""
+    """Return a script of the block's commands that stops at the first unexpected exit status."""
     lines = [_ENVIRONMENT] if "gcloud" in block.text else []
     for number, typed in enumerate(block.commands):
         command = without_comment(typed)
@@ -260,6 +261,6 @@ def _console(block: Block, row: Runs) -> str:
 
 
 def _program(row: Runs, block: Block, work: Path) -> str:
-    texts = [row.prelude, *(_SHOWN[key].text for key in row.after), block.text]
+    texts = [row.prelude, *(_BLOCKS[key].text for key in row.after), block.text]
     (work / "shown.py").write_text("\n".join(texts))
     return f"{_ENVIRONMENT}\npython shown.py"

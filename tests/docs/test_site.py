@@ -1,4 +1,4 @@
-"""The site of the documentation builds strictly, and needs no other machine (docs/adr/0054)."""
+"""The documentation site builds strictly and needs no other machine (docs/adr/0054)."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from tools import site
 
 
-def test_the_site_of_this_checkout_builds(tmp_path: Path) -> None:
-    """Costs 3 CPU seconds: all pages, so that a dead link or heading is found before it is read."""
+def test_site_builds_without_dead_links(tmp_path: Path) -> None:
+    """Build all pages (3 CPU seconds), so that dead links and headings fail a test."""
     built = site.build(tmp_path / "site")
     for page in site.pages_in_order():
         html = built / page.replace("README.md", "index.md").replace(".md", ".html")

@@ -1,5 +1,6 @@
-"""Runs a command as `unshare --pid --fork --kill-child --mount --mount-proc` does: nothing of it outlives its
-first process. A module of this Python is run in the fork of a nursery that this is, and not loaded anew."""
+"""Runs a command like `unshare --pid --fork --kill-child --mount --mount-proc`, so that all its processes end
+with the first. A Python module runs in a fork of this nursery process and is not loaded again.
+"""
 
 import os
 import runpy
@@ -13,7 +14,7 @@ from trainshed.replica.system import kernel
 def main(argv: list[str]) -> None:
     os.setsid()
     if place := os.environ.pop("TRAINSHED_LAB_PID", None):
-        # By itself, since whoever has it started may be killed before it can write this down.
+        # The process records its ID: its starter may be killed before it can.
         Path(f"{place}.new").write_text(str(os.getpid()))
         Path(f"{place}.new").rename(place)
     kernel.unshare(kernel.CLONE_NEWPID | kernel.CLONE_NEWNS)

@@ -5,5 +5,5 @@ from tests.ports import free_port
 
 @pytest.fixture
 def port() -> int:
-    """For the hub of an engine."""
+    """Settings for the hub of an engine."""
     return free_port()

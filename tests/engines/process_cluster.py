@@ -1,5 +1,6 @@
-"""A cluster whose nodes are process groups of this machine: agents are real processes, and real connections
-tell of them. For the conformance suite where no cluster can be had."""
+"""A cluster whose nodes are process groups of this machine. Agents are real processes with real connections.
+For the conformance suite without a real cluster.
+"""
 
 import asyncio
 import contextlib
@@ -30,7 +31,7 @@ from trainshed_cluster.remote.cluster import (
 )
 
 NODES = ("alder", "birch")
-_LOOK_EVERY = 0.2
+_POLL_INTERVAL = 0.2
 
 
 @functools.cache
@@ -39,7 +40,7 @@ def _agents() -> Nursery:
 
 
 class ProcessCluster:
-    """`directory`: what it holds is written down there, so that another one finds it."""
+    """`directory`: contains the persistent state, so that another instance can continue."""
 
     def __init__(self, directory: Path, nodes: Sequence[str] = NODES) -> None:
         self._directory = directory
@@ -74,7 +75,7 @@ class ProcessCluster:
         return Owner(account=project)
 
     def detach(self) -> None:
-        """Nobody waits for anything but `withhold`."""
+        """Only `withhold` blocks a call."""
 
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
@@ -84,7 +85,7 @@ class ProcessCluster:
             nodes = tuple(node for node in reversed(self._nodes) if node not in avoid)[: len(needs)]
         while withheld := [node for node in nodes if self._has(node, "withheld")]:
             self._delays[name] = Delay(WaitReason.CLUSTER, f"{', '.join(withheld)} withheld")
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_INTERVAL)
         self._delays.pop(name, None)
         if gone := [node for node in nodes if self._has(node, "gone")]:
             raise ClusterUnavailable(f"{gone} do not answer")
@@ -108,7 +109,8 @@ class ProcessCluster:
             document.seek(0)
             place = self._directory / f"{hold.name}@{node}"
             place.unlink(missing_ok=True)
-            # One whose starter was killed may begin late, and must not be taken for the next one there.
+            # An agent whose starter was killed may start late. It must not count as the next agent of the
+            # node.
             place.symlink_to(own := f"{place}.{time.monotonic_ns()}")
             program = ("-m", alone.__name__, *argv)
             await asyncio.to_thread(
@@ -117,8 +119,8 @@ class ProcessCluster:
                 stdout=output.fileno(),
                 stderr=output.fileno(),
             )
-        while not place.exists():  # noqa: ASYNC110 -- another process makes it
-            await asyncio.sleep(_LOOK_EVERY)
+        while not place.exists():  # noqa: ASYNC110 -- another process creates it
+            await asyncio.sleep(_POLL_INTERVAL)
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return None
@@ -142,7 +144,7 @@ class ProcessCluster:
                 end(pid)
             path.unlink()
 
-    # --- what a lab does to it ---
+    # --- faults from the lab ---
 
     def agents_on(self, node: str) -> list[int]:
         return [agents[node] for agents in self.held().values() if node in agents]
@@ -155,22 +157,25 @@ class ProcessCluster:
         return {node: int(place.read_text()) for node, place in places.items() if place.exists()}
 
     def mark(self, node: str, mark: str, is_set: bool) -> None:
-        """`gone`; `awaited`: of one that is gone, it is not given up; `withheld`: who wants it waits;
-        `stepless`: nothing can be started there, though it can be held; `taken`: a hold (`HOLD@NODE`) has it
-        no more; `evicting`: what is held there is about to be taken away; `stillborn`: agents that are
-        started there end before they have their document; `short-lived`: after that, and before they call;
-        `old`: whatever is held from now on may soon end; `suspended`: what runs there stands still."""
+        """Files that cause faults.
+        `gone`: the node is down; `awaited`: a down node is not given up;
+        `withheld`: requests for it wait; `stepless`: it can be allocated, but agents cannot start;
+        `taken`: an allocation (`HOLD@NODE`) has lost it; `evicting`: its allocations end soon;
+        `stillborn`: agents exit before they receive their document;
+        `short-lived`: agents exit after that, before they connect;
+        `old`: new allocations may end soon; `suspended`: its processes are stopped.
+        """
         path = self._directory / f"{node}.{mark}"
         (path.touch if is_set else path.unlink)()
 
-    # --- inside ---
+    # --- internals ---
 
     def _has(self, node: str, mark: str) -> bool:
         return (self._directory / f"{node}.{mark}").exists()
 
     def _look(self) -> None:
         looked, own = time.monotonic(), self._directory.stat().st_ino
-        # No other cluster's, whose replicas have the same ports.
+        # Not one of another cluster, whose replicas have the same ports.
         address = f"127.{128 + own % 64}.{own // 64 % 256}.{1 + own // 16384 % 254}"
         nodes = tuple(
             NodeReport(
@@ -201,7 +206,7 @@ class ProcessCluster:
 
     async def _look_again(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_INTERVAL)
             self._look()
 
 
@@ -216,6 +221,6 @@ def lives(pid: int) -> bool:
 
 
 def end(pid: int) -> None:
-    """An agent with all that it started, as a cluster ends a step."""
+    """An agent and its descendants, which a cluster ends like a step."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The remote engine as the conformance suite has it: over nodes of this machine (`process_cluster`)."""
+"""The remote engine in the conformance suite, over nodes of this machine (`process_cluster`)."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ LEASE = 4.0
 
 
 def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
-    """`more`: options, the names of the `nodes`. Unless they say otherwise, what is down is lost."""
+    """`more`: options, the names of the `nodes`. By default, a node that is down is lost."""
     own = sys.prefix, sys.base_prefix
     names = more.pop("nodes", NODES)
     nodes = str(directory / "nodes")
@@ -75,11 +75,11 @@ class RemoteLab(LabWithNodes):
         self.cluster.mark(node, "gone", is_set=False)
 
     def freeze(self, node: str, *, frozen: bool) -> None:
-        """Have nothing heard from it, though the cluster says that it is up; or be as it was."""
+        """Silence a node although the cluster reports it up, or undo it."""
         self._signal(node, signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def miss_pings(self, node: str, *, missed: bool) -> None:
-        """Have nobody hear of it, though it is not given up; or be as it was."""
+        """Silence a node without giving it up, or undo it."""
         self.cluster.mark(node, "awaited", missed)
         self.cluster.mark(node, "gone", missed)
         self.freeze(node, frozen=missed)
@@ -89,7 +89,7 @@ class RemoteLab(LabWithNodes):
             end(pid)
 
     async def hold(self, name: HoldName) -> None:
-        """As an earlier service did."""
+        """Start as an earlier version of the service did."""
         await self.cluster.acquire(name, [NodeNeed(NODES[0], 1, 1.0, 1 << 20)])
 
     def agents_directories(self) -> list[Path]:
@@ -100,13 +100,13 @@ class RemoteLab(LabWithNodes):
         agent_process.remove(self.agents_directories())
 
     def _signal(self, node: str, number: int) -> None:
-        """To the agents; their programs are not touched."""
+        """Send a signal to the agents only, not to their programs."""
         for agent in self._agents(node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(agent, number)
 
     def _agents(self, node: str) -> list[int]:
-        """Of those that live, what the process of each is."""
+        """Return the process of each live agent."""
         holders = [_children(pid) for pid in self.cluster.agents_on(node)]
         return [children[0] for children in holders if children]
 

@@ -1,4 +1,4 @@
-"""An agent by itself: whom it believes, and what it makes use of on its node."""
+"""A single agent: whom it trusts, and which resources of its node it uses."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from trainshed_cluster.remote.messages import AgentDocument
 
 
 def document_of(directory: Path, account: str, lease: float) -> AgentDocument:
-    """An agent's on node a: of an attempt that is the first one. `account`: as which it calls the service."""
+    """An agent's document on node a for the first attempt. `account`: its identity at the service."""
     return AgentDocument(
         credential=Credential(account, "", 0, "", "", ""),
         job_uid=JobUid(1),
@@ -38,7 +38,7 @@ def document_of(directory: Path, account: str, lease: float) -> AgentDocument:
 
 
 class _LateService:
-    """One that has a slot made, is silent until `late`, and then has a program begun in it."""
+    """An agent that creates a slot, is silent until `late`, and then starts a program in it."""
 
     def __init__(self) -> None:
         self.late, self.answered, self.warned = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -75,19 +75,20 @@ class _LateService:
         pass
 
     def give_up(self) -> None:
-        """Go on: it was heard at last."""
+        """Continue: the agent was reachable."""
 
     def close(self) -> None:
         pass
 
 
 @pytest.mark.parametrize("when", ["stopped", "released"])
-async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
+async def test_order_after_lease_expiry_does_not_fail_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """spec/failures#losses-on-a-cluster: what is lost with an agent is lost once. The service is told that
-    nothing is begun here any more, not that the order is wrong, for which it would fail the job for good, nor
-    that the program never started, for which it would spend one restart after the other."""
+    """spec/failures#losses-on-a-cluster: replicas lost with an agent are lost once. The agent reports that
+    nothing runs. It must not report a wrong order, which would fail the job, or a failed start, which would
+    use up restarts.
+    """
     service = _LateService()
 
     class Engine(LocalEngine):
@@ -105,9 +106,9 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
             await asyncio.gather(service.answered.wait(), service.warned.wait())
 
     engine = Engine(tmp_path / "own")
-    await engine.start()  # Before the lease begins, which it may outlast.
+    await engine.start()  # Before the start of the lease, which it may exceed.
     monkeypatch.setattr(engine, "start", AsyncMock())
-    # Long enough for a slot to be made on a busy machine.
+    # Long enough to create a slot on a busy machine.
     document = document_of(tmp_path, "labs-1-1-0/a", 5.0)
     ran = agent.Agent(document, engine, cast("Any", service))
     async with asyncio.timeout(60):
@@ -119,7 +120,7 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
 
 
 @pytest.mark.parametrize(("frozen", "grace"), [(0.0, True), (60.0, False)])
-async def test_programs_of_an_agent_that_was_frozen_beyond_its_lease_have_no_grace(
+async def test_programs_of_an_agent_frozen_past_its_lease_get_no_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: float, grace: bool
 ) -> None:
     """spec/invariants#one-incarnation: other programs may run in their place by then."""
@@ -154,7 +155,9 @@ async def test_programs_of_an_agent_that_was_frozen_beyond_its_lease_have_no_gra
 
 
 @pytest.mark.parametrize("trap", ["link", "open"])
-def test_a_directory_that_others_could_have_made_is_not_used(tmp_path: Path, trap: str) -> None:
+def test_agent_rejects_a_directory_that_another_user_could_have_created(
+    tmp_path: Path, trap: str
+) -> None:
     place = tmp_path / "trainshed-0"
     if trap == "link":
         (tmp_path / "elsewhere").mkdir()
@@ -167,8 +170,8 @@ def test_a_directory_that_others_could_have_made_is_not_used(tmp_path: Path, tra
     assert not list(place.iterdir())
 
 
-def test_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
-    """However deep it lies, and the control groups of its replicas."""
+def test_leftovers_of_a_killed_agent_are_removed(tmp_path: Path) -> None:
+    """Including nested cgroups and the cgroups of its replicas."""
     place, group = tmp_path / "own", tmp_path / "group"
     slot = place / "slots" / "2" / "1" / "workerpool0-0"
     slot.mkdir(parents=True)
@@ -185,9 +188,10 @@ def test_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for(tmp_path: Path) -> None:
-    """What takes long, an environment that is written to a slow disk say, must not cost the lease when the
-    network fails meanwhile."""
+async def test_agent_reconnects_during_a_long_operation(tmp_path: Path) -> None:
+    """A long operation, such as copying an environment to a slow disk, must not cost the lease during a
+    network failure.
+    """
     dialled, is_asked, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
     ended: list[str] = []
 
@@ -227,5 +231,5 @@ async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for(tmp_path
     finally:
         may_end.set()
         await asyncio.wait_for(running, 60)
-    # It leaves nothing half done.
+    # It leaves no partial files.
     assert ended == ["allocate"]

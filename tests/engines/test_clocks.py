@@ -1,5 +1,6 @@
-"""A node whose clock is hours away from the service's (spec/invariants#one-clock): real agents over nodes
-that are processes, and a service whose clock is off."""
+"""A node whose clock is hours off (spec/invariants#one-clock): real agents on nodes that are processes, and a
+service with a wrong clock.
+"""
 
 import asyncio
 import time
@@ -29,8 +30,8 @@ HOUR = 3600 * 10**9
 
 @patch.object(slots, "_PATIENCE", 60.0)
 @pytest.mark.parametrize("ahead", [7200, -7200])
-async def test_a_nodes_clock_that_is_off_ends_no_job(tmp_path: Path, port: int, ahead: int) -> None:
-    """Start, end and limit by the service's clock; the node says how far its own is off."""
+async def test_wrong_clock_of_a_node_ends_no_job(tmp_path: Path, port: int, ahead: int) -> None:
+    """Start, end and limit use the service's clock. The node reports its own offset."""
 
     def now() -> float:
         return time.time() + ahead

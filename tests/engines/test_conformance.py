@@ -1,4 +1,4 @@
-"""The conformance suite on every engine there is."""
+"""The conformance suite on all built-in engines."""
 
 import asyncio
 import signal
@@ -26,7 +26,7 @@ from trainshed.replica.protocol import LEVEL_SESSION
 
 _MOMENT = SECOND // 20
 _TICKS = 10_000
-"""More than any program of the suite prints."""
+"""More than the output of any program in the suite."""
 
 
 class SimLab(LabWithNodes):
@@ -49,7 +49,7 @@ class SimLab(LabWithNodes):
     async def pass_time(self) -> None:
         self._world.clock.advance(self._world.clock.now + _MOMENT)
         assert not self._world.violations
-        # With real time, too, the event loop takes several turns between two moments.
+        # The event loop also needs several turns between two times in real time.
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -64,7 +64,7 @@ class SimLab(LabWithNodes):
 
 
 def script_of(program: Program) -> Script:
-    """Return a script that does what the program does."""
+    """Return a script with the program's behavior."""
     prints = tuple(range(1, program.prints + 1))
     if program.ticks is not None:
         every = round(program.ticks * SECOND)
@@ -88,11 +88,11 @@ HOUR = 3600 * 10**9
 
 
 class LocalLab(Lab):
-    """`level`: the isolation that is demanded; None = the strongest there is."""
+    """`level`: the required isolation; None = the strongest available."""
 
     def __init__(self, data: Path, level: str | None) -> None:
         self._data = data
-        # The interpreter that tests run may lie where only its owner can go.
+        # The tests' interpreter may be in a directory that only its owner can access.
         own = (Path(sys.prefix), Path(sys.base_prefix))
         rules = ProgramRules(level, autopsy_ttl=HOUR)
         self._options = Options(rules=rules, nodes=2, read_only=own)
@@ -113,16 +113,17 @@ class TestLocal(Conformance):
 
 
 class TestLocalWithoutNamespaces(Conformance):
-    #: How programs are started, told apart and ended is other there. All else is above; here it is a soak.
+    #: It differs in starting, identifying and stopping programs. The tests above cover the rest; here it is a
+    #: soak.
     in_short = (
-        "gang_starts",
-        "exits_are_told",
-        "too_much_memory",
-        "stop_gives_the_grace",
-        "one_replica_is_stopped",
-        "nothing_is_left",
-        "outlive_the_service",
-        "process_killed_at_any_step_of_a_stop",
+        "replicas_of_a_gang_start",
+        "exits_are_reported",
+        "out_of_memory",
+        "stop_honors_the_grace",
+        "stop_of_one_replica",
+        "release_removes",
+        "survive_a_service_restart",
+        "kill_at_any_step_of_a_stop",
     )
 
     @pytest.fixture
@@ -139,9 +140,8 @@ class TestSimulated(Conformance):
 
 
 @as_root_only
-def test_the_suite_on_the_local_engine_as_an_ordinary_user() -> None:
-    """spec/program#isolation: root or not. Without namespaces there is nothing that root could do and he
-    cannot."""
+def test_local_engine_passes_the_suite_as_an_unprivileged_user() -> None:
+    """spec/program#isolation: with or without root. Without namespaces, root makes no difference."""
     which = " or ".join(TestLocalWithoutNamespaces.in_short)
     chosen = f"({which}) and not killed_at_any_step"
     run_as_nobody(f"{__file__}::TestLocal", "-m", "", "-k", chosen)

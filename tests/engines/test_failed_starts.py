@@ -1,4 +1,4 @@
-"""Agents that end as they begin are started again a few times, ever later, and then no more."""
+"""Agents that exit at their start are restarted a few times, with growing delays."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ UID = JobUid(1)
 
 
 class Site:
-    """An engine whose nodes end agents; what it has said."""
+    """An engine whose nodes end agents, and its reports."""
 
     def __init__(self, directory: Path, port: int) -> None:
         self.engine: RemoteEngine = new_engine(
@@ -47,7 +47,7 @@ class Site:
             self.heard.set()
 
     async def changed(self, node: str, state: NodeState) -> NodeChanged:
-        """The last that was said of a node, once it is that."""
+        """Return the last report about a node as soon as it is as expected."""
         while True:
             changes = [event for event in self.events if isinstance(event, NodeChanged)]
             if changes and (changes[-1].node, changes[-1].state) == (node, state):
@@ -59,7 +59,7 @@ class Site:
         return [event.delay for event in self.events if isinstance(event, StartWaits)]
 
     async def allocate(self, node: str, uid: JobUid = UID) -> tuple[Slot, ...]:
-        """As the service does: asked for again as long as it cannot be had. Raises StartFailed."""
+        """Retry like the service until the call succeeds. Raises StartFailed."""
         request = SlotRequest(ReplicaId(0, 0), f"r{uid}", node)
         while True:
             try:
@@ -88,7 +88,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     ("how", "words"),
     [("stillborn", "and said: no such file"), ("short-lived", "and its programs with it")],
 )
-async def test_a_start_that_never_stays_is_given_up_and_says_why(
+async def test_start_of_a_failing_agent_is_abandoned_with_a_reason(
     site: Site, how: str, words: str
 ) -> None:
     site.cluster.mark(HERE, how, is_set=True)
@@ -106,10 +106,10 @@ async def test_a_start_that_never_stays_is_given_up_and_says_why(
 
 @needs_mounts
 @pytest.mark.parametrize("is_readmitted", [True, False])
-async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(
+async def test_node_whose_agents_fail_is_quarantined_if_other_nodes_work(
     site: Site, is_readmitted: bool
 ) -> None:
-    """For a while, or until somebody takes it back."""
+    """For some time, or until an administrator enables it again."""
     site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):
         await site.allocate(THERE, JobUid(2))
@@ -127,8 +127,8 @@ async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(
 
 
 @needs_mounts
-async def test_a_directory_that_is_refused_is_told_of_the_node(tmp_path: Path, site: Site) -> None:
-    """docs/slurm.md: whoever waits for the node, or looks at it, learns what is to be mended there."""
+async def test_rejected_directory_is_reported_for_the_node(tmp_path: Path, site: Site) -> None:
+    """docs/slurm.md: the wait reason and the node's page show the problem of the node."""
     directory = tmp_path / "nodes"
     directory.mkdir()
     directory.chmod(0o777)
@@ -144,7 +144,7 @@ async def test_a_directory_that_is_refused_is_told_of_the_node(tmp_path: Path, s
 
 
 @needs_mounts
-async def test_a_start_that_stays_at_last_is_as_any_other(site: Site) -> None:
+async def test_agent_that_starts_after_retries_behaves_normally(site: Site) -> None:
     site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):
         asking = begin(site.allocate(HERE), "asking for a slot")

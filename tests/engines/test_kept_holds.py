@@ -1,4 +1,4 @@
-"""What an attempt held goes to the next one that needs the same: no agent is started for it."""
+"""An attempt's allocation is reused by the next one with the same needs. No agent is started."""
 
 import asyncio
 import threading
@@ -30,7 +30,9 @@ def _held(stage: Stage) -> dict[str, dict[str, int]]:
 
 
 async def _over(stage: Stage, uid: JobUid, program: Program, least: float = 60.0) -> None:
-    """An attempt of one replica, whose nodes are kept for `least` seconds: the next one may take long."""
+    """Run an attempt of one replica whose nodes are kept for `least` seconds, because the next one may take
+    long.
+    """
     await stage.allocate(uid)
     await stage.engine.launch([stage.plan(uid, program)])
     await stage.end(uid)
@@ -47,7 +49,7 @@ class TestARetry:
         return _lab(tmp_path)
 
     @staged
-    async def test_goes_on_with_the_agent_of_what_failed(self, stage: Stage) -> None:
+    async def test_retry_reuses_the_agent_of_the_failed_attempt(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid)
         before = _held(stage)
@@ -59,7 +61,7 @@ class TestARetry:
         await stage.engine.launch([stage.plan(uid, Program(prints=1, runs=None), attempt=2)])
         await stage.until(lambda: len(stage.lines(uid, attempt=2)) == 1, "the second one's line")
         assert len(stage.lines(uid)) == 2
-        # And it is found again by a service that was started anew.
+        # A restarted service finds it again.
         await stage.restart()
         assert await stage.engine.allocations() == ((uid, 2),)
         await stage.started(uid, attempt=2)
@@ -70,16 +72,14 @@ class TestARetry:
         await stage.until(lambda: not _held(stage), "that it is given back")
 
     @staged
-    async def test_holds_nothing_when_the_service_ends(self, stage: Stage) -> None:
+    async def test_service_shutdown_releases_kept_allocations(self, stage: Stage) -> None:
         await _over(stage, stage.job(), Program(code=1))
         await stage.restart()
         assert _held(stage) == {}
         assert await stage.engine.allocations() == ()
 
     @staged
-    async def test_and_the_next_job_in_the_queue_are_not_waited_for_long(
-        self, stage: Stage
-    ) -> None:
+    async def test_kept_allocation_waits_only_briefly_for_the_next_job(self, stage: Stage) -> None:
         first, second = stage.job(), stage.job()
         await _over(stage, first, Program(prints=1))
         before = _held(stage)
@@ -96,8 +96,8 @@ class TestKeeping:
         return _lab(tmp_path, keep=600.0)
 
     @staged
-    async def test_belongs_to_somebody_while_it_is_adopted(self, stage: Stage) -> None:
-        """However long it takes to write that down: it is not given back as what nobody has."""
+    async def test_allocation_has_an_owner_during_its_adoption(self, stage: Stage) -> None:
+        """Even if writing takes long, it is not released as unused."""
         first, second, go, rounds = stage.job(), stage.job(), threading.Event(), list[int]()
         write, names = Records.write, KeptHolds.names
 
@@ -125,8 +125,8 @@ class TestKeeping:
             assert before and _held(stage) == before
 
     @staged
-    async def test_serves_who_was_to_adopt_it_when_the_service_ended(self, stage: Stage) -> None:
-        """It is written down who adopts, and the agent was not told."""
+    async def test_adoption_continues_after_a_service_restart(self, stage: Stage) -> None:
+        """The adoption is recorded, but the agent has not received it."""
         first, second, reached = stage.job(), stage.job(), asyncio.Event()
         call = AgentHandle.call
 
@@ -147,7 +147,9 @@ class TestKeeping:
         assert len(stage.lines(second)) == 2
 
     @staged
-    async def test_makes_way_for_jobs_that_need_something_else_there(self, stage: Stage) -> None:
+    async def test_kept_allocation_is_released_for_jobs_with_other_needs(
+        self, stage: Stage
+    ) -> None:
         first, second = stage.job(), stage.job()
         await _over(stage, first, Program())
         before = _held(stage)
@@ -155,14 +157,14 @@ class TestKeeping:
         assert before and not before.keys() & _held(stage).keys()
 
     @staged
-    async def test_is_not_for_what_the_cluster_may_soon_end(self, stage: Stage) -> None:
+    async def test_allocation_that_the_cluster_may_soon_end_is_not_kept(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         stage.lab.cluster.mark((await stage.nodes())[0], "old", True)
         await _over(stage, stage.job(), Program())
         assert _held(stage) == {}
 
     @staged
-    async def test_goes_on_when_the_agent_has_died(self, stage: Stage) -> None:
+    async def test_kept_allocation_survives_the_death_of_its_agent(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         first, second = stage.job(), stage.job()
         await _over(stage, first, Program())

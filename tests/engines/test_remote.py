@@ -43,25 +43,24 @@ from trainshed_cluster.remote.mirror import StreamCopies
 class TestRemote(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
-        # On a busy machine an agent is not heard for seconds, and a service that is gone takes as long.
+        # On a busy machine an agent may be silent for seconds, like an agent of a stopped service.
         names = ("left_alone", "lease_is_over", "lost_node")
         is_short = any(part in request.node.name for part in names)
         with patch.object(engine, "_SHELL_PATIENCE", 60.0):
             yield RemoteLab(tmp_path, free_port(), lease=LEASE if is_short else 10 * LEASE)
 
     @staged
-    async def test_what_runs_on_a_node_that_is_not_given_up_is_not_begun_elsewhere(
-        self, stage: Stage
-    ) -> None:
-        """spec/invariants#one-incarnation. Its agent lives on, and was cut from the service when the cluster
-        said that it had no answer from there."""
+    async def test_replica_on_a_silent_node_is_not_started_elsewhere(self, stage: Stage) -> None:
+        """spec/invariants#one-incarnation. The agent is alive but disconnected when the cluster reports the
+        node as unreachable.
+        """
         lab = lab_of(stage)
         uid = await stage.run(FOREVER)
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
         lab.miss_pings(slot.node, missed=True)
         await stage.changed(slot.node, NodeState.UNHEARD)
-        # Nobody is connected to this one, which has just looked at the cluster.
+        # No agent is connected to this service, which has just read the cluster's state.
         await stage.restart()
         await asyncio.sleep(LEASE / 2)
         assert not stage.ends(uid)
@@ -70,7 +69,7 @@ class TestRemote(Conformance):
         assert len(stage.lines(uid)) == 1
 
     @staged
-    async def test_what_the_cluster_has_an_attempt_wait_for_is_told(self, stage: Stage) -> None:
+    async def test_wait_reason_of_the_cluster_is_reported(self, stage: Stage) -> None:
         lab, uid = lab_of(stage), stage.job()
         [node, *_] = await stage.nodes()
 
@@ -86,8 +85,8 @@ class TestRemote(Conformance):
         await stage.until(lambda: told()[1:] == [None], "that it waits no more")
 
     @staged
-    async def test_what_no_attempt_holds_is_given_back(self, stage: Stage) -> None:
-        """A replica had left it, and the service was killed before it had given it back."""
+    async def test_allocation_without_an_attempt_is_released(self, stage: Stage) -> None:
+        """A replica had moved away, and the service was killed before it released the node."""
         lab = lab_of(stage)
         uid = await stage.run(FOREVER)
         await stage.started(uid)
@@ -98,19 +97,20 @@ class TestRemote(Conformance):
         assert not stage.ends(uid)
 
     @staged
-    async def test_a_node_cut_off_from_the_service_is_left_alone(self, stage: Stage) -> None:
-        """The cluster says that it is up: what is lost there would be started there again. Told first, so
-        that who hears of the loss knows."""
+    async def test_disconnected_node_gets_no_new_agent(self, stage: Stage) -> None:
+        """The cluster reports the node up, so the lost replica would start there again. The node's state is
+        reported before the loss, so that its reader knows.
+        """
         lab, uid = lab_of(stage), await stage.run(FOREVER)
         [slot] = await stage.allocate(uid)
         await stage.started(uid)
-        await stage.launch(stage.plan(uid, FOREVER))  # It is not just dialling again now.
+        await stage.launch(stage.plan(uid, FOREVER))  # It is not reconnecting at the moment.
         lab.freeze(slot.node, frozen=True)
         try:
             await stage.end(uid)
         finally:
             lab.freeze(slot.node, frozen=False)
-        # Once each: an agent that a busy machine kept silent for a second says again what began.
+        # Once each: on a busy machine an agent that was silent for a second reports starts again.
         changes = dict.fromkeys(
             event.state if isinstance(event, NodeChanged) else type(event.event)
             for event in stage.events
@@ -126,10 +126,8 @@ class TestRemote(Conformance):
         await stage.changed(slot.node, NodeState.UP)
 
     @staged
-    async def test_a_replica_whose_agent_was_ended_starts_again_where_it_was(
-        self, stage: Stage
-    ) -> None:
-        """As when an administrator cancels what the cluster holds: its node is well."""
+    async def test_replica_of_a_killed_agent_restarts_on_its_node(self, stage: Stage) -> None:
+        """Like an administrator's cancel of the cluster's job: the node is healthy."""
         lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
         before = await stage.allocate(uid)
@@ -147,10 +145,11 @@ class TestRemote(Conformance):
         stage.forget(uid)
 
     @staged
-    async def test_what_is_ended_as_a_lease_is_over_is_lost_once(self, stage: Stage) -> None:
-        """spec/failures#losses-on-a-cluster. The service is heard again while the agent still waits for the
-        last of its programs: what is launched there then waits for the next agent, and no start fails. What
-        the cluster says of it is told with its end."""
+    async def test_replica_ended_at_lease_expiry_is_lost_once(self, stage: Stage) -> None:
+        """spec/failures#losses-on-a-cluster. The service reconnects while the agent waits for the last of its
+        programs. Launches then wait for the next agent, and no start fails. The cluster's state is reported
+        with the end.
+        """
         lab = lab_of(stage)
         slow = Program(prints=1, runs=None, on_term=OnTerm.IGNORE)
         uid, (_, second) = await stage.run_together(slow, FOREVER)
@@ -170,10 +169,8 @@ class TestRemote(Conformance):
         assert not stage.ends(uid, second, incarnation=2)
 
     @staged
-    async def test_programs_end_when_a_lease_is_over_though_their_agent_is_frozen(
-        self, stage: Stage
-    ) -> None:
-        """spec/invariants#one-incarnation. The service counts on it without hearing from the agent."""
+    async def test_programs_of_a_frozen_agent_end_at_lease_expiry(self, stage: Stage) -> None:
+        """spec/invariants#one-incarnation. The service relies on it without a connection to the agent."""
         lab, mark = lab_of(stage), new_mark()
         program = Program(prints=1, runs=None, on_term=OnTerm.IGNORE, child=mark)
         uid = await stage.run(program)
@@ -188,10 +185,10 @@ class TestRemote(Conformance):
             lab.freeze(slot.node, frozen=False)
 
     @staged
-    async def test_a_suspension_until_a_lease_is_over_is_named_and_not_the_nodes_fault(
+    async def test_suspension_past_the_lease_is_reported_and_does_not_blame_the_node(
         self, stage: Stage
     ) -> None:
-        """spec/failures#losses-on-a-cluster, as by `scontrol suspend`."""
+        """spec/failures#losses-on-a-cluster, like `scontrol suspend`."""
         lab, uid = lab_of(stage), await stage.run(FOREVER)
         [slot] = await stage.allocate(uid)
         await stage.started(uid)
@@ -210,11 +207,12 @@ class TestRemote(Conformance):
         assert not any(isinstance(event, NodeChanged) for event in stage.events)
 
     @staged
-    async def test_who_waits_for_a_place_keeps_nobody_from_being_started_again(
+    async def test_replica_waiting_for_a_node_does_not_block_restarts_of_others(
         self, stage: Stage
     ) -> None:
-        """spec/failures#maintenance. Its node is lost, and no other one is free. What was held of it is given
-        back."""
+        """spec/failures#maintenance. Its node is lost, and no other node is free. Its
+        allocation is released.
+        """
         lab, (here, there) = lab_of(stage), await stage.nodes()
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
         for replica in both:
@@ -234,14 +232,14 @@ class TestRemote(Conformance):
         assert [slot.node for slot in slots] == [here, there]
         await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
         await stage.started(uid, incarnation=2)
-        # There is room again: it goes on where it was.
+        # Capacity is available again: it continues on its node.
         lab.cluster.mark(there, "withheld", False)
         lab.cluster.mark(there, "stepless", False)
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
         await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
         await stage.started(uid, SECOND_REPLICA, incarnation=2)
         assert not stage.ends(uid, incarnation=2)
-        # What it has by then is asked for by nobody else, though one hold had both.
+        # Its new node is not requested again, although one allocation had both.
         lab.cluster.mark(there, "withheld", True)
         await lab.cluster.give_back(HoldName.parse(hold))
         await stage.end(uid, incarnation=2)
@@ -249,8 +247,8 @@ class TestRemote(Conformance):
         await stage.started(uid, incarnation=3)
 
     @staged
-    async def test_a_node_that_is_taken_out_of_a_hold_is_asked_for_anew(self, stage: Stage) -> None:
-        """As Slurm does with one that was down for a moment (`salloc --no-kill`)."""
+    async def test_node_removed_from_an_allocation_is_requested_again(self, stage: Stage) -> None:
+        """As in Slurm after a short outage of a node (`salloc --no-kill`)."""
         cluster, (here, there) = lab_of(stage).cluster, await stage.nodes()
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
         await stage.started(uid, SECOND_REPLICA)
@@ -264,11 +262,10 @@ class TestRemote(Conformance):
         assert len(cluster.held()) == 2 and not stage.ends(uid)
 
     @staged
-    async def test_a_replica_keeps_its_port_wherever_it_goes_or_does_not_start(
-        self, stage: Stage
-    ) -> None:
-        """Its peers, which run, look for it there: they were told once. A port that connections of its last
-        life still die away at is its own; one that another program has is not."""
+    async def test_moved_replica_keeps_its_port_or_does_not_start(self, stage: Stage) -> None:
+        """Its running peers connect to the old port, which they received once. The replica keeps a port whose
+        old connections are closing, but not a port of another program.
+        """
         here, there = await stage.nodes()
         uid, before = await second_over(stage, here)
         where = before.address, before.port
@@ -284,10 +281,8 @@ class TestRemote(Conformance):
             await stage.allocate(uid, SECOND_REPLICA, node=there)
 
     @staged
-    async def test_a_service_that_takes_nothing_is_not_called_without_a_pause(
-        self, stage: Stage
-    ) -> None:
-        """Its disk is full. What agents keep comes when there is room."""
+    async def test_agent_backs_off_from_a_service_that_stores_nothing(self, stage: Stage) -> None:
+        """Its disk is full. The agent's state arrives when space is available."""
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with patch.object(StreamCopies, "append", side_effect=full) as refusing:
             uid = await stage.run(FOREVER)
@@ -298,11 +293,8 @@ class TestRemote(Conformance):
         await stage.printed(uid, 1)
 
     @staged
-    async def test_what_ended_at_another_place_is_over_for_the_next_service_too(
-        self, stage: Stage
-    ) -> None:
-        """Its agent has left, and the one that is where it goes on knows nothing of it. The attempt is over,
-        and nothing of it stays."""
+    async def test_restarted_service_knows_the_end_on_an_earlier_node(self, stage: Stage) -> None:
+        """Its agent has left, and the agent of the new node does not know it. The attempt ends completely."""
         lab = lab_of(stage)
         here, there = await stage.nodes()
         uid, before = await second_over(stage, here)
@@ -319,7 +311,7 @@ def lab_of(stage: Stage) -> RemoteLab:
 
 
 async def second_over(stage: Stage, node: str) -> tuple[JobUid, Slot]:
-    """A job of two there, the second of which is over for the second time, with the slot that it had."""
+    """A job with two replicas there. The second has ended twice, with the same slot."""
     uid = stage.job()
     _, slot = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, node=node)
     await stage.engine.launch([stage.plan(uid, FOREVER)])
@@ -333,16 +325,17 @@ async def second_over(stage: Stage, node: str) -> tuple[JobUid, Slot]:
 
 
 @needs_mounts
-def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) -> None:
-    """spec/invariants#one-incarnation. A node without power and one that is cut off from everybody look
-    alike, and programs on the latter live until their agent has waited for the whole lease."""
+def test_abandoned_node_is_lost_at_lease_expiry(tmp_path: Path) -> None:
+    """spec/invariants#one-incarnation. A node without power looks like a disconnected one, whose programs
+    live until their agent has waited for the whole lease.
+    """
 
     async def body(_: object, stage: Stage) -> None:
         lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
-        await stage.launch(stage.plan(uid, FOREVER))  # It is heard now.
+        await stage.launch(stage.plan(uid, FOREVER))  # It is reachable now.
         cut = time.monotonic()
         await lab.cut_off(stage.engine, slot.node)
         try:
@@ -350,7 +343,7 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
             end = await stage.end(uid)
         finally:
             await lab.reconnect(stage.engine, slot.node)
-        # It may have said its last word a moment before.
+        # It may have sent its last message just before.
         assert time.monotonic() - cut > longest_silence(LEASE) - 4 * beat(LEASE)
         assert isinstance(end, ReplicaLost)
         assert (end.loss, end.cause) == (Cause.NODE_FAILED, f"node {slot.node} is gone")
@@ -359,7 +352,7 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
 
 
 @needs_mounts
-def test_a_node_that_does_not_answer_holds_up_no_stop_elsewhere(tmp_path: Path) -> None:
+def test_silent_node_does_not_delay_stops_on_other_nodes(tmp_path: Path) -> None:
     async def body(_: object, stage: Stage) -> None:
         here, there = await stage.nodes()
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
@@ -368,7 +361,7 @@ def test_a_node_that_does_not_answer_holds_up_no_stop_elsewhere(tmp_path: Path) 
         lab_of(stage).freeze(here, frozen=True)
         stopping = asyncio.ensure_future(stage.engine.stop(uid, 1, 0))
         try:
-            # Its connection is only given up after twenty.
+            # Its connection is only closed after twenty.
             async with asyncio.timeout(15):
                 await stage.end(uid, SECOND_REPLICA)
         finally:
@@ -379,15 +372,15 @@ def test_a_node_that_does_not_answer_holds_up_no_stop_elsewhere(tmp_path: Path) 
 
 
 @needs_mounts
-def test_a_shell_that_was_refused_is_not_waited_for(tmp_path: Path) -> None:
-    """As one at a port where nothing listens yet, which is asked for again and again."""
+def test_rejected_shell_is_not_awaited(tmp_path: Path) -> None:
+    """Like a port without a listener yet, to which connections are retried."""
 
     async def body(_: object, stage: Stage) -> None:
         uid = await stage.run(FOREVER)
         await stage.started(uid)
         shells = terminals_of(stage.engine)
         with patch.object(engine.secrets, "token_hex", return_value="one"):
-            # A stream that is waited for is refused a second time.
+            # A second waiting stream is rejected.
             for _try in range(2):
                 with pytest.raises(TerminalRefused):
                     await shells.open_terminal(uid, 1, PRIMARY, 2, TerminalRequest())
@@ -398,9 +391,10 @@ def test_a_shell_that_was_refused_is_not_waited_for(tmp_path: Path) -> None:
 
 @needs_mounts
 @pytest.mark.soak
-def test_an_attempt_keeps_the_lease_with_which_it_began(tmp_path: Path) -> None:
-    """spec/invariants#one-incarnation. The next service has a shorter one; programs on a node that was lost
-    meanwhile may live for as long as they were told."""
+def test_attempt_keeps_its_original_lease(tmp_path: Path) -> None:
+    """spec/invariants#one-incarnation. The next service has a shorter lease. Programs on a lost node may live
+    for the lease that they received.
+    """
     port, longer = free_port(), LEASE + 4
 
     async def body(_: object, stage: Stage) -> None:
@@ -422,7 +416,7 @@ def test_an_attempt_keeps_the_lease_with_which_it_began(tmp_path: Path) -> None:
 
 
 @needs_mounts
-def test_a_cluster_that_chooses_nodes_is_asked_for_as_many_and_tells_which(tmp_path: Path) -> None:
+def test_cluster_with_its_own_placement_gets_a_node_count_and_reports_nodes(tmp_path: Path) -> None:
     """`[engines.slurm] queue = "slurm"`."""
 
     async def body(_: object, stage: Stage) -> None:
@@ -434,7 +428,7 @@ def test_a_cluster_that_chooses_nodes_is_asked_for_as_many_and_tells_which(tmp_p
         uid = stage.job()
         [slot] = await stage.allocate(uid, node=wish)
         assert slot.node == chosen
-        # Whoever has not heard of it yet names the wish again; who has, the node. Both mean the same.
+        # A caller without the latest state names the request, others the node. Both have the same meaning.
         assert await stage.allocate(uid, node=wish) == (slot,)
         assert await stage.allocate(uid, node=chosen) == (slot,)
         assert told() == [((PRIMARY, chosen),)]

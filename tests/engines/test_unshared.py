@@ -1,4 +1,4 @@
-"""A remote engine over nodes that see neither the service's cache nor its code (docs/adr/0063)."""
+"""A remote engine over nodes that share neither the service's cache nor its code (docs/adr/0063)."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ shift; exec "$@"'
 
 
 class UnsharedCluster(ProcessCluster):
-    """`hidden`: directories that are empty on its nodes, of `size` as mount(8) takes it."""
+    """`hidden`: directories that are empty on its nodes, with a `size` in the format of mount(8)."""
 
     def __init__(self, directory: Path, hidden: Sequence[Path], size: str) -> None:
         super().__init__(directory)
@@ -110,7 +110,7 @@ class TestUnshared:
         yield lab
         remove_cache(lab.cache)
 
-    def test_a_program_runs_by_what_was_sent(
+    def test_program_runs_from_copied_files(
         self, lab: UnsharedLab, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(slots, "_TOLD_AFTER", 0.0)
@@ -127,7 +127,7 @@ class TestUnshared:
         staged(body)(self, lab)
 
     @pytest.mark.parametrize("size", ["1m"])
-    def test_a_node_without_room_says_so(self, lab: UnsharedLab) -> None:
+    def test_node_with_a_full_disk_is_reported(self, lab: UnsharedLab) -> None:
         async def body(_: object, stage: Stage) -> None:
             uid = stage.job()
             await stage.allocate(uid)

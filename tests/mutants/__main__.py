@@ -1,8 +1,8 @@
-"""`python -m tests.mutants [NAME ...]`: plants one bug after the other in a copy of the tree and runs what
-has to notice it.
+"""`python -m tests.mutants [NAME ...]`: plant one bug after the other in a copy of the tree, and run the
+command that must detect it.
 
-Prints a table: mutant, caught by, seconds. Exit status 1: a bug went unnoticed, a patch does not apply, or a
-command fails on the tree as it is, so that it says nothing. The working tree is never touched.
+Prints a table: mutant, caught by, seconds. Exits with 1 if a bug is not detected, a patch does not apply, or
+a command fails on the unchanged tree. The working tree never changes.
 """
 
 import argparse
@@ -31,13 +31,13 @@ _NOT_COPIED: Final = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "shared", ".*_cache", "__pycache__", ".hypothesis"
 )
 _FAILED: Final = 1
-"""How Python, pytest and the simulation end when something was wrong."""
+"""Exit statuses of Python, pytest and the simulation after a failure."""
 _LINES: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How one command ended. `status` None: it was not over in time."""
+    """The result of a command. `status` None: it did not finish in time."""
 
     status: int | None
     seconds: float
@@ -45,21 +45,21 @@ class Run:
 
 
 class Copies:
-    """Copies of the tree, one for each command that runs at a time; each is as it was when it comes back."""
+    """Copies of the tree, one for each parallel command. Each is unchanged when it is returned."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self._free: queue.SimpleQueue[Path] = queue.SimpleQueue()
         for number in range(count):
             copy = directory / f"tree-{number}"
             shutil.copytree(ROOT, copy, symlinks=True, ignore=_NOT_COPIED)
-            # Once: what runs later writes none, so that no bug is hidden by what was compiled without it.
+            # Compile once: later runs write no bytecode, so that stale bytecode cannot hide a bug.
             compiling = ("-m", "compileall", "-q", "packages", "tests")
             subprocess.run((sys.executable, *compiling), cwd=copy, check=True)
             self._free.put(copy)
 
     @contextmanager
     def one(self, mutant: Mutant | None) -> Generator[Path]:
-        """One with the bug in it. Raises DoesNotApply."""
+        """Return a copy with the bug. Raises DoesNotApply."""
         copy = self._free.get()
         try:
             if mutant is None:
@@ -78,7 +78,7 @@ class Copies:
 
 
 def run(catcher: Catcher, copy: Path) -> Run:
-    """The command in that copy, and nothing left of it afterwards."""
+    """Run the command in that copy, and clean up."""
     environ = {
         **os.environ,
         "PYTHONPATH": search_path(root=copy),
@@ -108,8 +108,7 @@ def run(catcher: Catcher, copy: Path) -> Run:
 
 
 class Judgement:
-    """What was found of each, told as it comes. `bad`: how many lines say that something is not as it must
-    be."""
+    """The results of all mutants, printed as they arrive. `bad`: number of unexpected results."""
 
     def __init__(self, copies: Copies) -> None:
         self.bad = 0
@@ -117,7 +116,7 @@ class Judgement:
         self._telling = threading.Lock()
 
     def sound(self, catcher: Catcher) -> bool:
-        """Whether it passes without any bug: it says nothing otherwise."""
+        """Whether the command passes without a bug. Otherwise its failure proves nothing."""
         with self._copies.one(None) as copy:
             outcome = run(catcher, copy)
         is_sound = outcome.status == 0
@@ -125,7 +124,7 @@ class Judgement:
         return is_sound
 
     def judge(self, mutant: Mutant) -> None:
-        """Whether the bug is noticed."""
+        """Whether the bug is detected."""
         try:
             with self._copies.one(mutant) as copy:
                 outcome = run(mutant.caught_by, copy)
@@ -181,7 +180,7 @@ def main() -> int:
 
 
 def _all(results: Iterable[None]) -> None:
-    """Wait for them, and hear of what failed."""
+    """Wait for the results, and collect errors."""
     for _ in results:
         pass
 

@@ -1,4 +1,4 @@
-"""What a mutant is: one planted bug, as an exact textual patch, and the command that has to notice it."""
+"""A mutant: one planted bug, as an exact textual patch, and the command that must detect it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +7,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Catcher:
-    """A command that passes on the tree as it is, and fails on one with the bug in it. `arguments`: of
-    Python. `limit`: seconds after which it counts as passed, whatever it would have found."""
+    """A command that passes on the unchanged tree, and fails with the bug. `arguments`: of Python. `limit`:
+    seconds after which it counts as passed.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -17,8 +18,9 @@ class Catcher:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`file`: below the root. `old` occurs exactly once in it, and is replaced by `new`. `why`: what the bug
-    would do."""
+    """`file`: below the root. `old`: occurs exactly once in it. `new`: its replacement. `why`: the effect of
+    the bug.
+    """
 
     name: str
     file: str
@@ -29,25 +31,24 @@ class Mutant:
 
 
 class DoesNotApply(Exception):
-    """The file has changed: the mutant has to be written anew, or its place is gone and so must be the
-    mutant."""
+    """The file has changed: rewrite the mutant, or delete it if its code no longer exists."""
 
 
 _WORLDS: Final = 40
 SIMULATION: Final = Catcher(
     "simulation", ("-m", "tests.sim.run", "--seed", "1", "--worlds", f"{_WORLDS}", "--quick"), 150
 )
-"""The same worlds for all, so that none is caught by a seed that was looked for."""
+"""The same worlds for all, so that no mutant has a hand-picked seed."""
 
 
 def tests(*which: str, limit: int) -> Catcher:
-    """Test files, or single tests of them. The first that fails ends it."""
+    """Test files or single tests. The run stops at the first failure."""
     arguments = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *which)
     return Catcher(" ".join(name.removeprefix("tests/") for name in which), arguments, limit)
 
 
 def mutated(mutant: Mutant, text: str) -> str:
-    """The text of its file with the bug in it. Raises DoesNotApply."""
+    """Return the file's text with the bug. Raises DoesNotApply."""
     count = text.count(mutant.old)
     if count != 1:
         raise DoesNotApply(
@@ -65,7 +66,7 @@ def mutated(mutant: Mutant, text: str) -> str:
 
 
 def text_of(mutant: Mutant, root: Path) -> str:
-    """What it is to be applied to. Raises DoesNotApply."""
+    """Return the text to patch. Raises DoesNotApply."""
     try:
         return (root / mutant.file).read_text("utf-8")
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""All mutants, as `mutants.toml` has them."""
+"""All mutants of `mutants.toml`."""
 
 import tomllib
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""What a job's timeline tells, held against what its programs did: the simulated engine's own record of every
-process that was ever handed over. The controller is not asked: what it never handed on is missing here."""
+"""Compares a job's timeline with the simulated engine's own record of every process. The controller is not
+consulted, because its own records may be incomplete.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,9 +24,10 @@ def unlike(
     *,
     clock_is_true: bool,
 ) -> Iterator[str]:
-    """Starts and ends that are told of nobody, told twice, told otherwise than they were, or not at all.
-    `lived`: of this job; nothing of it starts before it was `created` (ns), nor later than it is told, if the
-    clock was set back meanwhile."""
+    """Return starts and ends in the timeline that are missing, duplicate, wrong or without a process.
+    `lived`: incarnations of this job. None starts before `created` (ns), or after its reported start if the
+    clock was set back.
+    """
     facts = {
         kinds: _told(story, kinds) for kinds in (("replica_started",), ("replica_exited",), _LOST)
     }
@@ -46,7 +48,8 @@ def unlike(
     for which, life in known.items():
         if life.lives:
             yield f"job {uid}: all is over, and {which} lives"
-        # What was asked to leave before anybody heard of its start is told of as leaving, and then as over.
+        # A replica that was evicted before its start was reported appears in the timeline as leaving, and
+        # then as ended.
         if life.started and which not in started and which not in leaving:
             yield f"job {uid}: {which} started at {life.started}, and its timeline does not say so"
         if life.fate is Fate.EXITED and which not in exited:
@@ -58,13 +61,15 @@ def unlike(
 def hurried(
     uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], window: int
 ) -> Iterator[str]:
-    """Reducers that were started again sooner than spec/reduction#losses allows. `lived`: of this job, while
-    the clock on the wall was right; `window`: ns."""
+    """Return reducers that restarted sooner than spec/reduction#losses allows. `lived`: incarnations of this
+    job while the wall clock was right. `window`: ns.
+    """
     before: dict[tuple[int, str], list[Incarnation]] = {}
     for sim_slot, life in lived:
         earlier = before.setdefault((sim_slot.attempt, str(sim_slot.replica)), [])
         if sim_slot.replica.pool == 2 and earlier and earlier[-1].started:
-            # What was restarted within the window for sure, whenever each end was heard of.
+            # Count restarts that certainly happened within the window, independent of when each end was
+            # reported.
             recent = sum(other.over > life.begun - window for other in earlier[:-1])
             due = earlier[-1].started + SPACING[min(recent, len(SPACING) - 1)]
             if life.begun < due:

@@ -1,5 +1,6 @@
-"""The clients of a simulated service: make the requests of a scenario in their order, and remember what was
-accepted."""
+"""Clients of a simulated service. They send the requests of a scenario in order, and record the accepted
+ones.
+"""
 
 import asyncio
 import contextlib
@@ -39,8 +40,9 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What was answered with success. `submits`: jobs. `cancels`: jobs, with the ns at which the first was
-    asked for. `drills`: how many were ordered of each. `labels`: those that each was given last."""
+    """Successful requests. `submits`: jobs. `cancels`: jobs, with the ns of the first request. `drills`:
+    number per drill. `labels`: the last labels of each job.
+    """
 
     submits: set[JobUid]
     cancels: dict[JobUid, int]
@@ -49,8 +51,9 @@ class Accepted:
 
 
 class Clients:
-    """They outlive every service: a request that was not answered is made again of the next one. `creating`:
-    the works whose submission is under way."""
+    """Clients survive every service: an unanswered request is repeated at the next one. `creating`: works
+    whose submission is active.
+    """
 
     def __init__(self, books: Books, requests: Sequence[Request]) -> None:
         self.accepted = Accepted(set(), {})
@@ -104,13 +107,13 @@ class Clients:
     async def ambush(
         self, service: Controller, store: Store, uid: JobUid, *, cancels: bool
     ) -> None:
-        """Want something of a job in the moment in which something happens to it."""
+        """Request a change of a job at the moment of an event."""
         job = self._books.jobs[uid]
         if cancels:
             await self._cancel(store.intake, uid, job.name, service)
             return
         await self._order_in_vain(store, job)
-        # While the service takes the first one in, the second one is on its way into the store.
+        # While the service admits the first work, the second one is being stored.
         second = asyncio.create_task(self._order_in_vain(store, job))
         await asyncio.sleep(0)
         service.wake(uid)
@@ -131,14 +134,14 @@ class Clients:
         try:
             await service.create(*(NewWork(work) for work in self.creating))
         except AlreadyExists:
-            for work in works:  # the answer to the first try was lost
+            for work in works:  # the response to the first attempt was lost
                 service.wake(work.uid)
         finally:
             self.creating = ()
         self.accepted.submits.update(work.uid for work in works)
 
     async def _relabel(self, store: Store, uid: JobUid) -> None:
-        """By two who have read the same: the second is refused."""
+        """Two clients update the same version: the second is rejected."""
         name, now = self._names[uid], self._clock.wall
         _, etag = await store.reader.job(name)
         labels = (("at", str(now)),)
@@ -184,7 +187,7 @@ class Clients:
 
 
 def _works(request: Request) -> tuple[Work, ...]:
-    """What a request makes."""
+    """Return the work that a request creates."""
     match request:
         case Submit(_, job):
             return (job,)

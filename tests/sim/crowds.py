@@ -1,16 +1,16 @@
-"""Crowded worlds without any trouble, and for how long a job may wait in them at most (spec/queue#order,
-"never starve").
+"""Crowded worlds without faults, and the maximum waiting time of a job in them (spec/queue#order, "never
+starve").
 
-The bound. Once a job has waited as long as the policy's patience lasts, nothing that comes after it delays it
-any more: it waits for what was admitted by then, all of which ends at its own limit at the latest, and for
-what comes before it. So it is admitted at the latest
+The bound: after a job has waited for the policy's patience, later jobs no longer delay it. It waits for the
+jobs admitted until then, which end at their limits at the latest, and for the jobs before it. So it is
+admitted at the latest
 
-    patience after it came
-    + the longest limit of what had room then
-    + the limits of all that come before it and were not over by then, one after the other.
+    patience after its arrival
+    + the longest limit of the jobs admitted until then
+    + the sum of the limits of all unfinished jobs before it.
 
-Before a job come those of a higher level (priority, on-demand work before spot), those of its level that are
-older and of its own project, and all of other projects of its level: fair share may prefer each of them.
+The jobs before it are those of a higher level (priority, on-demand before spot), older jobs of its level and
+project, and all jobs of other projects of its level: fair share may prefer each of them.
 """
 
 import random
@@ -26,17 +26,18 @@ from trainshed.core.names import Api, JobName, JobUid
 from trainshed.scheduler.model import Policy
 
 _STARTING = 2 * MINUTE
-"""ns from an admission to the first RUNNING, and from an end to the room being free, at most."""
+"""Maximum ns from an admission to the first RUNNING, and from an end to free capacity."""
 _MACHINES = {cpus: Machine(f"n1-standard-{cpus}", cpus, cpus * GIB, cpus * GIB) for cpus in (4, 16)}
 
 
 def crowd(seed: int) -> Scenario:
-    """Small jobs that come for ever, it seems, and a few that need the whole cluster, or a node for each
-    replica."""
+    """Create a long stream of small jobs, and a few that need the whole cluster or a node for
+    each replica.
+    """
     dice = random.Random(f"crowd {seed}")
     nodes = tuple(Node(f"node-{i}", 16, 64 * GIB) for i in range(dice.choice((1, 2, 4))))
     projects = dice.choice((("ada",), ("ada", "bob")))
-    # As many as keep the cluster busy, and a half more.
+    # Enough to keep the cluster busy, plus a half.
     every = 6 * MINUTE // len(nodes)
     count = dice.choice((60, 120))
     submits: list[Submit] = []
@@ -79,8 +80,9 @@ def _job(
 def starved(
     jobs: Mapping[JobUid, Job], admitted: Mapping[JobUid, int], patience: int
 ) -> Iterator[str]:
-    """Jobs that waited for longer than the bound. `jobs`: as they ended; `admitted`: when each first had room
-    (ns)."""
+    """Return jobs that waited longer than the bound. `jobs`: in their final states. `admitted`: time of each
+    first admission (ns).
+    """
     for job in jobs.values():
         impatient = job.created + patience
         at = admitted.get(job.uid)

@@ -1,9 +1,9 @@
-"""The store's real group-commit writer under virtual time: its thread, its queue, a database on the disk.
+"""The store's real group-commit writer under virtual time, with its thread, its queue, and a database on the
+disk.
 
-The thread runs only while the loop waits for it, so that a world is the same each time it is lived: it takes
-what waits, and pauses before and after each COMMIT for as long as the simulated disk takes. A crash at such a
-point leaves the database as a killed process would: what was not committed is rolled back, what was not
-answered is never heard of.
+The thread only runs while the loop waits for it, so that a world is reproducible. It processes the queue, and
+pauses before and after each COMMIT for the duration of the simulated disk. A crash at these points leaves the
+database like a killed process: uncommitted writes are rolled back, and unanswered ones are not reported.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from trainshed.store.sqlite.connections import open_writer
 from trainshed.store.sqlite.database import Store
 
 _SHARED_MEMORY = Path("/dev/shm")
-"""Where there is one, nothing has to wait for a disk that nobody will ever lose."""
+"""A memory file system if available, because these databases never need to survive a power loss."""
 
 
 class Command(Protocol):
-    """What the writer is given (`store.sqlite.writer`)."""
+    """An item in the writer's queue (`store.sqlite.writer`)."""
 
     what: str
     outcome: tuple[Any, Exception | None]
@@ -43,7 +43,7 @@ class _Killed(BaseException):
 
 
 class _Thread(threading.Thread):
-    """One that may be killed."""
+    """A thread that may be killed."""
 
     def run(self) -> None:
         with contextlib.suppress(_Killed):
@@ -51,8 +51,9 @@ class _Thread(threading.Thread):
 
 
 class _Baton:
-    """Who may run: the loop, or the writer's thread. `pause` is called by the thread, the others by the
-    loop."""
+    """Decides whether the loop or the writer's thread runs. The thread calls `pause`, the loop calls the
+    other methods.
+    """
 
     def __init__(self) -> None:
         self._mine, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
@@ -60,11 +61,11 @@ class _Baton:
         self.is_dead = self.is_free = False
 
     def begin(self) -> None:
-        """Wait until the thread, which has just been started, stands still."""
+        """Wait until the new thread pauses."""
         self._mine.acquire()
 
     def resume(self) -> str:
-        """Let the thread run until it pauses; returns where it does."""
+        """Let the thread run until its next pause, and return its position."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         loop.waits_for_thread = True
@@ -74,7 +75,7 @@ class _Baton:
         return self._where
 
     def let_go(self, *, dead: bool) -> None:
-        """The thread runs to its end: by itself, or on the spot if `dead`."""
+        """Let the thread run to its end, or end it immediately if `dead`."""
         self.is_dead, self.is_free = self.is_dead or dead, True
         self._theirs.release()
 
@@ -88,8 +89,9 @@ class _Baton:
 
 
 class _Queue:
-    """The writer's queue. `put` comes from the loop, `get` and `get_nowait` from the thread. `in_hand`: what
-    it has taken since it stood idle last."""
+    """The writer's queue. The loop calls `put`, the thread `get` and `get_nowait`. `in_hand`: items taken
+    since the thread was last idle.
+    """
 
     def __init__(self, baton: _Baton, arrived: Callable[[Command], None]) -> None:
         self._baton = baton
@@ -147,12 +149,12 @@ class _Connection:
 
 
 class GroupCommits:
-    """A store on the disk that outlives its services: `open` it for each, `abandon` it when that one is
+    """A store on the disk that survives its services: `open` it for each, and `abandon` it when a service is
     killed.
 
-    `latency`: ns that a write waits, and that its COMMIT takes, at most. `arrived`: called with each write as
-    it is asked for; `committing`: before a COMMIT, with what it is of; `committed`: after it, with each write
-    that was stored. Either may raise: the service is dead then.
+    `latency`: maximum ns of a write's wait and of its COMMIT. `arrived`: called with each requested write.
+    `committing`: called before a COMMIT, with its writes. `committed`: called after it, with each stored
+    write. Each of them may raise to kill the service.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class GroupCommits:
         self._queue = _Queue(self._baton, self._put)
         self._is_due = False
         self._store: Store | None = None
-        #: COMMITs, and how many of them were of several writes.
+        #: Number of COMMITs, and of those with several writes.
         self.batches = self.company = 0
 
     def open(self) -> Store:
@@ -200,14 +202,14 @@ class GroupCommits:
         return self._store
 
     def abandon(self) -> None:
-        """The service is dead, and its thread with it, wherever it stands."""
+        """The service is dead, and so is its thread."""
         if self._store is not None:
             self._baton.let_go(dead=True)
             self._store.close()
             self._store = None
 
     def close(self) -> None:
-        """Nobody wants it any more."""
+        """No service needs the store any longer."""
         self.abandon()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -225,7 +227,7 @@ class GroupCommits:
 
     def _go_on(self, baton: _Baton) -> None:
         if baton is not self._baton or baton.is_free:
-            return  # of a service that is gone
+            return  # of a killed service
         self._is_due = False
         match baton.resume():
             case "committing":

@@ -1,5 +1,4 @@
-"""What an operator may make of the failure table: entries of the configuration, at random
-(spec/failures#overrides, "overridable")."""
+"""Random failure table entries of an operator (spec/failures#overrides, "overridable")."""
 
 import random
 from collections.abc import Mapping
@@ -52,19 +51,19 @@ _MENU: dict[str, tuple[Entry, ...]] = {
     "hung": ({"causes": ["stalled"], **_FAILS, "code": 4, "retries": 1},),
     "evicted": ({"causes": ["left", "lost"], **_FAILS, "message": "lost", "restarts": 1},),
 }  # fmt: skip
-"""By row, what may be said of it; those that the table does not have are new ones."""
+"""Possible entries by row. Rows that are not in the table are new."""
 
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """The rules of one house: changes of built-in rows and new rows, with the setting `max_attempts`."""
+    """An operator's rules: changes of built-in rows, new rows, and the setting `max_attempts`."""
 
     entries: tuple[Entry, ...] = ()
     attempts: int = 10
 
     @property
     def policy(self) -> FailurePolicy:
-        """As the service reads it."""
+        """The rules in the service's format."""
         return FailurePolicy(
             table_with([whole(str(entry["name"]), **entry) for entry in self.entries]),
             self.attempts,
@@ -72,7 +71,7 @@ class House:
 
 
 def house(seed: object) -> House:
-    """Half of all houses have rules of their own."""
+    """Half of all scenarios have their own rules."""
     dice = random.Random(f"house {seed}")
     if dice.random() < 0.5:
         return House()

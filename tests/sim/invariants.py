@@ -1,5 +1,4 @@
-"""What must hold at every commit of a simulated service, whatever happens in its world (spec/invariants,
-spec/lifecycle)."""
+"""Invariants at every commit of a simulated service, under any events (spec/invariants, spec/lifecycle)."""
 
 import math
 import re
@@ -21,15 +20,14 @@ from trainshed.scheduler.model import Policy, gang
 
 SECOND = 10**9
 _IDLE = 15 * 60 * SECOND
-"""ns for which room may be free, and the service up, while a job waits for it: back-offs, detection and
-delays."""
+"""Maximum ns of a wait despite free capacity and a running service: back-offs, detection and delays."""
 _SETTLES = 60 * SECOND
-"""ns after a change of the quotas in which admissions may be stored that were decided before."""
+"""ns after a change of the quotas in which earlier admissions may still be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One step of the machine as the controller took it."""
+    """A step of the machine as the controller applied it."""
 
     before: Job
     event: Event
@@ -39,8 +37,9 @@ class Taken:
 
 @dataclass(slots=True)
 class Books:
-    """What is stored, and what was found wrong with it. `jobs`: as committed last. `admitted`: when each
-    first had room (ns)."""
+    """The stored state and the violations found. `jobs`: as last committed. `admitted`: time of each first
+    admission (ns).
+    """
 
     world: World
     policy: Policy
@@ -53,13 +52,12 @@ class Books:
     rules: Counter[str] = field(default_factory=Counter[str])
     steps: int = 0
     quotas_since: int = 0
-    #: Nodes under maintenance, and since when (ns of true time).
+    #: Nodes under maintenance, with its start (ns of true time).
     drained: dict[str, int] = field(default_factory=dict[str, int])
-    #: Until when something else than jobs may keep room from those who wait: quotas, bad nodes, a dead
-    #: service.
+    #: Time until which other causes may withhold capacity: quotas, bad nodes, a dead service.
     blocked_until: int = 0
     families: Families = field(default_factory=Families)
-    #: What the attempts of each job have given back.
+    #: Released attempts of each job.
     used: defaultdict[JobUid, list[Use]] = field(default_factory=lambda: defaultdict(list))
     #: The wall clock was never set.
     clock_is_true: bool = True
@@ -70,7 +68,7 @@ class Books:
         self.judges[job.uid] = Judge.of(job, self.house)
 
     def committed(self, job: Job, taken: list[Taken]) -> None:
-        """A commit was stored; `taken`: the steps that led to it."""
+        """Check a commit. `taken`: the steps that led to it."""
         before = self.jobs[job.uid]
         if taken and not _same(taken[0].before, before):
             self._wrong(job, "it was stepped from a state that is not stored")
@@ -97,8 +95,9 @@ class Books:
             self._check_end(job)
 
     def check_usage(self) -> None:
-        """spec/queue#budgets: each attempt is counted once, from the start of its first program until its
-        last replica has ended, although the service was away."""
+        """spec/queue#budgets: each attempt is charged once, from the start of its first program to the end of
+        its last replica, including absences of the service.
+        """
         spans = {
             uid: sorted({(use.began, use.ended) for use in self.used[uid]}) for uid in self.jobs
         }
@@ -114,24 +113,25 @@ class Books:
                 self._wrong(self.jobs[uid], f"{run} is not counted: {spans[uid]}")
 
     def blocks(self, lasts: int) -> None:
-        """Something else than jobs may keep room from those who wait, for so many ns from now on."""
+        """Expect other causes to withhold capacity for `ns` from now on."""
         self.blocked_until = max(self.blocked_until, self.world.clock.now + lasts)
 
     def is_over(self, uid: JobUid | None = None) -> bool:
-        """Whether nothing more will happen to this work, or to any."""
+        """Return whether this work, or all works, are finished."""
         if uid is not None:
             return (self.jobs.get(uid) or self.families.works[uid]).state.is_final
         jobs = all(job.state.is_final for job in self.jobs.values())
         return jobs and all(work.state.is_final for work in self.families.works.values())
 
     def _check_limits(self, step: Taken) -> None:
-        """spec/queue#waiting: maxWaitTime counts from creation, until the first RUNNING; the running limit
-        from the first RUNNING, without what retries wait for room."""
+        """spec/queue#waiting: maxWaitTime runs from the creation to the first RUNNING. The running limit
+        starts at the first RUNNING and excludes the waits of retries for capacity.
+        """
         event, job = step.event, step.before
         if not isinstance(event, CancelRequested) or event.cause is CancelCause.USER:
             return
         scheduling = job.spec.scheduling
-        # Limits go by a clock that nobody sets, moments by the one on the wall.
+        # Limits use the monotonic clock, time stamps the wall clock.
         now = step.now if self.clock_is_true else math.inf
         if event.cause is CancelCause.MAX_WAIT:
             due = job.created + (scheduling.max_wait or 0)
@@ -145,7 +145,7 @@ class Books:
                 self._wrong(job, f"{event} at {step.now}, started {job.started}")
 
     def _check_truth(self, before: Job, job: Job) -> None:
-        """Whatever is said of a replica's end is what happened to it."""
+        """Every reported end of a replica is true."""
         known = {(before.attempt, r.id, r.incarnation): r for r in before.replicas}
         for replica in job.replicas:
             old = known.get((job.attempt, replica.id, replica.incarnation))
@@ -161,8 +161,7 @@ class Books:
                 )
 
     def _check_left(self, step: Taken) -> None:
-        """spec/failures#maintenance: what was asked to leave its node is started again elsewhere, when the
-        scheduler has said where."""
+        """spec/failures#maintenance: an evicted replica restarts on the node that the scheduler selects."""
         leaving = {(r.id, r.incarnation): r.node for r in step.before.replicas if r.leaving}
         for replica in step.after.replicas:
             if replica.node and leaving.get((replica.id, replica.incarnation - 1)) == replica.node:
@@ -179,7 +178,7 @@ class Books:
                 self._wrong(job, f"it is said to run, and {replica.id} has not started: {life}")
 
     def _check_quotas(self, job: Job) -> None:
-        """spec/queue#quotas: what has room is within its quotas when it gets it."""
+        """spec/queue#quotas: an admitted job is within its quotas."""
         if self.world.clock.now - self.quotas_since < _SETTLES:
             return
         project, region = job.name.project_id, job.spec.region
@@ -194,7 +193,7 @@ class Books:
                 self._wrong(job, f"{used[metric]} of {limit} {metric} are used by {project}")
 
     def _check_nodes(self, job: Job) -> None:
-        """spec/queue#capacity, strict mode: no node holds more than it has."""
+        """spec/queue#capacity, strict mode: no node exceeds its capacity."""
         if not self.policy.strict:
             return
         for node in {r.node for r in job.replicas if r.node}:
@@ -229,8 +228,7 @@ class Books:
                 self._check_unfired(job, drill, drill.at_line)
 
     def _check_unfired(self, job: Job, drill: Drill, pattern: str) -> None:
-        """spec/operations#drills: a drill fires at its line, if the replica goes on for long enough after it
-        to be met by it."""
+        """spec/operations#drills: a drill fires at its line, if the replica then runs long enough."""
         for line in self.world.journals.of(job.uid):
             if line.replica != drill.replica or not re.search(pattern, line.text):
                 continue
@@ -246,7 +244,7 @@ class Books:
                 self._wrong(job, f"{drill} has not fired at {line}")
 
     def _check_idle(self, job: Job) -> None:
-        """No job waits while nothing else has room and nothing is wrong."""
+        """No job waits while capacity is free and no fault exists."""
         now = self.world.clock.now
         since = self._idle_since
         if since is not None and now - max(since, self.blocked_until) > _IDLE:
@@ -264,7 +262,7 @@ class Books:
 
 
 def _same(job: Job, other: Job) -> bool:
-    """Labels belong to requests, and a request moves `updated`."""
+    """Labels come from requests, and a request changes `updated`."""
     return (job.state, job.attempt, job.phase, job.replicas, job.outcome, job.retries) == (
         other.state,
         other.attempt,

@@ -1,5 +1,6 @@
-"""Holds the machine to the reference: every step of a job is told to both, and every difference is written
-down."""
+"""Compares the machine with the reference: both receive every step of a job, and every difference is
+recorded.
+"""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ from trainshed.core.names import Api, ReplicaId
 
 SECOND = 10**9
 _LINES = 60
-"""Of a story, its end is told."""
+"""Number of lines shown from the end of a history."""
 _UP = (AttemptState.STARTING, AttemptState.RUNNING)
 _ATTEMPT_DRILLS = {
     DrillKind.PREEMPT: spec.Evicted(),
@@ -36,7 +37,7 @@ _ATTEMPT_DRILLS = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One line of a job's story, for people who look for the mistake."""
+    """A line of a job's history, for debugging."""
 
     now: int
     event: object
@@ -48,7 +49,7 @@ class Told:
 
 @dataclass(slots=True)
 class Judge:
-    """One per job. `differences`: what machine and reference do not agree on, in words."""
+    """One per job. `differences`: between machine and reference, in words."""
 
     reference: Reference
     story: list[Told] = field(default_factory=list[Told])
@@ -57,7 +58,7 @@ class Judge:
 
     @classmethod
     def of(cls, job: Job, house: House | None = None) -> "Judge":
-        """`house`: whose rules the machine goes by."""
+        """`house`: the machine's rules."""
         rules = house or House()
         scheduling = job.spec.scheduling
         members = tuple((r.pool, r.index) for r in job.spec.replicas())
@@ -74,7 +75,7 @@ class Judge:
         )
 
     def observe(self, before: Job, event: Event, now: int, after: Job) -> None:
-        """The machine took `event`: so does the reference, and both must say the same."""
+        """Pass an event of the machine to the reference, and compare the results."""
         if before.state.is_final:
             if after != before:
                 self._differ("a job that was over has changed")
@@ -88,7 +89,7 @@ class Judge:
         self._compare(after)
 
     def _facts(self, before: Job, event: Event, now: int) -> list[spec.Fact]:
-        """What the event means in the words of the reference; nothing if it is no news."""
+        """Translate the event into the reference's terms; None if it is not new."""
         running = before.phase in _UP
         match event:
             case ReplicaExited(attempt, replica, incarnation, ended):
@@ -148,7 +149,7 @@ class Judge:
         return self.reference.concerns(attempt, member, incarnation)
 
     def _drills(self, before: Job, after: Job, now: int) -> None:
-        """Drills that went off in this step; what they do to the attempt is a fact like any other."""
+        """Return the drills that fired in this step. Their effects are facts like any other."""
         known = {drill.number: drill for drill in before.drills}
         for drill in after.drills:
             old = known.get(drill.number)
@@ -211,7 +212,7 @@ class Judge:
                     self._differ(f"{replica.id} is {replica.state}; the reference disagrees")
 
     def _compare_words(self, job: Job, verdict: spec.Verdict) -> None:
-        """The public message, where the text gives it word for word."""
+        """Return the public message where the specification contains it word for word."""
         message = job.outcome.error.message if job.outcome and job.outcome.error else ""
         name = _public_name(job.name.api, verdict.member) if verdict.member is not None else ""
         gives = self.reference.rows.gives.get(verdict.cause)
@@ -238,7 +239,7 @@ class Judge:
         self.differences.append(what)
 
     def told(self) -> str:
-        """The story and what was wrong with it."""
+        """Return the history and the differences."""
         lines = [str(line) for line in self.story[-_LINES:]]
         return "\n".join([*lines, *(f"!! {what}" for what in dict.fromkeys(self.differences))])
 

@@ -1,5 +1,6 @@
-"""Makes scenarios from a seed: nodes, jobs of the Vertex API, what their users do, maintenance, quotas,
-mishaps."""
+"""Generates scenarios from a seed: nodes, jobs of the Vertex API, user requests, maintenance,
+quotas, faults.
+"""
 
 import random
 from dataclasses import replace
@@ -53,7 +54,7 @@ _MACHINES = (
 
 
 def plain(seed: int, *, jobs: int | None = None) -> Scenario:
-    """A world of `jobs` jobs (a random number if None)."""
+    """Return a world of `jobs` jobs (a random number if None)."""
     dice = random.Random(seed)
     nodes = _nodes(dice)
     strict = dice.random() < 0.8
@@ -127,7 +128,7 @@ def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Ch
     name = JobName(Api.VERTEX, dice.choice(PROJECTS), REGION, str(number))
     job = Job(uid, name, f"job {number}", "{}", at, at, spec=spec)
     trouble = dice.choice((0, 0, 0.02, 0.2, 0.9))
-    if has_reducers(spec):  # Below its limit of rate, a reducer is restarted for ever.
+    if has_reducers(spec):  # Below its rate limit, a reducer restarts forever.
         trouble = min(trouble, 0.2)
     kind = dice.choice(("crash", "exit", "killed", "oom", "start_fails"))
     character = Character(
@@ -137,7 +138,7 @@ def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Ch
 
 
 def _meddling(dice: random.Random, submit: Submit, span: int) -> list[Request]:
-    """What users do to their jobs."""
+    """Draw user requests for jobs."""
     requests: list[Request] = []
     uid, soon = submit.job.uid, dice.choice((SECOND, 10 * MINUTE, span))
     if dice.random() < 0.2:

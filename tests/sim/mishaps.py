@@ -1,4 +1,4 @@
-"""Carries out the mishaps of a scenario on its world, each at its time."""
+"""Causes the faults of a scenario in its world, each at its time."""
 
 import random
 from collections import Counter
@@ -10,8 +10,7 @@ from trainshed.engines.port import Fault
 
 
 class Mishaps:
-    """`tally`: counts what happened. `blocks`: called with the ns for which room may be hard to come by
-    after it."""
+    """`tally`: counts events. `blocks`: called with the ns for which a fault may reduce capacity."""
 
     def __init__(
         self, world: World, dice: random.Random, tally: Counter[str], blocks: Callable[[int], None]

@@ -1,5 +1,6 @@
-"""What tuning jobs and pipelines need in a simulation: an advisor that only counts, metrics and buckets that
-are made up."""
+"""The dependencies of tuning jobs and pipelines in a simulation: a deterministic advisor, and simulated
+metrics and buckets.
+"""
 
 import itertools
 import random
@@ -19,11 +20,12 @@ from trainshed.studies.port import Curve, Proposals, Seen, StoppingVerdict
 
 
 class CountingAdvisor(ProcessAdvisor):
-    """Proposes x = number of the trial / 1000 for every parameter, as a pure function of the trials that it
-    is shown."""
+    """Proposes x = number of the trial / 1000 for every parameter, as a pure function of the
+    visible trials.
+    """
 
     def __init__(self, most: int | None = None) -> None:
-        #: Points that there are in all; None: any number.
+        #: Total number of points; None: unlimited.
         self.most = most
 
     async def suggest(
@@ -46,7 +48,7 @@ class CountingAdvisor(ProcessAdvisor):
 
 
 class MadeUpMetrics:
-    """Measurements by job, as a test puts them in."""
+    """Measurements by job, set by a test."""
 
     def __init__(self) -> None:
         self.of: dict[JobUid, tuple[Measurement, ...]] = {}
@@ -58,8 +60,9 @@ class MadeUpMetrics:
 
 
 class LearningAdvisor(CountingAdvisor):
-    """Proposes points that depend on every trial that it is shown and on what came of it, and stops trials
-    that are bad: below `bar` at their second measurement or later."""
+    """Proposes points that depend on all visible trials and their results. Stops trials that are below `bar`
+    at their second or a later measurement.
+    """
 
     def __init__(self, most: int | None = None, bar: float = 0.0) -> None:
         super().__init__(most)
@@ -97,7 +100,7 @@ class LearningAdvisor(CountingAdvisor):
 
 
 def fresh_uids() -> Iterator[int]:
-    """Identities of the jobs that parents make, far from those that tests give."""
+    """Identities of jobs created by parents, different from those in tests."""
     return itertools.count(10**15)
 
 
@@ -124,8 +127,9 @@ def parent_stores(
     logged: Logged | None = None,
     uids: Iterator[int] | None = None,
 ) -> ParentStores:
-    """Of a store of the simulation. `empty`: places where a model is looked for in vain. `uids`: those of a
-    service that came before are not given again."""
+    """The parents' dependencies over a store of the simulation. `empty`: locations without a model. `uids`:
+    continues those of an earlier service.
+    """
     numbers = uids or fresh_uids()
     return ParentStores(
         intake=store.intake,

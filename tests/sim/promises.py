@@ -1,4 +1,4 @@
-"""What must be true of a simulated service's store in the end: all that was promised on the way was kept."""
+"""Checks at the end of a simulated service: every accepted request has had its effect."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,15 +19,14 @@ from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.reader import Reader
 
 _SIGHTINGS = ("replica_started", "replica_exited", "running", "cancel_requested", "drill_ordered")
-"""Entries that give the time at which something happened or was asked for, of which the controller may hear
-later."""
+"""Timeline entries with the time of an event, which the controller may receive later."""
 _PAGE = 3
-_SOON = 90 * 10**9
-"""ns for a cancel to reach programs, and for those to end."""
+_CANCEL_TIMEOUT = 90 * 10**9
+"""ns until a cancel reaches programs and they end."""
 
 
 async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
-    """The promises that were not kept, in words."""
+    """Return the broken promises, in words."""
     faults: list[str] = []
     lived: defaultdict[JobUid, list[tuple[SimSlot, Incarnation]]] = defaultdict(list)
     for sim_slot, life in books.world.lived:
@@ -59,21 +58,20 @@ async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
 
 
 def _of_requests(job: Job, accepted: Accepted) -> Iterator[str]:
-    """What was asked of it while it was not over was taken in."""
+    """Every request accepted before the end of a job has had an effect."""
     labels = accepted.labels.get(job.uid, job.labels)
     if job.labels != labels:
         yield f"job {job.uid} was given the labels {labels} and has {job.labels}"
-    # One that is taken in together with a cancel may find the job over.
+    # A request that arrives together with a cancel may find the job finished.
     if len(job.drills) < accepted.drills[job.uid] and job.state is not JobState.CANCELLED:
         yield f"of job {job.uid} {accepted.drills[job.uid]} drills were ordered: {job.drills}"
 
 
 def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
-    """The jobs of what was cancelled are cancelled with it, at once, or as soon as there is a service
-    again."""
+    """Cancelling a work cancels its jobs immediately, or as soon as a service runs again."""
     if not books.clock_is_true or work.state is not JobState.CANCELLED:
         return
-    latest = max(at, books.blocked_until) + _SOON
+    latest = max(at, books.blocked_until) + _CANCEL_TIMEOUT
     for job in books.families.jobs.values():
         is_its = job.parent is not None and job.parent.uid == work.uid
         if (
@@ -86,7 +84,7 @@ def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
 
 
 def _of_its_story(job: Job, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
-    """What became of it is told, each thing once."""
+    """The timeline contains every outcome exactly once."""
     kinds = Counter(entry.kind for entry in story)
     wanted = {job.state.value.lower(): 1, "drill_ordered": len(job.drills)}
     wanted["drill_fired"] = sum(bool(drill.fired) for drill in job.drills)
@@ -98,7 +96,7 @@ def _of_its_story(job: Job, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
 
 
 async def _of_lists(reader: Reader, accepted: Accepted) -> list[str]:
-    """Every job is in one page of its project's list, and in no other."""
+    """Every job is on exactly one page of its project's list."""
     jobs = [(await reader.job_by_uid(uid))[0] for uid in accepted.submits]
     faults: list[str] = []
     for project in {job.name.project_id for job in jobs}:
@@ -116,7 +114,7 @@ async def _of_lists(reader: Reader, accepted: Accepted) -> list[str]:
 
 
 def _of_submit(job: Work, story: tuple[TimelineEntry, ...], *, in_order: bool) -> Iterator[str]:
-    """spec/lifecycle#end: every job ends, and its story is told in order."""
+    """spec/lifecycle#end: every job ends, and its timeline is in order."""
     if not job.state.is_final:
         yield f"job {job.uid} was accepted and is {job.state} in the end"
     times = [entry.at for entry in story if entry.kind not in _SIGHTINGS]
@@ -127,7 +125,8 @@ def _of_submit(job: Work, story: tuple[TimelineEntry, ...], *, in_order: bool) -
 
 def _of_cancel(job: Job, at: int) -> Iterator[str]:
     """spec/lifecycle#cancel: after an accepted cancel the state is CANCELLED, unless the primary had already
-    exited."""
+    exited.
+    """
     primary = next((r.exit for r in job.replicas if r.id.is_primary), None)
     if job.state is not JobState.CANCELLED and (primary is None or primary.ended > at):
         yield f"job {job.uid} was cancelled at {at} and is {job.state}"

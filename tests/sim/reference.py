@@ -1,33 +1,31 @@
-"""A second reading of spec/lifecycle and spec/failures, to judge the first by: written from the text alone,
-sharing no code with `core`.
+"""An independent implementation of spec/lifecycle and spec/failures, written only from their text, without
+code of `core`.
 
-It is told, one after the other, what happened to a job (`Fact`s), and says how the job must end, with which
-public code, and how many restarts and retries there must have been. It knows no instructions, timelines or
-nodes' room.
+It receives the events of a job (`Fact`s) in order. It returns the outcome, the public code, and the numbers
+of restarts and retries. It does not model instructions, timelines or capacity.
 
-Where the text leaves a choice, it reads:
-1. What ends because it was asked to leave its node (SIGTERM by us, "node under maintenance") counts as lost,
-   whatever the program made of the signal; what ended by itself before the signal reached it counts as its
+Where the text is ambiguous, it reads:
+1. A replica that ends because of an eviction (SIGTERM by the service, "node under maintenance") counts as
+   lost, whatever the program's reaction to the signal. An exit before the signal counts as the program's
    own.
 2. `disableRetries` and `restartJobOnWorkerRestart` together: replicas are restarted in place (facts: the
    first switches the second off).
-3. With `restartJobOnWorkerRestart` a lost replica costs a job retry, of which there are three.
-4. The package of a user that cannot be installed is the user's failure: code 3, no retry.
-5. The cap of attempts counts attempts that had room; what is given up at the cap fails with its cause's own
-   code.
-6. A cancel that is accepted while the shut-down of a failed job goes on makes it CANCELLED, unless the
-   primary had exited by then.
-7. A primary that had ended by itself, before a cancel was accepted or a retry decided, says how the job ends,
-   though it is heard of later: with 0 it succeeded, with a permanent failure it failed.
-8. `disableRetries` does not keep a job from asking for room again while nothing of it ran: that is no retry.
-9. What the stall watchdog ended counts as lost (the docs' table names it there).
-10. With `restartJobOnWorkerRestart` a row that gives restarts and no retries gives as many retries of the
-    job.
-11. What was asked to leave its node and is gone without a record goes by who took it, where the engine knows
-    that.
-12. What the engine will never start fails the job at once, with a code of its own (9); a service that could
-    not start it tries again.
-13. What had not begun when it was asked to leave its node goes elsewhere, and is not counted, whoever it is.
+3. With `restartJobOnWorkerRestart` a lost replica costs a job retry. There are three retries.
+4. A user's package that cannot be installed is the user's failure: code 3, no retry.
+5. The limit of attempts counts attempts with capacity. A failure at the limit has the code of its cause.
+6. A cancel accepted during the shut-down of a failed job makes it CANCELLED, unless the primary had exited
+   before.
+7. A primary that exited before a cancel was accepted or a retry decided determines the outcome, even if its
+   exit is reported later: with 0 the job succeeds, with a permanent failure it fails.
+8. `disableRetries` does not prevent requests for capacity while nothing of the job has run: they are no
+   retries.
+9. A replica ended by the stall watchdog counts as lost (as in the table of the docs).
+10. With `restartJobOnWorkerRestart` a row with restarts and no retries has as many retries of the job.
+11. An evicted replica that disappears without a record has the cause that the cluster reports, if the engine
+    provides it.
+12. A rejection by the engine fails the job immediately, with code 9. A service that could not start the job
+    retries it.
+13. A replica evicted before its start moves to another node. It does not count, for any role.
 """
 
 from collections import Counter
@@ -44,8 +42,9 @@ PRIMARY: Member = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One process of a replica ended at `ended` and left a record. `stopped`: it was asked to, before it did.
-    `leaving`: because its node was to be left, or ended it. `stalled`: the watchdog ended it."""
+    """A replica's process ended at `ended` with a record. `stopped`: after a stop request. `leaving`: because
+    its node was drained, or ended it. `stalled`: the watchdog ended it.
+    """
 
     member: Member
     code: int | None
@@ -59,38 +58,41 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """A replica is gone without a record; `by_service`: because the service failed it. `leaving`: it had been
-    asked to leave its node. `taker`: who of the cluster took it, as docs/failure-table.md names the cause;
-    None: nobody knows."""
+    """A replica disappeared without a record. `by_service`: because the service failed it. `leaving`: after
+    an eviction. `taker`: the cause reported by the cluster, as in docs/failure-table.md; None: unknown.
+    """
 
     member: Member
     by_service: bool
     leaving: bool
     taker: str | None = None
-    #: It had not begun, as whoever was to start it says.
+    #: It had not started, as its starter reports.
     never: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unprepared:
-    """The attempt's programs cannot be started, for want of the user's `package` or `data`, of the `service`,
-    or since the engine has `rejected` them for good."""
+    """The attempt's programs cannot be started, because of the user's `package` or `data`, because of the
+    `service`, or because the engine has permanently `rejected` them.
+    """
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """There is no capacity for the job, or for a part of it that lost its place. `ran`: the attempt had
-    programs."""
+    """No capacity exists for the job, or for a replica that lost its node. `ran`: the attempt
+    had programs.
+    """
 
     ran: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A spot job gave its room to on-demand work, or a hard `budget` is used up. `ran`: the attempt had
-    programs."""
+    """A spot job was preempted by on-demand work, or a hard `budget` is exhausted. `ran`: the attempt had
+    programs.
+    """
 
     budget: bool = False
     ran: bool = True
@@ -113,7 +115,9 @@ Fact = Ended | Vanished | Unprepared | NoRoom | Evicted | Failed | Cancelled
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the job ends. `cause`: a word of `rows`, "success" or "cancelled"; `member`: whose end it was."""
+    """The job's outcome. `cause`: a word of `rows`, "success" or "cancelled". `member`: the
+    deciding replica.
+    """
 
     state: str
     code: int | None
@@ -123,8 +127,9 @@ class Verdict:
 
 @dataclass(slots=True)
 class Reference:
-    """The job as the text sees it. `giving_up`: the attempt is shut down for another one. `retries`: by
-    cause. `memory`: what its limits have grown to, in times the first ones."""
+    """The job as the specification describes it. `giving_up`: the attempt is being shut down for a retry.
+    `retries`: by cause. `memory`: current memory limits as a multiple of the first ones.
+    """
 
     members: tuple[Member, ...]
     reducers: frozenset[Member] = frozenset()
@@ -144,11 +149,11 @@ class Reference:
     _primary_ended: int | None = None
     _cancel: int | None = None
     _given_up_at: int = 0
-    #: ns before which no other attempt may begin.
+    #: ns before which no other attempt may start.
     not_before: int = 0
 
     def begins(self) -> None:
-        """Another attempt has room."""
+        """Another attempt has capacity."""
         self.attempts += 1
         self.giving_up = False
         self._primary_ended = None
@@ -158,19 +163,21 @@ class Reference:
         self._reducer_restarts = {}
 
     def concerns(self, attempt: int, member: Member, incarnation: int) -> bool:
-        """Whether a report is news: of the current attempt and incarnation, and the first of its end."""
+        """Whether a report is new: of the current attempt and incarnation, and the first report
+        of its end.
+        """
         current = self.incarnations.get(member) == incarnation
         return attempt == self.attempts and current and member not in self.over
 
     def learn(self, fact: Fact, now: int) -> None:
-        """One more thing happened; reports that `concerns` refuses must not come here."""
+        """Apply an event. Do not pass reports that `concerns` rejects."""
         if isinstance(fact, Cancelled):
             return self._cancelled(fact.at)
         if isinstance(fact, Ended | Vanished):
             self.over.add(fact.member)
         if isinstance(fact, Ended) and fact.member == PRIMARY:
             self._primary_ended = fact.ended
-        # A job that asks for room is not in the middle of being given up any more.
+        # A job that requests capacity is no longer being shut down.
         if self._cancel is not None or (self.giving_up and not isinstance(fact, NoRoom)):
             return self._late(fact)
         if self.verdict is None:
@@ -178,7 +185,7 @@ class Reference:
         return None
 
     def _judge(self, fact: Fact, now: int) -> None:
-        """Success, then reducers, then the rows: what is left of their restarts and retries, and the end."""
+        """Apply success, then reducers, then the rows: remaining restarts and retries, and the outcome."""
         member = fact.member if isinstance(fact, Ended | Vanished) else None
         if isinstance(fact, Ended) and fact.code == 0 and not fact.leaving:
             if member == PRIMARY:
@@ -210,7 +217,7 @@ class Reference:
         gives = self.rows.gives[REDUCER]
         recent = [at for at in self._reducer_restarts.get(member, []) if at > now - gives.window]
         if len(recent) >= gives.restarts:
-            return  # given up: the workers go on without it
+            return  # given up: the workers continue without it
         self._reducer_restarts[member] = [*recent, now]
         self._again(member)
 
@@ -223,7 +230,7 @@ class Reference:
         return not (spent or (self.no_retries and is_retry) or counted >= self.most_attempts)
 
     def _waits(self, fact: Fact) -> bool:
-        """Whether its budget is all that it wants: nothing is lost, and nothing limits how often."""
+        """Whether only the rate of restarts is limited: nothing is lost, and their number is unlimited."""
         if not isinstance(fact, Evicted) or not fact.budget:
             return False
         return not (self.no_retries and fact.ran)
@@ -252,8 +259,9 @@ class Reference:
         self.verdict = Verdict("CANCELLED", CANCELLED, "cancelled")
 
     def _late(self, fact: Fact) -> None:
-        """The end of the attempt is decided; only a primary that had ended by then can still say how the job
-        ends."""
+        """The attempt's end is decided. Only a primary that had exited before can still decide
+        the outcome.
+        """
         decided = self._given_up_at if self._cancel is None else self._cancel
         if not isinstance(fact, Ended) or fact.member != PRIMARY or fact.stopped:
             return
@@ -266,7 +274,7 @@ class Reference:
         gives = self.rows.gives[cause]
         if self._may_restart(PRIMARY, cause):
             return
-        # What is retried is no end: the retry that is under way is for it, too.
+        # A retried failure is not final: the active retry also covers it.
         under_way = self.giving_up and self._cancel is None
         if not self._retries(gives) or (not under_way and not self._may_retry(cause)):
             self._turn(Verdict("FAILED", gives.code, cause, PRIMARY))
@@ -277,7 +285,7 @@ class Reference:
 
 
 def _end(fact: Fact) -> End:
-    """What is known of it, in the words that rows go by."""
+    """Describe the end in the terms of the rows."""
     match fact:
         case Ended():
             if fact.leaving:

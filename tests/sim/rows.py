@@ -1,6 +1,6 @@
-"""The rows of spec/failures#rules as the reference reads them, with what an operator made of them: who an end
-is judged by, and what that gives. Written from the text and from docs/failure-table.md alone, sharing no code
-with `core`."""
+"""The rows of spec/failures#rules for the reference, with an operator's changes: matching ends, and their
+effects. Written only from the specification and docs/failure-table.md, without code of `core`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +19,9 @@ _PROGRAM = ("exited", "signalled")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """`kind`: a word of docs/failure-table.md ("exited", "left", …). `primary`: of the primary; False: of
-    another replica, or of none."""
+    """`kind`: a cause of docs/failure-table.md ("exited", "left", …). `primary`: whether the primary ended;
+    False for other replicas or none.
+    """
 
     kind: str
     code: int | None = None
@@ -30,10 +31,13 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Gives:
-    """What a row gives, in this order: `restarts` of the replica (within the last `window` ns, if it has
-    one), `retries` of the job, the end. `pauses`: ns before the first, second, … retry, the last one repeats.
-    `growth`, `cap`: of the memory limits with each retry, in times what they were and what they were first.
-    `goes_on`: the end is the replica's alone. `text`: an operator's own words."""
+    """A row's effects, in order: `restarts` of the replica (within the last `window` ns, if set), `retries`
+    of the job, the final action.
+
+    `pauses`: ns before the first, second, … retry; the last one repeats. `growth`, `cap`: of the memory
+    limits with each retry, as multiples of the previous and the first limits. `goes_on`: only the replica
+    ends. `text`: an operator's message.
+    """
 
     code: int = USER_CODE
     restarts: int = 0
@@ -46,20 +50,20 @@ class Gives:
     pauses: tuple[int, ...] = ()
 
     def pause(self, before: int) -> int:
-        """ns before a retry that comes after so many others."""
+        """Return the ns before a retry with this number of earlier retries."""
         return self.pauses[min(before, len(self.pauses) - 1)] if self.pauses else 0
 
 
 REDUCER = "reducer"
 SPACING = tuple(tenths * _SECOND // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
-"""ns from the start of a reducer to its first, second, … restart at least; the last one repeats."""
+"""Minimum ns from the start of a reducer to its first, second, … restart; the last one repeats."""
 _GIVES = {
     REDUCER: Gives(restarts=20, window=MINUTE, goes_on=True),
     "oom": Gives(),
     "disk": Gives(),
     "crash": Gives(retries=3),
     "lost": Gives(restarts=5, retries=3),
-    # Who of a cluster took it.
+    # Causes reported by a cluster.
     "node failed": Gives(restarts=5, retries=3),
     "agent gone": Gives(restarts=5, retries=3),
     "put out": Gives(restarts=5, retries=3),
@@ -76,7 +80,7 @@ _GIVES = {
     "preempted": Gives(NO_ROOM, retries=6),
     "budget": Gives(NO_ROOM),
 }
-"""In the order of the text: first match wins."""
+"""In the order of the specification: the first match applies."""
 _HOLDS: dict[str, Callable[[End], bool]] = {
     "oom": lambda end: end.kind == "out_of_memory",
     "disk": lambda end: end.kind == "out_of_disk",
@@ -123,12 +127,11 @@ CAUSES = {
     "preempted": "preempted",
     "budget_used_up": "budget",
 }
-"""Names of the table by the words of the reference; an operator's new row has the same name here and
-there."""
+"""Names of the table by the reference's terms. An operator's new row has the same name in both."""
 
 
 class Rows:
-    """The rows in force. `entries`: an operator's, as in the configuration."""
+    """The active rows. `entries`: an operator's, as in the configuration."""
 
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self.gives = dict(_GIVES)
@@ -138,7 +141,7 @@ class Rows:
             self._read(entry)
 
     def cause_of(self, end: End) -> str:
-        """The first row that holds."""
+        """Return the first row that matches."""
         return next(cause for cause in self._order if self._holds[cause](end))
 
     def _read(self, entry: Entry) -> None:
@@ -171,7 +174,7 @@ def _given(entry: Entry) -> dict[str, Any]:
 
 
 def _own(entry: Entry) -> Callable[[End], bool]:
-    """When a new row holds."""
+    """Return whether a new row matches."""
     codes = {code for item in entry.get("exit_codes", ()) for code in _codes(item)}
     signals = set(entry.get("signals", ()))
     kinds = set(entry["causes"])

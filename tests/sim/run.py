@@ -1,10 +1,9 @@
-"""Random worlds for as long as one likes: `python -m tests.sim.run --minutes 10 [--seed N] [--only N]
-[--worlds N]`.
+"""Random worlds without a time limit: `python -m tests.sim.run --minutes 10 [--seed N] [--only N] [--worlds
+N]`.
 
-Prints what was lived through, and for the first world that broke a rule its seed and the shortest scenario
-found that still breaks it. `--only`: that one world, with all that can be said of it. `--worlds`: so many at
-most. `--quick`: no shorter scenario is looked for, and fewer lives are compared. Exit status 1: a rule was
-broken.
+Prints statistics, and for the first world that violates a rule its seed and the shortest scenario found that
+still violates it. `--only`: a single world with full details. `--worlds`: maximum number. `--quick`: no
+search for a shorter scenario, and fewer compared lives. Exits with 1 if a rule was violated.
 """
 
 import argparse
@@ -27,12 +26,12 @@ from trainshed.core.works import Work
 _LIVES = 200
 """Lives without a service that are compared after each world."""
 _FEW = 40
-"""If it is to be quick."""
+"""With `--quick`."""
 _CROWDED = 20
-"""One world in so many is a crowded one, in which nobody may starve."""
+"""One in this many worlds is crowded and tests starvation."""
 _LINES = 80
 _ENOUGH = 30
-"""Seconds of real time; a world takes a tenth of one."""
+"""Seconds of real time. A world normally takes a tenth of one."""
 
 
 def main() -> int:
@@ -82,7 +81,7 @@ def _world(seed: int) -> Scenario:
 
 
 class Endless(SystemExit):
-    """A world takes far longer than any should."""
+    """A world takes far too long."""
 
 
 def _give_up(*_: object) -> None:
@@ -99,7 +98,7 @@ def _lived(world: Scenario) -> Universe:
             books, patience = made.books, world.policy.patience
             books.wrong += starved(books.jobs, books.admitted, patience)
         return made
-    except (Exception, Endless) as failure:  # whatever it is, it is found in this world
+    except (Exception, Endless) as failure:  # any error is a finding of this world
         trace = "".join(traceback.format_exception(failure)[-12:])
         at = made.clock.now / SECOND
         made.books.wrong.append(f"at {at:.3f} s the run failed: {failure!r}\n{trace}")
@@ -109,7 +108,7 @@ def _lived(world: Scenario) -> Universe:
 
 
 def _show(world: Scenario) -> int:
-    """One world and what was wrong with it, the end of each story first of all."""
+    """Print a world and its violations, starting with the end of each history."""
     lived = _lived(world)
     print(f"seed {world.seed}: {len(world.requests)} requests, {len(world.mishaps)} mishaps")
     if lived.wrong:
@@ -142,7 +141,7 @@ def _made(request: object) -> tuple[Work, ...]:
 
 
 def _shortest(world: Scenario, by: float) -> Scenario:
-    """The same world with less and less in it, as long as it still breaks some rule."""
+    """Return a smaller world that still violates a rule."""
     shrinking = True
     while shrinking and time.monotonic() < by:
         shrinking = False
@@ -156,7 +155,7 @@ def _shortest(world: Scenario, by: float) -> Scenario:
 
 
 def _smaller(world: Scenario) -> Iterator[Scenario]:
-    """Halves first, then single things."""
+    """Remove halves first, then single elements."""
     yield replace(world, crash_times=(), crash_commits=())
     for size in (8, 4, 2, 1):
         for field in ("requests", "mishaps", "crash_times", "crash_commits"):

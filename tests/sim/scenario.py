@@ -1,5 +1,4 @@
-"""What is to happen in one simulated world: nodes, jobs and their programs, requests, mishaps, crashes.
-Values only."""
+"""A scenario of a simulated world: nodes, jobs and their programs, requests, faults, crashes. Values only."""
 
 import random
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class SubmitParent:
-    """A tuning job, or a pipeline and the work behind it, stored in one step."""
+    """A tuning job, or a pipeline and its work, stored in one step."""
 
     at: int
     works: tuple[Work, ...]
@@ -38,7 +37,7 @@ class SubmitParent:
 
 @dataclass(frozen=True, slots=True)
 class CancelTrial:
-    """The job of a trial is cancelled by hand, if there is one by then."""
+    """A user cancels the job of a trial, if it exists by then."""
 
     at: int
     uid: JobUid
@@ -83,7 +82,7 @@ Request = Submit | SubmitParent | Cancel | CancelTrial | Relabel | OrderDrill | 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """`kind`: a word of `mishaps`. `lasts`: ns, for those that end."""
+    """`kind`: a word of `mishaps`. `lasts`: ns, for temporary faults."""
 
     at: int
     kind: str
@@ -93,10 +92,11 @@ class Mishap:
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """How the programs of one job behave: they work for about `runs` ns, and each life goes wrong in its way
-    with the chance given for it. `hangs`: it does nothing any more when its work is half done. `prints`:
-    lines in each life. `flaky`: its servers fall over every second. `measures`: how often each life of a
-    trial reports its metric, `mute`: with what chance it reports another one."""
+    """The behavior of a job's programs. They work for about `runs` ns. The other fields are probabilities of
+    faults in each incarnation. `hangs`: it hangs after half of its work. `prints`: lines in each incarnation.
+    `flaky`: its servers crash every second. `measures`: reports of a trial's metric per incarnation. `mute`:
+    probability of another metric instead.
+    """
 
     runs: int
     crash: float = 0.0
@@ -113,19 +113,21 @@ class Character:
     mute: float = 0.0
 
 
-_AT_ONCE = Delays()
+_NO_DELAYS = Delays()
 _OWN = House()
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`crash_commits`: the service is killed at each of these commits, counted over all its lives, before it
-    where the flag is False and after it where it is True. `crash_times`: and at these moments. `downs`: ns
-    until the next life begins. `is_crowd`: the
-    bound of `crowds` holds in it. `points`: how many there are to try in each study, None: any number. `bar`:
-    what trials are stopped early below. `no_models`: places at which programs leave no model. `disk`: the
-    store's real writer is used, and its disk takes so many ns at most; None: each write is done at once.
-    `wall_steps`: at these moments the wall clock is set to so many ns from the true time."""
+    """A scenario.
+
+    `crash_commits`: the service is killed at these commits, counted over all its incarnations: before it if
+    the flag is False, after it if True. `crash_times`: further kills. `downs`: ns until each restart.
+    `is_crowd`: the bound of `crowds` applies. `points`: number of points in each study; None: unlimited.
+    `bar`: early stopping below this value. `no_models`: locations without a model. `disk`: uses the store's
+    real writer with this maximum latency in ns; None: each write is immediate. `wall_steps`: offsets of the
+    wall clock in ns, by time.
+    """
 
     seed: int
     nodes: tuple[Node, ...]
@@ -133,7 +135,7 @@ class Scenario:
     requests: tuple[Request, ...]
     characters: dict[JobUid, Character]
     mishaps: tuple[Mishap, ...] = ()
-    delays: Delays = _AT_ONCE
+    delays: Delays = _NO_DELAYS
     crash_commits: tuple[tuple[int, bool], ...] = ()
     crash_times: tuple[int, ...] = ()
     downs: tuple[int, ...] = (0,)
@@ -146,11 +148,11 @@ class Scenario:
     wall_steps: tuple[tuple[int, int], ...] = ()
 
     def script(self, life: Life) -> Script:
-        """What one incarnation does; the same whenever it is asked."""
+        """Return the script of an incarnation: the same for every call."""
         return self._script(life, self.characters[life.job_uid])
 
     def script_of_trial(self, tuning: JobUid, trial: int, life: Life) -> Script:
-        """The same for one of a trial's job, whatever uid that was given: each trial has its own luck."""
+        """Return the script of a trial's job, whatever its uid. Each trial has its own random numbers."""
         character = self.characters[tuning]
         life = replace(life, job_uid=JobUid(tuning * 1000 + trial))
         script = self._script(life, character)
@@ -193,9 +195,9 @@ class Scenario:
         return script
 
     def parents(self) -> tuple[Work, ...]:
-        """Tuning jobs and pipelines, with the works behind them."""
+        """Tuning jobs and pipelines, with their works."""
         return tuple(w for r in self.requests if isinstance(r, SubmitParent) for w in r.works)
 
     def jobs(self) -> tuple[Job, ...]:
-        """Those that users submit themselves."""
+        """Jobs that users submit."""
         return tuple(r.job for r in self.requests if isinstance(r, Submit))

@@ -1,7 +1,7 @@
 """A scripted engine and runtimes for tests of the controller: no processes, every fault on request.
 
-Not a stand-in for the engines' own behaviour (tests/contract/engines holds them to the port): it lets a
-test say what an engine sees, and when.
+It does not prove the behavior of real engines (tests/contract/engines does). Tests use it to control the
+engine's reports and their times.
 """
 
 import asyncio
@@ -34,8 +34,9 @@ Key = tuple[JobUid, int, ReplicaId]
 
 
 class ScriptedEngine:
-    """Starts what it is told and ends it when the test says so. Survives a controller, as a real one does:
-    give the same instance to the next controller and `start` reports everything again."""
+    """Starts replicas and ends them on the test's request. It survives a controller like a real engine: pass
+    the same instance to the next controller, and `start` repeats all reports.
+    """
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[EngineEvent] = asyncio.Queue()
@@ -48,9 +49,9 @@ class ScriptedEngine:
         self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
         self.unavailable = 0
         self.ignore_stop = False
-        #: By method: what its next call raises.
+        #: By method: the exception of its next call.
         self.faults: dict[str, Exception] = {}
-        #: By method: what each call raises.
+        #: By method: the exception of each call.
         self.always: dict[str, Exception] = {}
 
     def capabilities(self) -> Capabilities:
@@ -70,7 +71,7 @@ class ScriptedEngine:
         self.events.put_nowait(ReplicaReport(uid, event))
 
     async def close(self) -> None:
-        """Nothing of a scripted engine dies with the service."""
+        """A scripted engine has no state that dies with the service."""
 
     async def capacity(self) -> tuple[Node, ...]:
         return self.nodes
@@ -109,7 +110,7 @@ class ScriptedEngine:
         self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
     ) -> None:
         self._fail("stop")
-        await asyncio.sleep(0.01)  # as long as a write to disk: others get their turn
+        await asyncio.sleep(0.01)  # as long as a write to disk: other tasks run
         self.stopped.add((job_uid, attempt))
         if self.ignore_stop:
             return
@@ -160,7 +161,7 @@ class ScriptedEngine:
         *,
         stopped: bool = False,
     ) -> None:
-        """The replica's program ends."""
+        """End the replica's program."""
         key = (uid, attempt, replica)
         incarnation = self.alive.pop(key)
         record = ExitRecord(
@@ -171,13 +172,13 @@ class ScriptedEngine:
 
 
 class ScriptedDatasets:
-    """Written at once, unless `gate` is closed; fails with `failure` if that is set."""
+    """Written immediately, unless `gate` is closed. Raises `failure` if set."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.gate.set()
         self.failure: Exception | None = None
-        #: Whose files were asked for, each time.
+        #: Jobs whose files were requested, per call.
         self.asked: list[Account] = []
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
@@ -191,7 +192,7 @@ class ScriptedDatasets:
 
 
 class ScriptedRuntimes(SimRuntimes):
-    """Ready at once, unless `gate` is closed; fails with `failure` if that is set."""
+    """Ready immediately, unless `gate` is closed. Raises `failure` if set."""
 
     def __init__(self, *, warm: bool = True) -> None:
         self.warm = warm

@@ -1,4 +1,4 @@
-"""One store, a scripted engine, and the controllers that come and go over them."""
+"""One store, a scripted engine, and a sequence of controllers."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 
 
 class World:
-    """One store, one engine, and the controllers that come and go."""
+    """One store, one engine, and a sequence of controllers."""
 
     def __init__(
         self, directory: Path, *, warm: bool = True, limit: int = 100, policy: Policy | None = None
@@ -84,7 +84,7 @@ class World:
         self.controller.wake(subject.uid)
 
     async def until(self, uid: JobUid, holds: Callable[[Job], bool]) -> Job:
-        """Wait on notices until the stored job is as asked."""
+        """Wait on notices until the stored job meets a condition."""
         async with asyncio.timeout(60):
             while True:
                 seen = self.notices.count(uid)
@@ -95,7 +95,9 @@ class World:
                 await self.notices.wait_beyond(uid, seen, 10)
 
     async def state(self, uid: JobUid, *states: JobState) -> Job:
-        """Wait for a state; a final one until the controller knows of it too, which readers see earlier."""
+        """Wait for a state. For a final state, also wait until the controller has applied it, because readers
+        see it earlier.
+        """
 
         def holds(job: Job) -> bool:
             is_behind = job.state.is_final and self.controller.runs(uid, job.attempt)
@@ -104,7 +106,7 @@ class World:
         return await self.until(uid, holds)
 
     async def crash(self) -> None:
-        """The controller is gone in the middle of whatever it did; a new one takes over."""
+        """Kill the controller at any point; a new one takes over."""
         old = self.controller
         self.controller = self._controller()
         await old.close()

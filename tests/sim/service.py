@@ -1,5 +1,6 @@
-"""One life of the service under virtual time: the real controller over the store and world that outlive
-it."""
+"""One incarnation of the service under virtual time: the real controller over the persistent
+store and world.
+"""
 
 import asyncio
 import math
@@ -33,19 +34,20 @@ from trainshed.store.sqlite.jobs import Ledger
 SECOND = 10**9
 GRACE = 30 * SECOND
 BROKEN, BAD_PACKAGE, COLD = "gs://b/broken", "gs://b/bad", "gs://b/cold"
-"""Packages of simulated jobs: the service cannot build the first, the user's is bad, the last takes a
-while."""
+"""Packages of simulated jobs: the service cannot build the first, the user's is bad, the last
+takes a while.
+"""
 
 
 class NoDatasets:
-    """Simulated jobs read none."""
+    """Simulated jobs have no datasets."""
 
     async def write(self, plan: SplitPlan, account: Account, progress: Tell) -> Written:
         raise DataUnwritten(f"{plan.dataset} is not simulated")
 
 
 class SimRuntimes:
-    """Environments that are there at once, but for those of the packages above."""
+    """Environments that are ready immediately, except for those of the packages above."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -81,7 +83,7 @@ class SimRuntimes:
 
 
 class SimBuckets:
-    """Every job directory can be written; nothing ever is."""
+    """Accepts all writes to job directories without writing."""
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         return ()
@@ -90,19 +92,19 @@ class SimBuckets:
 
 
 class Unheard(ServiceLog):
-    """Nobody listens to what builds of simulated runtimes say, for they say nothing."""
+    """Ignores build logs: builds of simulated runtimes have none."""
 
     def __init__(self) -> None: ...
 
     async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
-        """Nobody reads what the log begins with."""
+        """Ignores log headers."""
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
         raise AssertionError(lines)
 
 
 class SimLogs(LogReader):
-    """What the programs of a world have printed, as the store's reader would give it."""
+    """The output of a world's programs, in the form of the store's reader."""
 
     def __init__(self, journals: Journals) -> None:
         self._journals = journals
@@ -151,7 +153,7 @@ def controller(
     stores: ParentStores,
     scenario: Scenario,
 ) -> Controller:
-    """A controller as `serve` would build it. `ledger` and `engine`: the real ones, or such as watch them."""
+    """Build a controller like `serve`. `ledger` and `engine`: real, or with instrumentation."""
     runtimes = SimRuntimes(scenario.seed)
     launching = LaunchDefaults()
 
@@ -174,6 +176,6 @@ def controller(
         scheduling=scenario.policy,
         resources=store.persistent_resources,
         failures=scenario.house.policy,
-        # In some worlds others have their turn while a decision is made.
+        # In some worlds other tasks run during a decision.
         at_once=0 if scenario.seed % 3 == 0 else AT_ONCE,
     )

@@ -1,4 +1,4 @@
-"""The controller over the real store and a scripted engine: stories, faults, restarts."""
+"""The controller over the real store and a scripted engine: life cycles, faults, restarts."""
 
 import asyncio
 from pathlib import Path
@@ -30,9 +30,7 @@ from trainshed.runtimes.port import PackageFailed
 from trainshed.store.port import Commit, NewWork
 
 
-async def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(
-    tmp_path: Path,
-) -> None:
+async def test_job_with_free_capacity_is_stored_and_placed_in_one_commit(tmp_path: Path) -> None:
     async with world(tmp_path, warm=False, limit=1) as w:
         w.runtimes.gate.clear()
         first, second = [await w.create(numbered(number, 1)) for number in (1, 2)]
@@ -48,7 +46,7 @@ async def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(
         await w.state(second, JobState.RUNNING)
 
 
-async def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
+async def test_duplicate_name_releases_its_capacity(tmp_path: Path) -> None:
     async with world(tmp_path, limit=2) as w:
         await w.create(first := numbered(1, 1))
         with pytest.raises(AlreadyExists):
@@ -59,9 +57,7 @@ async def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) ->
     assert {key[0] for key in w.engine.launches} == {1, 3}
 
 
-async def test_who_has_enough_jobs_that_wait_or_asks_for_too_much_priority_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_queue_limit_and_priority_limit_are_enforced(tmp_path: Path) -> None:
     """spec/queue#quotas."""
     limits = {(QUEUED, EACH): 2, (QUEUED, ""): 3, (PRIORITY, "bo@x.example"): 5}
 
@@ -89,10 +85,10 @@ async def test_who_has_enough_jobs_that_wait_or_asks_for_too_much_priority_is_re
         assert {quota.key.person: quota.used for quota in shown} == {"": 3, EACH: 0}
 
 
-async def test_a_tuning_job_without_a_trial_waits_after_a_kill_too(
+async def test_tuning_job_without_a_trial_still_waits_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/queue#quotas: limits of a person survive restarts."""
+    """spec/queue#quotas: limits of a user survive restarts."""
 
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
@@ -120,7 +116,7 @@ def reading(number: int) -> Job:
     return replace(subject, spec=replace(subject.spec, data=plan))
 
 
-async def test_a_job_starts_when_its_dataset_is_split(tmp_path: Path) -> None:
+async def test_job_starts_after_its_dataset_is_split(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.datasets.gate.clear()
         uid = await w.create(reading(1))
@@ -136,20 +132,22 @@ async def test_a_job_starts_when_its_dataset_is_split(tmp_path: Path) -> None:
         assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
 
 
-async def test_a_dataset_that_cannot_be_split_fails_the_job_with_its_row(tmp_path: Path) -> None:
+async def test_unsplittable_dataset_fails_the_job_with_its_row(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.datasets.failure = DataRefused("gs://b/a.csv, row 3 (line 3): it has 1 field")
         failed = await w.state(await w.create(reading(1)), JobState.FAILED)
         assert failed.error is not None
-        # No replica is named, for none has run.
+        # The message contains no replica, because none has run.
         assert failed.error.message == "gs://b/a.csv, row 3 (line 3): it has 1 field"
         assert (failed.outcome and failed.outcome.rule) == "data_failed"
         assert failed.attempt == 1
         assert w.engine.launches == []
 
 
-async def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
-    """spec/failures#service-failures: at once. It is not left PREPARING, where no limit of time runs."""
+async def test_rejected_launch_ends_the_job(tmp_path: Path) -> None:
+    """spec/failures#service-failures: immediately. It must not stay PREPARING, where no time
+    limit applies.
+    """
     async with world(tmp_path) as w:
         w.engine.always["launch"] = LaunchRejected("there is no such node")
         uid = await w.create(job(1))
@@ -161,9 +159,7 @@ async def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_ends_it(
-    tmp_path: Path,
-) -> None:
+async def test_package_missing_after_a_service_restart_fails_the_job(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.engine.unavailable = 10**6
         uid = await w.create(job(1))
@@ -176,7 +172,7 @@ async def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_en
 
 
 @pytest.mark.parametrize("method", ["stop", "release"])
-async def test_ending_a_job_is_tried_again_whatever_went_wrong(
+async def test_ending_a_job_is_retried_after_any_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(carrier, "PAUSE", 0.01)
@@ -192,7 +188,7 @@ async def test_ending_a_job_is_tried_again_whatever_went_wrong(
 
 
 async def over(w: World) -> JobUid:
-    """A job that has succeeded, and whose slots are given back."""
+    """A job that has succeeded and released its slots."""
     uid = await w.create(job(1))
     await w.state(uid, JobState.RUNNING)
     w.engine.exit(uid, 1, PRIMARY, 0)
@@ -201,9 +197,10 @@ async def over(w: World) -> JobUid:
     return uid
 
 
-async def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) -> None:
-    """The end of a leftover replica is told, and its slots are given back, while the start would stop
-    them."""
+async def test_start_survives_the_end_of_a_replica_that_it_stops(tmp_path: Path) -> None:
+    """The end of a leftover replica is reported and its slots are released while the start
+    would stop them.
+    """
     async with world(tmp_path) as w:
         uid = await over(w)
         await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
@@ -212,15 +209,16 @@ async def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Pa
         assert await w.engine.released.get() == (uid, 1)
 
 
-async def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Path) -> None:
-    """Who is stopped and over already tells its end once more; the next attempt begins with the commit of the
-    last of the others' ends."""
+async def test_repeated_end_report_causes_no_extra_commit(tmp_path: Path) -> None:
+    """A stopped replica that has already ended reports its end again. The next attempt starts with the commit
+    of the last other end.
+    """
     async with world(tmp_path) as w:
         w.engine.ignore_stop = True
         uid = await w.create(job(1, 2))
         await w.state(uid, JobState.RUNNING)
         w.engine.exit(uid, 1, PRIMARY, 139)
-        # Ends that come before the controller goes by what it has stored share one commit.
+        # Ends that arrive before the controller has applied its commit share one commit.
         await until(lambda: w.engine.stopped)
         before = await w.store.ledger.load(uid)
         for which in (PRIMARY, ReplicaId(1, 0), ReplicaId(1, 1)):
@@ -239,10 +237,10 @@ async def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Pa
         assert after.generation == before.generation + 3
 
 
-async def test_others_have_their_turn_while_jobs_are_taken_in(
+async def test_event_loop_stays_responsive_while_jobs_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service that starts with a hundred thousand queued jobs hears signals and shims meanwhile."""
+    """A service that starts with a hundred thousand queued jobs still handles signals and shims."""
     turns, seen = 0, list[int]()
     put = CapacityTracker.put
 
@@ -269,7 +267,7 @@ async def test_others_have_their_turn_while_jobs_are_taken_in(
     w.store.close()
 
 
-async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
+async def test_job_runs_although_its_caller_disconnected(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         asking = asyncio.create_task(w.create(job(1)))
         await asyncio.sleep(0)
@@ -281,8 +279,8 @@ async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> 
         await w.state(uid, JobState.RUNNING)
 
 
-async def test_what_ends_with_the_service_is_given_back(tmp_path: Path, monkeypatch: Any) -> None:
-    """Its last commit is stored already, and the controller is told so as it closes."""
+async def test_job_that_ends_during_shutdown_is_released(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its last commit is already stored, and the controller receives it while it closes."""
     async with world(tmp_path) as w:
         uid, commit = await w.create(job(1)), w.store.ledger.commit
         closing = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Nobody waits for ever: crowded worlds, and the bound of `crowds` for every job in them."""
+"""Starvation: crowded worlds, and the bound of `crowds` for every job in them."""
 
 import pytest
 
@@ -18,7 +18,9 @@ def test_every_job_is_admitted_within_its_bound(seed: int) -> None:
     assert waited > world.scenario.policy.patience, "nobody was in need of it"
 
 
-def test_a_scheduler_that_keeps_no_room_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduler_without_reserved_capacity_exceeds_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The check can fail."""
     monkeypatch.setattr(planning, "MAX_RESERVATIONS", 0)
     assert any(late_in(Universe(crowd(seed)).run()) for seed in range(CROWDS))

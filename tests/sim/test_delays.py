@@ -1,5 +1,6 @@
-"""Why a job that has its places does not start: what an engine tells, or fails at, on the job's timeline and
-in what is asked of the controller (spec/operations#why-it-waits)."""
+"""The reasons why an admitted job does not start: an engine's report or failure appears on the job's timeline
+and in the wait reasons of the API (spec/operations#why-it-waits).
+"""
 
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrier, "RETRY_DELAYS", (0.001, 0.001, 0.001, 0.01))
 
 
-async def test_what_an_engine_waits_for_is_why_a_job_waits_until_it_starts(tmp_path: Path) -> None:
+async def test_wait_reason_of_the_engine_is_shown_until_the_job_starts(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.engine.always["allocate"] = StillWaiting("it was told")
         uid = await w.create(job(1))
@@ -36,7 +37,7 @@ async def test_what_an_engine_waits_for_is_why_a_job_waits_until_it_starts(tmp_p
         waiting = w.controller.why(uid)
         assert waiting is not None and waiting.position == 3
         assert (waiting.reason, waiting.message) == (WaitReason.CLUSTER, BUSY.message)
-        # Told once more after a restart, as engines do: known at once, and on the timeline once.
+        # Engines repeat it after a restart: it takes effect at once, and appears on the timeline once.
         await w.crash()
         w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
         w.engine.always.clear()
@@ -45,7 +46,7 @@ async def test_what_an_engine_waits_for_is_why_a_job_waits_until_it_starts(tmp_p
         assert await delays(w, uid) == [f"{BUSY.message}; number 3 in its queue."]
 
 
-async def test_what_an_engine_cannot_do_for_a_while_is_told_once(tmp_path: Path) -> None:
+async def test_temporary_engine_failure_is_reported_once(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.engine.always["allocate"] = EngineUnavailable("node n1 does not answer")
         uid = await w.create(job(1))

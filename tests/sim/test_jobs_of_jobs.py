@@ -1,5 +1,4 @@
-"""Jobs that programs of jobs have made, through the real controller and store: how many there may be, and
-when they end."""
+"""Jobs created by programs of jobs, through the real controller and store: their limits and their ends."""
 
 import asyncio
 from pathlib import Path
@@ -31,7 +30,7 @@ def child(
     return replace(numbered(number, 1), creator=maker(made_by, root), labels=labels)
 
 
-async def test_a_job_that_makes_sixty_at_once_has_twenty(tmp_path: Path) -> None:
+async def test_job_creation_by_a_job_is_limited(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         parent = numbered(1, 1)
         await w.create(parent)
@@ -42,17 +41,17 @@ async def test_a_job_that_makes_sixty_at_once_has_twenty(tmp_path: Path) -> None
         assert {type(error) for error in refused} == {ResourceExhausted}
         assert "max_child_jobs" in str(refused[0])
         assert len(await w.store.ledger.load_live()) == 21
-        # Those of another job are counted for themselves.
+        # Jobs of another job have a separate count.
         await w.create(other := numbered(100, 1))
         await w.create(child(101, other, 100))
-        # As soon as one is over there may be another.
+        # Another job is allowed as soon as one has finished.
         await w.state(JobUid(2), JobState.RUNNING)
         w.engine.exit(JobUid(2), 1, PRIMARY, 0)
         await w.state(JobUid(2), JobState.SUCCEEDED)
         await w.create(child(62, parent))
 
 
-async def test_what_their_jobs_make_counts_with_them_also_after_a_restart(tmp_path: Path) -> None:
+async def test_grandchild_jobs_count_toward_the_limit_after_a_restart(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         last = numbered(1, 1)
         await w.create(last)
@@ -67,7 +66,7 @@ async def test_what_their_jobs_make_counts_with_them_also_after_a_restart(tmp_pa
             await w.crash()
 
 
-async def test_a_job_ends_with_the_one_that_made_it_and_its_own_with_it(tmp_path: Path) -> None:
+async def test_end_of_a_job_cancels_its_descendants(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         parent = numbered(1, 1)
         await w.create(parent)
@@ -102,10 +101,10 @@ async def test_a_job_ends_with_the_one_that_made_it_and_its_own_with_it(tmp_path
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-async def test_a_service_that_is_killed_as_a_job_ends_ends_its_jobs_later(
+async def test_restarted_service_cancels_child_jobs_of_a_finished_job(
     deleted: bool, tmp_path: Path
 ) -> None:
-    """Between the commit that ends a job and the look at what it has made, nothing is stored of that."""
+    """The end of a job is committed, and its child jobs are not yet cancelled."""
     async with world(tmp_path) as w:
         parent = numbered(1, 1)
         await w.create(parent)
@@ -126,15 +125,15 @@ async def test_a_service_that_is_killed_as_a_job_ends_ends_its_jobs_later(
         assert spared.state is JobState.RUNNING
 
 
-async def test_a_job_that_is_about_to_end_makes_no_more(tmp_path: Path) -> None:
-    """Else what makes itself anew whenever it is cancelled could not be ended."""
+async def test_ending_job_creates_no_more_jobs(tmp_path: Path) -> None:
+    """Otherwise a job that resubmits itself on each cancel could not be ended."""
     async with world(tmp_path) as w:
         w.engine.ignore_stop = True
         parent = numbered(1, 1)
         await w.create(parent)
         await w.state(parent.uid, JobState.RUNNING)
         await w.cancel(parent)
-        # It is stored before the controller goes by it, and stops what runs.
+        # It is stored before the controller applies it and stops running programs.
         await until(lambda: w.engine.stopped)
         with pytest.raises(FailedPrecondition):
             await w.create(child(2, parent, labels=OUTLIVES))
@@ -157,7 +156,7 @@ async def ended(w: World, uid: JobUid) -> None:
 
 
 async def store_end(w: World, uid: JobUid) -> None:
-    """End a job in the store alone, as a service does that is killed right afterwards."""
+    """End a job in the store only, like a service that is killed right afterwards."""
     live = await w.store.ledger.load(uid)
     assert live is not None and isinstance(live.job, Job)
     over = replace(

@@ -1,6 +1,7 @@
-"""Tuning jobs and pipelines through the real controller, store and scheduler over virtual time, with a
-service that dies at each of their commits (spec/tuning, spec/invariants#durability, docs/adr/0017). What must
-hold at every commit is in `tuning_books`."""
+"""Tuning jobs and pipelines through the real controller, store and scheduler over virtual time. The service
+is killed at each of their commits (spec/tuning, spec/invariants#durability, docs/adr/0017). `tuning_books`
+contains the invariants at every commit.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -28,12 +29,13 @@ from trainshed.store.port import Commit
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 
 PARTS = 12 if SOAKS else 5
-"""Of a life, at whose beginnings it is cancelled."""
+"""Starts within an incarnation at which it is cancelled."""
 
 
 def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
-    """The same story once for each of its commits, with a service that is killed just before or just after
-    it; `./dev test-all` does both to each."""
+    """Repeat a history for each of its commits, with a service that is killed just before or just after it.
+    `./dev test-all` does both for each commit.
+    """
     commits = lived(world).tally["commits"]
     assert commits > 5
     for turn, number in enumerate(range(1, commits + 1, every)):
@@ -60,7 +62,7 @@ def points(made: Universe) -> list[Parameters]:
 
 
 class Counting(Universe):
-    """Points that depend on the number of the trial alone, not on who ended first."""
+    """Points that only depend on the number of the trial, not on the order of results."""
 
     def _advisor(self) -> CountingAdvisor:
         return CountingAdvisor()
@@ -69,22 +71,23 @@ class Counting(Universe):
 # --- tuning jobs ---
 
 
-def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
-    """spec/invariants#durability: no trial is lost, none is doubled, and the same points are tried."""
+def test_tuning_job_survives_a_kill_at_every_commit() -> None:
+    """spec/invariants#durability: no trial is lost or duplicated, and the points are the same."""
     world = lone(tuning(trials=6, parallel=3))
     wanted = points(Counting(world).run())
     assert wanted == [(("x", n / 1000),) for n in range(1, 7)]
     commits = lived(world).tally["commits"]
-    # Unless all: 1, 4, 7 ..., before and after in turn.
+    # Without soaks: 1, 4, 7 ..., alternating before and after.
     for number in range(1, commits + 1, 1 if SOAKS else 3):
         made = lived(world, (number, number % 2 == 0), universe=Counting)
         assert points(made) == wanted
         assert the_tuning_job(made).succeeded == 6
 
 
-def test_what_is_suggested_does_not_depend_on_crashes() -> None:
-    """spec/tuning#reproducible: reproducible from what is stored. One trial after the other, each point made
-    of all results before it."""
+def test_suggestions_do_not_depend_on_crashes() -> None:
+    """spec/tuning#reproducible: reproducible from stored data. Trials run one after the other, and each point
+    depends on all results before it.
+    """
     world = lone(tuning(trials=4, parallel=1))
     plain = lived(world)
     assert len(set(points(plain))) == 4
@@ -93,9 +96,10 @@ def test_what_is_suggested_does_not_depend_on_crashes() -> None:
         assert [trial.final for trial in trials(made)] == [trial.final for trial in trials(plain)]
 
 
-def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> None:
-    """facts/tuning#failing-trials, spec/tuning#early-stopping: whatever the time of the crash, the records
-    agree and the job ends."""
+def test_failed_and_stopped_trials_survive_every_crash() -> None:
+    """facts/tuning#failing-trials, spec/tuning#early-stopping: for any crash time, the records agree and the
+    job ends.
+    """
     world = dataclasses.replace(
         lone(
             stopping(tuning(trials=6, parallel=3, failed=6)),
@@ -111,8 +115,8 @@ def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> No
         assert the_tuning_job(made).state.is_final
 
 
-def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result() -> None:
-    """spec/lifecycle#success: the primary's end is the job's. Nothing that it measured is lost."""
+def test_primary_that_ends_before_its_workers_start_keeps_its_measurements() -> None:
+    """spec/lifecycle#success: the primary's end is the job's. None of its measurements is lost."""
 
     class Swift(Universe):
         def _script(self, life: Life) -> Script:
@@ -128,7 +132,7 @@ def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result
 
 
 class Stuck(Universe):
-    """The study's own algorithm fails each time. `told`: every entry that was about to be stored."""
+    """The study's own algorithm fails each time. `told`: all entries to be stored."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.told: list[TimelineEntry] = []
@@ -158,11 +162,10 @@ class _Stuck(LearningAdvisor):
     [AdvisorFailed("LinAlgError: it is singular"), RuntimeError("the pipe of it is singular")],
     ids=["told", "unforeseen"],
 )
-def test_an_algorithm_that_always_fails_is_replaced_by_chance(
+def test_failing_algorithm_is_replaced_by_random_search(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No job waits for ever, whatever the failure is, and its story says what happened (docs/adr/0018,
-    0042)."""
+    """No job waits forever after any failure, and its timeline contains the failure (docs/adr/0018, 0042)."""
     monkeypatch.setattr(_Stuck, "failure", failure)
     made = Stuck(lone(tuning(trials=4, parallel=2)))
     made.run()
@@ -178,9 +181,10 @@ def test_an_algorithm_that_always_fails_is_replaced_by_chance(
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
-def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
-    """spec/lifecycle#cancel: CANCELLED, nothing of it lives, no trial begins; and the service dies at the
-    commit that follows."""
+def test_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
+    """spec/lifecycle#cancel: CANCELLED, no processes remain, no trial starts. The service is killed at the
+    next commit.
+    """
     world = lone(tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2))
     whole = lived(world)
     lasts = the_tuning_job(whole).ended - CREATED
@@ -197,15 +201,15 @@ def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
 
 
 def _commit_of_cancel(made: Universe) -> int:
-    """The number of the commit that made the cancel known."""
+    """Return the number of the commit that published the cancel."""
     return next(n for n, what in enumerate(made.written, 1) if what == "request_cancel")
 
 
 # --- pipelines ---
 
 
-def test_a_pipeline_leaves_one_version_of_its_model_whenever_the_service_dies() -> None:
-    """facts/resources#pipelines; docs/adr/0017: registered in the commit that ends it."""
+def test_pipeline_registers_one_model_version_despite_kills() -> None:
+    """facts/resources#pipelines; docs/adr/0017: registered in the commit of its end."""
     world = lone(*with_custom_job())
     for made in crashed(world):
         pipeline = the_pipeline(made)
@@ -213,7 +217,7 @@ def test_a_pipeline_leaves_one_version_of_its_model_whenever_the_service_dies() 
         assert str(pipeline.model).endswith("/models/m@1")
 
 
-def test_a_pipeline_with_a_tuning_job_leaves_the_model_of_its_best_trial() -> None:
+def test_pipeline_with_a_tuning_job_registers_the_best_trials_model() -> None:
     """facts/resources#pipelines, bestTrialBackingCustomJob."""
     world = lone(*with_tuning_job(trials=3))
     for made in (lived(world), *crashed(world, every=2)):
@@ -225,8 +229,8 @@ def test_a_pipeline_with_a_tuning_job_leaves_the_model_of_its_best_trial() -> No
         assert version.artifact_uri == f"{OUTPUT}/{job.best}/model"
 
 
-def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
-    """facts/resources#pipelines: without parentModel nothing becomes a version of somebody else's model."""
+def test_first_of_concurrent_pipelines_creates_the_model() -> None:
+    """facts/resources#pipelines: without parentModel no model becomes a version of another owner's model."""
     families = [with_custom_job(number) for number in (8000, 8100)]
     world = lone(*(work for family in families for work in family))
     for made in (lived(world), *crashed(world, every=4)):
@@ -239,8 +243,8 @@ def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
         assert len(made.books.families.models) == 1
 
 
-def test_a_pipeline_whose_program_leaves_no_model_fails() -> None:
-    """facts/resources#pipelines: the artifacts are checked to exist."""
+def test_pipeline_without_a_model_fails() -> None:
+    """facts/resources#pipelines: the existence of the artifacts is checked."""
     made = lived(dataclasses.replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
     pipeline = the_pipeline(made)
     assert (pipeline.state, pipeline.model) == (JobState.FAILED, None)
@@ -248,11 +252,11 @@ def test_a_pipeline_whose_program_leaves_no_model_fails() -> None:
 
 
 @pytest.mark.parametrize("which", ["pipeline", "job"])
-def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: str) -> None:
+def test_pipeline_or_its_job_can_be_cancelled_at_any_time(which: str) -> None:
     """spec/lifecycle#cancel."""
     for kind in (with_custom_job, with_tuning_job):
         pipeline, backing = kind()
-        # Nothing ends by itself in the second in which there is no service.
+        # No program exits in the second without a service.
         own = Character(MINUTE, measures=1)
         world = dataclasses.replace(lone(pipeline, backing, character=own), downs=(SECOND,))
         uid = pipeline.uid if which == "pipeline" else backing.uid
@@ -277,7 +281,7 @@ def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: 
     [("trials WHERE number = 1", 6, "trials ["), ("measurements", -1, "measured")],
     ids=["a trial", "what programs have measured"],
 )
-def test_what_the_store_loses_is_noticed(lost: str, after: int, noticed: str) -> None:
+def test_checks_detect_lost_store_data(lost: str, after: int, noticed: str) -> None:
     """The checks can fail."""
 
     class Forgetful(Universe):

@@ -42,7 +42,7 @@ RUNNING, PROVISIONING = ReservationState.RUNNING, ReservationState.PROVISIONING
 
 @asynccontextmanager
 async def lab(directory: Path, *nodes: int) -> AsyncGenerator[World]:
-    """A world with nodes of so many machines each."""
+    """Return a world with nodes of this many machines each."""
     there = [Node(f"node-{at}", 4 * n, 15 * GIB * n) for at, n in enumerate(nodes or (4,))]
     async with world(directory, policy=Policy(strict=True), nodes=there) as w:
         yield w
@@ -79,7 +79,7 @@ async def reserve(w: World, count: int, *, name: PersistentResourceName = NAME) 
 async def settle(
     w: World, holds: Callable[[PersistentResource | None], bool]
 ) -> PersistentResource | None:
-    """Wait until the resource is as described."""
+    """Wait until the resource meets the condition."""
     await until(lambda: holds(w.controller.reservations.find(NAME)))
     return w.controller.reservations.find(NAME)
 
@@ -100,7 +100,7 @@ def why(w: World, number: int) -> str:
     return waiting.message if waiting is not None else ""
 
 
-async def test_machines_are_reserved_for_the_jobs_that_name_the_resource(tmp_path: Path) -> None:
+async def test_machines_are_reserved_for_jobs_of_the_resource(tmp_path: Path) -> None:
     async with lab(tmp_path, 4) as w:
         await reserve(w, 3)
         resource = await in_state(w, RUNNING)
@@ -169,7 +169,7 @@ async def test_a_resource_waits_until_its_machines_are_free(tmp_path: Path) -> N
         await w.state(JobUid(2), JobState.RUNNING)
 
 
-async def test_machines_that_no_node_has_fail_the_resource(tmp_path: Path) -> None:
+async def test_unavailable_machine_type_fails_the_resource(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await reserve(w, 3)
         failed = await in_state(w, ReservationState.ERROR)
@@ -193,9 +193,7 @@ async def test_jobs_of_other_projects_and_locations_cannot_use_a_resource(tmp_pa
             await reserve(w, 2)
 
 
-async def test_two_jobs_that_race_for_the_last_machine_get_it_one_after_the_other(
-    tmp_path: Path,
-) -> None:
+async def test_racing_jobs_get_the_last_machine_one_after_the_other(tmp_path: Path) -> None:
     async with lab(tmp_path, 4) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -320,7 +318,7 @@ async def test_a_resource_grows_and_shrinks_around_its_jobs(tmp_path: Path) -> N
         await in_state(w, RUNNING)
 
 
-async def test_a_cancelled_request_loses_neither_its_change_nor_the_next(
+async def test_cancelled_request_loses_no_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab(tmp_path, 4) as w:
@@ -375,9 +373,7 @@ async def test_a_resource_counts_as_one_job_of_the_quota(tmp_path: Path) -> None
         await w.state(await w.create(on_lab(3, 1)), JobState.RUNNING)
 
 
-async def test_a_machine_in_use_leaves_a_node_under_maintenance_after_its_job(
-    tmp_path: Path,
-) -> None:
+async def test_used_machine_leaves_a_node_under_maintenance_after_its_job(tmp_path: Path) -> None:
     async with lab(tmp_path, 2, 2) as w:
         await reserve(w, 2)
         before = await in_state(w, RUNNING)
@@ -393,7 +389,7 @@ async def test_a_machine_in_use_leaves_a_node_under_maintenance_after_its_job(
         assert w.controller.reservations.get(NAME).slots().total() == before.slots().total()
 
 
-async def test_a_reboot_starts_the_jobs_again_on_the_same_machines(tmp_path: Path) -> None:
+async def test_reboot_restarts_jobs_on_the_same_machines(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)

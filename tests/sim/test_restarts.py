@@ -1,5 +1,4 @@
-"""Restarts and retries through the controller, the real store and a scripted engine
-(spec/failures)."""
+"""Restarts and retries through the controller, the real store and a scripted engine (spec/failures)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -43,9 +42,7 @@ async def kinds(w: World, uid: JobUid) -> list[str]:
     return [entry.kind for entry in await w.store.reader.timeline(uid)]
 
 
-async def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing(
-    tmp_path: Path,
-) -> None:
+async def test_cancel_does_not_wait_for_a_repeatedly_rejected_start(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.engine.unavailable = 10**6
         subject = job(1)
@@ -56,11 +53,12 @@ async def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing
         assert w.engine.launches == []
 
 
-async def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever(
+async def test_event_that_cannot_be_applied_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/failures#service-failures: the service itself failed, code 13; nothing lives when the end is
-    told."""
+    """spec/failures#service-failures: the service itself failed, code 13. No process runs when the end is
+    published.
+    """
 
     def broken(subject: Job, event: Event, now: int, policy: FailurePolicy) -> Step[Job]:
         if type(event).__name__ == "ReplicaExited":
@@ -78,11 +76,12 @@ async def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_fo
         assert "service_failed" in await kinds(w, uid)
 
 
-async def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
+async def test_capacity_given_to_another_job_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/queue#order: a job gets room while its own commit is under way; when that is stored, a job of
-    higher priority is there, and gets the room in its place. Not both."""
+    """spec/queue#order: a job is admitted while its own commit is active. When it is stored, a job of higher
+    priority has arrived and gets the capacity instead. Only one of them is admitted.
+    """
     async with world(tmp_path, limit=1) as w:
         gate = asyncio.Event()
         commit = w.store.ledger.commit
@@ -111,10 +110,12 @@ async def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
         await w.state(slower, JobState.RUNNING)
 
 
-async def test_a_start_that_fails_late_is_not_held_against_the_next_attempt(
+async def test_late_start_failure_does_not_affect_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/failures#budgets: counters are separate per cause; an attempt that is over costs no other one."""
+    """spec/failures#budgets: counters are separate per cause. A stale report of an earlier attempt costs no
+    retry.
+    """
     async with world(tmp_path) as w:
         launch = w.engine.launch
 
@@ -133,10 +134,10 @@ async def test_a_start_that_fails_late_is_not_held_against_the_next_attempt(
         assert again.retries == (("transient_exit", 1),)
 
 
-async def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
+async def test_gang_is_launched_once_for_any_order_of_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start must not cost the square of the gang: each plan names all its peers."""
+    """A start must not have quadratic cost in the size of the gang: each plan lists all peers."""
     async with world(tmp_path) as w:
         launch, handed, late = w.engine.launch, list[int](), list[ReplicaReport]()
 
@@ -158,7 +159,7 @@ async def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
         assert handed == [4]
 
 
-async def test_what_is_left_on_a_silent_node_holds_up_nothing_on_others() -> None:
+async def test_leftovers_on_a_silent_node_do_not_block_other_nodes() -> None:
     given_back = asyncio.Event()
 
     async def stop(uid: JobUid, attempt: int, grace: int, notice: object = None) -> None:
@@ -175,7 +176,7 @@ async def test_what_is_left_on_a_silent_node_holds_up_nothing_on_others() -> Non
     settling.cancel()
 
 
-async def test_a_gang_that_was_handed_over_in_part_is_handed_over_again(
+async def test_partially_launched_gang_is_launched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path) as w:

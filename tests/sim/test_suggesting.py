@@ -1,6 +1,7 @@
-"""Suggestions and stopping checks of studies through the real store over virtual time: clients that ask at
-once, trials that change meanwhile, and a service that dies at each commit (spec/tuning#early-stopping,
-docs/adr/0017)."""
+"""Suggestions and early-stopping checks of studies through the real store over virtual time. Clients call in
+parallel, trials change during calls, and the service is killed at each commit (spec/tuning#early-stopping,
+docs/adr/0017).
+"""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -29,11 +30,11 @@ Happening = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Crash(SystemExit):
-    """The service is killed, here and now."""
+    """Kill the service now."""
 
 
 class Advisor(LearningAdvisor):
-    """`faults`: what the next calls raise. `meanwhile`: what happens while the next call is computed."""
+    """`faults`: exceptions of the next calls. `meanwhile`: an action during the next call."""
 
     def __init__(self, bar: float) -> None:
         super().__init__(bar=bar)
@@ -52,8 +53,9 @@ class Advisor(LearningAdvisor):
 
 
 class Bureau:
-    """One study, its clients, and services that come and go. `crash`: the number of the commit at which the
-    first service dies, and whether that was stored."""
+    """One study, its clients, and a sequence of services. `crash`: the number of the commit at which the
+    first service is killed, and whether it was stored.
+    """
 
     def __init__(self, *, bar: float = 0.0, crash: tuple[int, bool] | None = None) -> None:
         self.clock = Clock(CREATED)
@@ -73,15 +75,15 @@ class Bureau:
     # --- clients ---
 
     def ask(self, client: str, count: int = 1) -> str:
-        """A client asks for suggestions; the name of the operation."""
+        """A client requests suggestions; return the name of the operation."""
         return self._begin(OperationKind.SUGGEST, client=client, count=count)
 
     def check(self, trial: int) -> str:
-        """A client asks whether to stop a trial."""
+        """A client checks whether to stop a trial."""
         return self._begin(OperationKind.CHECK_STOPPING, trial=trial)
 
     def request(self, x: float, *measured: float) -> int:
-        """A client wants a point tried that it names, of which it has measured so much."""
+        """A client creates a trial with its own point and measurements."""
         point: Parameters = (("x", x),)
         wanted = Trial(self.uid, 0, TrialState.REQUESTED, point, self.clock.now)
         curve = [Measurement(((METRIC, value),), n) for n, value in enumerate(measured, 1)]
@@ -100,7 +102,7 @@ class Bureau:
     # --- the service ---
 
     def serve(self) -> "Bureau":
-        """Services live, one after the other, until nothing waits any more."""
+        """Run services one after the other until no operation is pending."""
         self.store.before_commit, self.store.after_commit = self._before, self._after
         while True:
             try:
@@ -137,7 +139,7 @@ class Bureau:
         return self._run(self.store.reader.operation(name))
 
     def given(self, name: str) -> tuple[int, ...]:
-        """The trials that an operation gave."""
+        """Return the trials of an operation."""
         operation = self.operation(name)
         assert operation.state is OperationState.SUCCEEDED, operation.error
         return operation.trials
@@ -158,12 +160,13 @@ class Bureau:
         return virtual.run(self.clock, what)
 
 
-# --- a service that dies ---
+# --- a killed service ---
 
 
-def test_each_operation_is_carried_out_once_whenever_the_service_dies() -> None:
-    """spec/invariants#durability, spec/tuning#reproducible, ADR 17: stored operations survive a restart; no
-    trial is lost, doubled or given to two, and what is suggested is what would have been."""
+def test_each_operation_runs_once_despite_kills() -> None:
+    """spec/invariants#durability, spec/tuning#reproducible, ADR 17: stored operations survive a restart. No
+    trial is lost, duplicated or given to two clients, and the suggestions are the same as without a restart.
+    """
     commits, wanted = _story(None)
     assert commits >= 6
     for number in range(1, commits + 1):
@@ -172,7 +175,7 @@ def test_each_operation_is_carried_out_once_whenever_the_service_dies() -> None:
 
 
 def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
-    """Clients ask for this and that. How many commits that took, and what came of it."""
+    """Send requests of clients. Return the number of commits and the result."""
     bureau = Bureau(bar=0.5, crash=crash)
     bureau.request(0.5, 0.9, 0.1)
     names = [
@@ -195,13 +198,13 @@ def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
     return bureau.commits, (answers, [(trial.parameters, trial.client) for trial in trials])
 
 
-# --- trials that change meanwhile ---
+# --- concurrent changes of trials ---
 
 
 @pytest.mark.parametrize("how", ["taken", "deleted"])
 @pytest.mark.parametrize("when", ["before it is read", "while the rest is computed"])
-def test_a_wanted_trial_that_changes_meanwhile_is_not_given_out(how: str, when: str) -> None:
-    """ADR 17: each change is guarded by the trial's generation; the operation looks again."""
+def test_concurrently_changed_trial_is_not_suggested(how: str, when: str) -> None:
+    """ADR 17: the trial's generation guards each change, and the operation retries."""
     bureau = Bureau()
     bureau.request(0.5)
     store = bureau.store.studies
@@ -213,7 +216,7 @@ def test_a_wanted_trial_that_changes_meanwhile_is_not_given_out(how: str, when: 
             await bureau.change(1, lambda trial: assigned(trial, "bob", bureau.clock.now))
 
     if when == "before it is read":
-        bureau.studies = Meddled(bureau.studies, meddle)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # all else is the store's own
+        bureau.studies = Meddled(bureau.studies, meddle)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # the rest is the store's own
     else:
         bureau.advisor.meanwhile = meddle
     name = bureau.ask("ada", 2)
@@ -224,7 +227,7 @@ def test_a_wanted_trial_that_changes_meanwhile_is_not_given_out(how: str, when: 
 
 
 class Meddled:
-    """Something happens right after the first history was read."""
+    """Run an action right after the first history was read."""
 
     def __init__(self, studies: Studies, happening: Happening) -> None:
         self._studies = studies
@@ -241,7 +244,7 @@ class Meddled:
         return trials
 
 
-def test_an_operation_of_a_study_that_is_deleted_meanwhile_fails() -> None:
+def test_operation_of_a_concurrently_deleted_study_fails() -> None:
     bureau = Bureau()
 
     async def delete() -> None:
@@ -255,8 +258,8 @@ def test_an_operation_of_a_study_that_is_deleted_meanwhile_fails() -> None:
     assert bureau.trials() == ()
 
 
-def test_an_operation_that_is_cancelled_meanwhile_is_not_computed_again() -> None:
-    """Nothing is handed out either."""
+def test_concurrently_cancelled_operation_is_not_retried() -> None:
+    """No trial is handed out either."""
     bureau = Bureau()
     name = bureau.ask("ada")
 
@@ -271,10 +274,10 @@ def test_an_operation_that_is_cancelled_meanwhile_is_not_computed_again() -> Non
     assert bureau.trials() == ()
 
 
-# --- advisors and stores that fail ---
+# --- failing advisors and stores ---
 
 
-def test_a_suggestion_that_fails_is_computed_again_and_in_the_end_says_why() -> None:
+def test_failing_suggestion_is_retried_and_finally_reports_its_error() -> None:
     bureau = Bureau()
     bureau.advisor.faults = [AdvisorFailed("it died")] * 6
     name, next_one = bureau.ask("ada"), bureau.ask("bob")
@@ -284,7 +287,7 @@ def test_a_suggestion_that_fails_is_computed_again_and_in_the_end_says_why() -> 
     assert bureau.given(next_one) == (1,), "it fails once, and is computed again"
 
 
-def test_a_store_that_cannot_be_read_for_a_while_is_asked_again() -> None:
+def test_temporary_store_read_failure_is_retried() -> None:
     """No operation hangs until the next restart."""
     bureau = Bureau()
     name = bureau.ask("ada")
@@ -302,10 +305,10 @@ def test_a_store_that_cannot_be_read_for_a_while_is_asked_again() -> None:
     assert bureau.serve().given(name) == (1,)
 
 
-# --- stopping ---
+# --- early stopping ---
 
 
-def test_the_study_s_rule_is_asked_about_a_trial_that_runs() -> None:
+def test_early_stopping_check_uses_the_rule_of_the_study() -> None:
     """spec/tuning#early-stopping; facts/tuning#vizier."""
     bureau = Bureau(bar=0.5)
     good, bad, short, stopping = (

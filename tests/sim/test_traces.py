@@ -1,5 +1,6 @@
-"""The machine against an independent reading of spec/lifecycle#end and spec/failures, over random lives of
-jobs."""
+"""The machine compared with an independent implementation of spec/lifecycle#end and spec/failures, over
+random lives of jobs.
+"""
 
 from collections.abc import Iterator
 from functools import cache
@@ -15,7 +16,7 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 
 BLOCKS, LIVES = 7, 300
 _WILD = (662, 458, 543, 203, 343, 546, 886, 618, 855, 897, 1118, 912)
-"""Seeds of lives that exhaust a budget which few others do; looked at first."""
+"""Seeds of lives that exhaust rarely exhausted budgets, checked first."""
 
 
 def in_all(first: int, end: int) -> list[Any]:
@@ -25,8 +26,9 @@ def in_all(first: int, end: int) -> list[Any]:
 
 @cache
 def lived(seed: int, *, ruled: bool = False) -> tuple[str, str, set[str], float]:
-    """Of one life, in a house with rules of its own if `ruled`: what machine and reference differ in, by
-    which rule the job ended, by which it went on, and how its memory grew."""
+    """The comparison of one life, with an operator's rules if `ruled`: differences, the rules of ends and of
+    continuations, and the growth of memory.
+    """
     life = Life(seed, house=house(f"of {seed}") if ruled else None)
     judge = life.live()
     restarts = [spent for replica in life.job.replicas for spent in replica.restarts]
@@ -38,23 +40,25 @@ def lived(seed: int, *, ruled: bool = False) -> tuple[str, str, set[str], float]
 @pytest.mark.parametrize("block", [*range(3), *in_all(3, BLOCKS)])
 def test_machine_and_reference_agree_on_every_step(block: int) -> None:
     """spec/lifecycle, spec/failures: final state, public code, message, restarts and retries of every cause,
-    in any order of reports."""
+    for any order of reports.
+    """
     for seed in range(block * LIVES, (block + 1) * LIVES):
         differences = lived(seed)[0]
         assert not differences, f"seed {seed}\n{differences}"
 
 
 @pytest.mark.parametrize("block", [*range(2), *in_all(2, 4)])
-def test_they_agree_in_houses_with_rules_of_their_own(block: int) -> None:
+def test_machine_and_reference_agree_with_operator_rules(block: int) -> None:
     """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
-    memory that grows."""
+    growing memory.
+    """
     for seed in range(block * LIVES, (block + 1) * LIVES):
         differences = lived(seed, ruled=True)[0]
         assert not differences, f"seed {seed}, {house(f'of {seed}')}\n{differences}"
 
 
-def test_every_rule_of_a_house_is_met() -> None:
-    """The houses above would show little if what is special in them never happened."""
+def test_lives_reach_every_operator_rule() -> None:
+    """Checks that special rules take effect in the lives above."""
     lives = [lived(seed, ruled=True) for seed in range(2 * LIVES)]
     met = set[str]().union(*({ended, *on} for _, ended, on, _ in lives))
     assert met >= {
@@ -69,7 +73,7 @@ def test_every_rule_of_a_house_is_met() -> None:
 
 
 def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:
-    """Every budget of the table, one more and one less than it is."""
+    """Every budget of the table, one more and one less than its value."""
     yield "attempts+1", FailurePolicy(max_attempts=11)
     yield "attempts-1", FailurePolicy(max_attempts=9)
     for index, rule in enumerate(RULES):
@@ -82,14 +86,14 @@ def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:
 
 
 @pytest.mark.parametrize(("name", "policy"), [pytest.param(*p, id=p[0]) for p in _off_by_one()])
-def test_a_budget_that_is_off_by_one_is_noticed(name: str, policy: FailurePolicy) -> None:
-    """spec/failures#budgets: the budgets are exact, and the lives are wild enough to show it."""
+def test_comparison_detects_a_budget_that_is_off_by_one(name: str, policy: FailurePolicy) -> None:
+    """spec/failures#budgets: the budgets are exact, and the lives are varied enough to show it."""
     seeds = (*_WILD, *range(3000))
     assert any(Life(seed, policy).live().differences for seed in seeds), name
 
 
-def test_every_outcome_is_met() -> None:
-    """The lives above would show little if they all ended alike."""
+def test_lives_reach_every_outcome() -> None:
+    """Checks that the lives above have different outcomes."""
     rules = {lived(seed)[1] for seed in range(LIVES)}
     assert rules >= {
         "primary_succeeded",

@@ -1,5 +1,4 @@
-"""Virtual time: it passes only when nobody has anything left to do, and says so when nothing will ever
-come."""
+"""Virtual time passes only when no task is runnable, and raises an error when no event will ever come."""
 
 import asyncio
 
@@ -11,7 +10,7 @@ from tests.sim.engine.clock import Clock
 SECOND = 10**9
 
 
-def test_waiting_for_what_never_comes_is_an_error() -> None:
+def test_waiting_for_an_impossible_event_is_an_error() -> None:
     async def body() -> None:
         await asyncio.Event().wait()
 
@@ -19,16 +18,16 @@ def test_waiting_for_what_never_comes_is_an_error() -> None:
         virtual.run(Clock(), body())
 
 
-def test_going_round_while_time_stands_still_is_an_error() -> None:
+def test_endless_loop_without_time_steps_is_an_error() -> None:
     async def body() -> None:
-        while True:  # noqa: ASYNC110 - nothing is waited for
+        while True:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
 
     with pytest.raises(virtual.Livelock):
         virtual.run(Clock(), body())
 
 
-def test_a_crash_gives_no_turn_to_what_was_running() -> None:
+def test_crash_runs_no_cleanup_of_running_tasks() -> None:
     clock, seen = Clock(), list[str]()
 
     async def other() -> None:
@@ -49,14 +48,14 @@ def test_a_crash_gives_no_turn_to_what_was_running() -> None:
     assert clock.now == SECOND
 
 
-def test_a_task_that_dies_unnoticed_is_told() -> None:
+def test_unhandled_task_exception_is_reported() -> None:
     failures: list[BaseException] = []
 
     async def dies() -> None:
         raise ValueError("nobody looks")
 
     async def body() -> None:
-        asyncio.create_task(dies())  # noqa: RUF006 - it is to be dropped
+        asyncio.create_task(dies())  # noqa: RUF006 - it is dropped on purpose
         await asyncio.sleep(1)
 
     virtual.run(Clock(), body(), failures)

@@ -23,22 +23,23 @@ from trainshed.scheduler.model import Policy
 
 WORLDS = 32 if SOAKS else 16
 SMALL = (35, 53)
-"""Seeds of small worlds that differ in what happens in them."""
+"""Seeds of small worlds with different events."""
 LARGE = Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30)
-"""Of this two fill the node of a world that has one."""
+"""Two replicas of this size fill the node of a world with one node."""
 
 
 @pytest.mark.parametrize("block", range(8))
-def test_nothing_is_lost_in_any_world(block: int) -> None:
+def test_invariants_hold_in_random_worlds(block: int) -> None:
     """spec/lifecycle#cancel, spec/failures#budgets, spec/invariants#one-incarnation: no cancel or submission
-    lost, no quota or node exceeded, never two incarnations, budgets exact, all slots given back, every job
-    ends; with services, nodes, shims and zygotes that die at random."""
+    is lost, no quota or node exceeded. A replica never has two incarnations, budgets are exact, all slots are
+    released, and every job ends. Services, nodes, shims and zygotes die at random.
+    """
     for seed in range(block * WORLDS // 8, (block + 1) * WORLDS // 8):
         lived(scenario(seed))
 
 
 @pytest.mark.parametrize(
-    # Two worlds, and both moments; `./dev test-all` and `./dev sim` have them all.
+    # Two worlds, and both kill points. `./dev test-all` and `./dev sim` run all.
     ("stored", "seed"),
     [
         pytest.param(
@@ -51,9 +52,10 @@ def test_nothing_is_lost_in_any_world(block: int) -> None:
         for index, seed in enumerate(SMALL)
     ],
 )
-def test_a_service_may_die_at_every_commit(stored: bool, seed: int) -> None:
-    """spec/invariants#durability: killed just before or just after each commit of a small world in turn,
-    nothing is different. `./dev test-all` takes each, else it is every other one."""
+def test_service_survives_a_kill_at_every_commit(stored: bool, seed: int) -> None:
+    """spec/invariants#durability: a kill just before or just after any commit of a small world makes no
+    difference. `./dev test-all` tests each commit, other runs every other one.
+    """
     world = small(seed)
     commits = lived(world).tally["commits"]
     assert commits > 20
@@ -61,37 +63,39 @@ def test_a_service_may_die_at_every_commit(stored: bool, seed: int) -> None:
         assert lived(world, (number, stored)).tally["crashes"] == 1
 
 
-def test_a_service_that_dies_at_every_third_commit_gets_through() -> None:
-    """It makes progress between any two deaths, so it ends."""
+def test_service_killed_at_every_third_commit_still_finishes() -> None:
+    """The world makes progress between any two kills, so it ends."""
     crashes = ((number, number % 2 == 0) for number in range(3, 600, 3))
     assert lived(small(SMALL[0]), *crashes).tally["crashes"] > 5
 
 
-def test_a_drill_fires_at_its_line_once_whenever_the_service_dies() -> None:
-    """spec/operations#drills: the first line that matches after the order; a line that nobody was there to
-    hear of is found later."""
+def test_drill_fires_once_at_its_line_despite_kills() -> None:
+    """spec/operations#drills: the first matching line after the order. A line printed without a running
+    service is found later.
+    """
     world = dataclasses.replace(at_a_line(), downs=(20 * SECOND,))
     commits = lived(world).tally["commits"]
     for number in range(1, commits + 1):
         for stored in (False, True):
             books = lived(world, (number, stored)).books
-            # The user orders it again of the next service, if the first one died without an answer.
+            # The user repeats the order at the next service, if the first one died without a response.
             drills = books.jobs[JobUid(1)].drills
             assert all(drill.fired and drill.done for drill in drills)
             assert 1 <= books.rules["replica_lost"] <= len(drills) <= 2
 
 
 def at_a_line() -> Scenario:
-    """A job that prints two lines, and is to be killed at the second."""
+    """A job that prints two lines and is killed at the second."""
     job = lone_job(1)
     drill = Drill(0, DrillKind.KILL, ReplicaId(0, 0), CREATED, at_line="step 2")
     requests = (Submit(CREATED, job), OrderDrill(CREATED + SECOND // 100, job.uid, drill))
     return on_one_node(2, requests, {job.uid: Character(6000 * SECOND, prints=2)})
 
 
-def test_memory_that_grows_is_counted_before_it_is_given() -> None:
-    """spec/queue#capacity: no node holds more than it has, though a job that ran out of memory is tried again
-    with twice as much; here it waits until its neighbour is over, and then has the node to itself."""
+def test_memory_growth_is_counted_before_admission() -> None:
+    """spec/queue#capacity: no node exceeds its capacity when a job that ran out of memory is retried with
+    twice as much. Here it waits until its neighbour ends, and then has the whole node.
+    """
     hungry, other = lone_job(1), lone_job(2)
     growing = {"name": "out_of_memory", "retries": 1, "memory_growth": 2.0, "memory_cap": 2.0}
     world = on_one_node(
@@ -105,8 +109,8 @@ def test_memory_that_grows_is_counted_before_it_is_given() -> None:
     assert ends[hungry.uid].ended > ends[other.uid].ended
 
 
-def test_slots_in_which_nothing_was_started_are_given_back_by_the_next_service() -> None:
-    """spec/invariants#durability: nobody will ever report of them, so the service that comes has to look."""
+def test_restarted_service_releases_unused_slots() -> None:
+    """spec/invariants#durability: no event will ever report them, so the next service must check."""
     job = lone_job(1)
     world = on_one_node(
         3,
@@ -119,13 +123,13 @@ def test_slots_in_which_nothing_was_started_are_given_back_by_the_next_service()
         lived(world, (number, True))
 
 
-def test_usage_is_what_replicas_recorded() -> None:
-    """docs/team.md: within 1 %, across restarts, retries, a preemption and services that die."""
+def test_usage_matches_the_records_of_replicas() -> None:
+    """docs/team.md: within 1 %, across restarts, retries, a preemption and killed services."""
     jobs = [lone_job(uid) for uid in range(1, 5)]
     spot = replace(jobs[0].spec, scheduling=Scheduling(strategy=Strategy.SPOT))
     jobs[0] = replace(jobs[0], spec=spot)
     world = on_one_node(
-        32,  # In this world a job that is tried again fails while the service is away.
+        32,  # In this world a retried job fails during the absence of the service.
         [Submit(CREATED + at * HOUR, job) for at, job in enumerate(jobs)],
         {
             job.uid: Character(20 * HOUR, killed=0.6 * (job.uid == 2), crash=0.6 * (job.uid == 3))
@@ -146,7 +150,7 @@ def test_usage_is_what_replicas_recorded() -> None:
 def on_one_node(
     seed: int, requests: Sequence[Request], characters: dict[JobUid, Character], **more: Any
 ) -> Scenario:
-    """`more`: as of Scenario."""
+    """`more`: fields of Scenario."""
     nodes = (Node("node-0", 16, 60 * 2**30),)
     return Scenario(seed, nodes, Policy(strict=True), tuple(requests), characters, **more)
 
@@ -160,16 +164,15 @@ def lone_job(number: int) -> Job:
 
 
 def small(seed: int) -> Scenario:
-    """A few jobs and everything that may happen to them, but no crash."""
+    """A few jobs and all kinds of events, without a crash."""
     return dataclasses.replace(
         scenario(seed, jobs=4), crash_commits=(), crash_times=(), downs=(SECOND,)
     )
 
 
 @pytest.mark.parametrize("world", [plain(5025), plain(5099), scenario(325)])
-def test_a_gang_is_neither_placed_while_it_is_shut_down_nor_lost_while_it_starts(
-    world: Scenario,
-) -> None:
-    """Found as decisions without end for a replica without a place, and as a gang that was counted as lost
-    for want of slots, which were just asked for (spec/invariants#one-incarnation)."""
+def test_gang_is_not_placed_during_shutdown_or_lost_during_start(world: Scenario) -> None:
+    """Found as an endless sequence of decisions for a replica without a node, and as a gang counted as lost
+    for lack of slots that were just requested (spec/invariants#one-incarnation).
+    """
     lived(world)

@@ -1,8 +1,7 @@
-"""Random lives of jobs, event by event, without any service: whatever could be reported, in whatever order it
-could be.
+"""Random lives of jobs, event by event, without a service: any possible reports in any possible order.
 
-`Life` plays the world to one job and the machine: it reports only what a port could report of the job as it
-stands, late, twice and out of date at times.
+`Life` simulates the world for one job and the machine. It only reports events that a port could report for
+the job's state, sometimes late, duplicate or outdated.
 """
 
 import dataclasses
@@ -39,12 +38,12 @@ SECOND = 10**9
 NODES = ("node-0", "node-1", "node-2")
 _STEPS = 3_000
 _ENOUGH = 800
-"""Steps after which a user loses patience: a reducer may be restarted for ever, below its limit of rate."""
+"""Steps after which a user cancels: below its rate limit, a reducer may restart forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leanings:
-    """How a life is inclined: weights of what may happen to a running replica, and chances of the rest."""
+    """The character of a life: weights of a running replica's events, and probabilities of the others."""
 
     ends: tuple[tuple[str, int], ...]
     cancel: float
@@ -52,15 +51,14 @@ class Leanings:
     leave: float
     preempt: float
     drill: float
-    #: The pool in which most of it happens; None: in none.
+    #: The pool of most events; None: no such pool.
     favour: int | None
     #: ns between two events.
     steps: tuple[int, ...]
 
 
 def leanings(dice: random.Random) -> Leanings:
-    """Lives that are all a bit of everything exhaust no budget: each has one or two kinds of trouble of its
-    own."""
+    """Evenly mixed lives exhaust no budget, so each life has one or two frequent kinds of faults."""
     kinds = ("success", "crash", "killed", "lost", "service", "exit", "oom")
     weights = {kind: dice.choice((0, 0, 0, 1)) for kind in kinds}
     weights[dice.choice(("crash", "killed", "lost", "service", "success"))] += 20
@@ -88,8 +86,9 @@ def random_job(dice: random.Random) -> Job:
 
 
 class Life:
-    """One job from its creation to its end. `house`: the rules that both go by; `policy`: those that the
-    machine goes by in their place, for mistakes that are to be noticed."""
+    """A job from its creation to its end. `house`: the rules of both sides. `policy`: different rules for the
+    machine, for differences that must be detected.
+    """
 
     def __init__(
         self, seed: int, policy: FailurePolicy | None = None, house: House | None = None
@@ -106,14 +105,16 @@ class Life:
         self._taker = self._takers.choice((*_KNOWN, *[Cause.LOST] * len(_KNOWN)))
         self.now = CREATED
         self._leanings = leanings(self.dice)
-        if rules.entries:  # which are about ends that other lives seldom come to
+        if rules.entries:  # for ends that other lives rarely reach
             often = (self._stalls.choice(("exit", "oom", "killed", "crash")), 20)
             self._leanings = dataclasses.replace(self._leanings, ends=(*self._leanings.ends, often))
         self._sent: list[Event] = []
         self._drilled = 0
 
     def live(self) -> Judge:
-        """Until the job is over, or machine and reference differ. Raises AssertionError if it never ends."""
+        """Run until the job has ended, or machine and reference differ. Raises AssertionError if it never
+        ends.
+        """
         for number in range(_STEPS):
             if self.job.state.is_final or self.judge.differences:
                 break
@@ -206,8 +207,7 @@ class Life:
         return self._ends(replica)
 
     def _obeys(self, replica: Replica) -> Event:
-        """A replica that is to leave ends: by SIGTERM, with a checkpoint, never started, or by itself just
-        before."""
+        """End an evicted replica: by SIGTERM, with a checkpoint, never started, or by an exit just before."""
         dice = self.dice
         kind = dice.choice(("term", "checkpoint", "kill", "gone", "itself"))
         if kind == "itself":
@@ -238,7 +238,9 @@ class Life:
                 return self._gone(replica, "its shim is gone", by_service=kind == "service")
 
     def _gone(self, replica: Replica, cause: str, *, by_service: bool = False) -> ReplicaLost:
-        """Without a record. On a cluster that tells who took it, most losses of a life are of one kind."""
+        """End a replica without a record. On a cluster that reports causes, most losses of a life have the
+        same cause.
+        """
         loss = Cause.LOST
         if self._taker is not loss and not by_service:
             rare = self._takers.random() < 0.03
@@ -293,4 +295,4 @@ _EXITS = (
 )
 _KNOWN = tuple(loss for loss in Cause if loss in CLUSTER_LOSSES)
 _ONCE = (JobAdmitted, Preempted, CapacityRefused, NodeLeft, DrillOrdered, PreparationFailed)
-"""Decided or seen once: these are not told again."""
+"""Decided or observed once, never repeated."""

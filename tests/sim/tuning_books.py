@@ -1,5 +1,6 @@
-"""What must hold of tuning jobs and pipelines at every commit of a simulated service (spec/tuning,
-docs/adr/0017)."""
+"""Invariants of tuning jobs and pipelines at every commit of a simulated service (spec/tuning,
+docs/adr/0017).
+"""
 
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -25,9 +26,9 @@ Family = TuningJob | Pipeline
 
 @dataclass(slots=True)
 class Families:
-    """`works`: tuning jobs and pipelines as committed last. `trials`: rows as they were at that commit.
-    `jobs`: those that works made, as committed last. `models`: versions that were registered, in their
-    order."""
+    """`works`: tuning jobs and pipelines as last committed. `trials`: rows at that commit. `jobs`: jobs of
+    works, as last committed. `models`: registered versions, in order.
+    """
 
     store: Store | None = None
     notebooks: Notebooks | None = None
@@ -44,7 +45,7 @@ class Families:
             self.jobs[work.uid] = work
 
     def committed(self, commit: Commit) -> None:
-        """A step was stored: the rows beside it must agree with it."""
+        """Check a stored step against its rows."""
         work = commit.job
         if isinstance(work, Job):
             if work.uid in self.jobs:
@@ -69,12 +70,12 @@ class Families:
                     self._wrong(work, fault)
 
     def trial_of(self, uid: JobUid) -> Parent | None:
-        """Which trial a job evaluates; None if it is none's."""
+        """Return the trial that a job evaluates, or None."""
         job = self.jobs.get(uid)
         return job.parent if job and job.parent and job.parent.trial else None
 
     def trial_job(self, tuning: JobUid, number: int) -> Job | None:
-        """The job of a trial, if it has begun."""
+        """Return the job of a trial, if it has started."""
         wanted = (tuning, number)
         trial = (
             j for j in self.jobs.values() if j.parent and (j.parent.uid, j.parent.trial) == wanted
@@ -85,16 +86,17 @@ class Families:
         return [uid for uid, work in self.works.items() if not work.state.is_final]
 
     async def of_cancel(self, work: Family, at: int) -> list[str]:
-        """spec/lifecycle#cancel: what was cancelled is CANCELLED, unless it came to its own end before its
-        jobs could be told."""
+        """spec/lifecycle#cancel: a cancelled work is CANCELLED, unless it ended before its jobs were
+        cancelled.
+        """
         if work.state in (JobState.CANCELLED, JobState.FAILED) or isinstance(work, Pipeline):
             return []
         if work.exhausted or work.begun == work.spec.max_trials:
-            return []  # Nothing was left to try.
+            return []  # No points were left.
         return [f"{work.name} was cancelled at {at} and is {work.state}"]
 
     async def broken(self) -> list[str]:
-        """What of the promises of tuning jobs and pipelines was not kept in the end."""
+        """Return the broken promises of tuning jobs and pipelines at the end."""
         assert self.store is not None and self.notebooks is not None
         faults: list[str] = []
         for work in self.works.values():
@@ -107,7 +109,7 @@ class Families:
         return faults
 
     async def _of_measurements(self, work: TuningJob) -> list[str]:
-        """Nothing that a trial measured while it ran is lost (spec/invariants#durability)."""
+        """No measurement of a running trial is lost (spec/invariants#durability)."""
         assert self.store is not None and self.notebooks is not None
         stored = await self.store.studies.measurements(work.study)
         faults: list[str] = []
@@ -182,7 +184,7 @@ def _model(work: Pipeline) -> ModelName:
 
 
 def _now(reading: Coroutine[Any, Any, T]) -> T:
-    """What a door of the inline store answers: it never gives way, so it can be asked from within a hook."""
+    """Return the result of a call to the inline store, which never suspends, so that hooks can call it."""
     try:
         reading.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""Tuning jobs, pipelines and studies for tests: small, valid, and the same every time."""
+"""Tuning jobs, pipelines and studies for tests: small, valid and always the same."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def study_spec(goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST
 def trial_spec(
     *, api: Api = Api.VERTEX, scheduling: Scheduling | None = None, workers: int = 0
 ) -> JobSpec:
-    """What each trial runs: a primary, and so many workers."""
+    """The job of each trial: a primary and this many workers."""
     counts = (1, workers) if workers else (1,)
     pools = tuple(WorkerPool(i, count, MACHINE, program()) for i, count in enumerate(counts))
     spec: dict[str, Any] = {"workerPoolSpecs": [{"pythonPackageSpec": {"args": []}} for _ in pools]}
@@ -80,8 +80,7 @@ def tuning(
 
 
 def pipeline(number: int = 8000, *, task: Task = Task.CUSTOM, model: str | None = "m") -> Pipeline:
-    """A pipeline that is not stored yet. `model`: the id of the model that it leaves; None: it leaves
-    none."""
+    """A pipeline that is not stored yet. `model`: the ID of its model; None: no model."""
     shown = json.dumps({"displayName": model})
     draft = None if model is None else ModelDraft(model, f"model {model}", shown)
     return Pipeline(

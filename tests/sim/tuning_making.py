@@ -1,4 +1,6 @@
-"""Makes scenarios of tuning jobs and pipelines: small ones by hand, and those that join a random world."""
+"""Generates scenarios of tuning jobs and pipelines: small handwritten ones, and additions to
+random worlds.
+"""
 
 import dataclasses
 import random
@@ -34,8 +36,7 @@ ROOMY = (Node("node-0", MACHINE.vcpus * 8, MACHINE.memory_bytes * 8),)
 
 
 def lone(*works: Work, character: Character | None = None) -> Scenario:
-    """One family and nobody else: its works are submitted at once; `character` is that of all its
-    programs."""
+    """A single family of works, submitted immediately. `character`: the behavior of all its programs."""
     own = character or Character(10 * MINUTE, measures=3)
     return Scenario(
         1,
@@ -48,13 +49,13 @@ def lone(*works: Work, character: Character | None = None) -> Scenario:
 
 
 def stopping(job: TuningJob) -> TuningJob:
-    """With a rule that stops trials early."""
+    """With a rule for early stopping."""
     spec = replace(job.spec.study, median_stopping=MedianStopping())
     return replace(job, spec=replace(job.spec, study=spec))
 
 
 def with_custom_job(number: int = 8000, *, model: str | None = "m") -> tuple[Pipeline, Job]:
-    """A pipeline and its custom job, as the API makes them."""
+    """A pipeline and its custom job, as the API creates them."""
     made = pipeline(number, model=model)
     uid = JobUid(number + 1)
     backing = Job(
@@ -80,7 +81,7 @@ def with_tuning_job(number: int = 8000, *, trials: int = 3) -> tuple[Pipeline, T
 
 
 def joined(world: Scenario) -> Scenario:
-    """The same world, with some tuning jobs and pipelines among its jobs in every third."""
+    """Return the world, with some tuning jobs and pipelines in one of three worlds."""
     dice = random.Random(f"families {world.seed}")
     if dice.random() > 1 / 3:
         return world

@@ -1,8 +1,7 @@
-"""Plays the controller to one tuning job, without a store: its trials, their jobs and what they measure are
-plain values.
+"""Plays the controller for one tuning job, without a store: its trials, jobs and measurements are plain
+values.
 
-Only what the controller and a store may do to them is done to them, so whatever goes wrong is the machine's
-own.
+It only makes changes that the controller and a store can make, so that any error is the machine's.
 """
 
 import itertools
@@ -29,7 +28,7 @@ from trainshed.core.tuning.trial_jobs import begin
 
 @dataclass
 class Play:
-    """`points`: how many points there are to try in all, None = any number. `jobs` None: deleted."""
+    """`points`: total number of points; None = unlimited. `jobs` None: deleted."""
 
     job: TuningJob
     points: int | None = None
@@ -49,7 +48,7 @@ class Play:
         self.now = max(self.now, self.job.updated)
 
     def look(self, *, cancel: CancelCause | None = None, stop: tuple[int, ...] = ()) -> "Play":
-        """One transition. `stop`: trials that the study's rule wants stopped early."""
+        """One transition. `stop`: trials to be stopped early."""
         self.now += SECOND
         before = self.job
         transition = Transition(self.job, self.now)
@@ -92,10 +91,10 @@ class Play:
             assert job.parent.trial not in self.trials, "a trial began twice"
             self.jobs[job.parent.trial] = job
 
-    # --- what the jobs of trials do ---
+    # --- jobs of trials ---
 
     def reports(self, number: int, *values: float, tag: str = METRIC) -> "Play":
-        """The program measures: one value after the other, at steps 1, 2, …"""
+        """Add measurements of the program, at steps 1, 2, …"""
         before = self.measured.get(number, ())
         steps = itertools.count(len(before) + 1)
         new = (Measurement(((tag, value),), next(steps)) for value in values)
@@ -103,7 +102,7 @@ class Play:
         return self
 
     def becomes(self, number: int, state: JobState, message: str = "") -> "Play":
-        """The trial's job comes to a state, all that lies before it included."""
+        """Move the trial's job to a state through all states before it."""
         self.now += SECOND
         job = self.jobs[number]
         assert job is not None
@@ -124,7 +123,7 @@ class Play:
         return self
 
     def succeeds(self, number: int, *values: float) -> "Play":
-        """It measures so much and ends well; the next look sees it."""
+        """Add measurements and a success, which the next poll reads."""
         return self.reports(number, *values).becomes(number, JobState.SUCCEEDED)
 
     def is_deleted(self, number: int) -> "Play":
@@ -132,14 +131,14 @@ class Play:
         return self
 
     def obey(self) -> "Play":
-        """The jobs that are to be cancelled are."""
+        """Cancel the jobs that must be cancelled."""
         for uid, _ in machine.to_cancel(self.job):
             for number, job in self.jobs.items():
                 if job is not None and job.uid == uid and not job.state.is_final:
                     self.becomes(number, JobState.CANCELLED)
         return self
 
-    # --- what must hold after every look ---
+    # --- invariants after every poll ---
 
     @property
     def kinds(self) -> list[str]:
@@ -150,8 +149,7 @@ class Play:
 
 
 def disagreements(job: TuningJob, trials: tuple[Trial, ...]) -> Iterator[str]:
-    """What is not as it must be in a tuning job as stored beside its trials (spec/tuning#trials,
-    docs/adr/0017)."""
+    """Return violations of a stored tuning job and its trials (spec/tuning#trials, docs/adr/0017)."""
     spec = job.spec
     numbers = [trial.number for trial in trials]
     if numbers != list(range(spec.first_trial, job.next_trial)):

@@ -1,5 +1,4 @@
-"""A scenario, lived through: services come and go over one store and one world, and everything is checked on
-the way."""
+"""Runs a scenario: a sequence of services over one store and one world, with all checks."""
 
 import asyncio
 import contextlib
@@ -44,28 +43,28 @@ from trainshed.store.sqlite.database import DATABASE_FILE, Store
 from trainshed.store.sqlite.jobs import Ledger
 
 _TIDY = 2 * HOUR
-"""ns within which all slots are given back once every job is over."""
+"""ns after the end of all jobs within which all slots are released."""
 _LATENCY = 0.004
 _AMBUSHES = 0.2
-"""How often the end of a program is met by a request."""
+"""Probability that a request arrives at the end of a program."""
 
 
 _CREATING = ("create", "create_admitted")
-"""What the store is asked for by the submit of a client: one of these at a time."""
+"""The store's calls for a client's submission: one of these at a time."""
 _STEPPING = ("commit", "create_admitted")
-"""What stores a step."""
+"""The store's calls that store a step."""
 
 
 class Crash(SystemExit):
-    """The service is killed, here and now. (A task lets only SystemExit end the loop.)"""
+    """Kill the service now. (A task lets only SystemExit end the loop.)"""
 
 
 class Overdue(SystemExit):
-    """Some job has not ended by the time by which all must have."""
+    """Some job has not ended by its deadline."""
 
 
 class Universe:
-    """Call `run` once, then look at `wrong`: nothing there means that every invariant held."""
+    """Call `run` once, then read `wrong`: it is empty if every invariant holds."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -96,15 +95,15 @@ class Universe:
         self._demands = Demands()
         self._dice = random.Random(f"ambushes {scenario.seed}")
         self._ambushes: set[asyncio.Task[None]] = set()
-        #: What was lived through, by its name.
+        #: Counts of events, by name.
         self.tally = Counter[str](worlds=1)
-        #: What each commit was of, by the stores' methods.
+        #: The store's methods in each commit.
         self.written: list[str] = []
         self._learned, self._uids = self._advisor(), fresh_uids()
         self._clients = Clients(self.books, scenario.requests)
         self._steps: defaultdict[JobUid, list[Taken]] = defaultdict(list)
         self._commit: Commit | None = None
-        #: By a command of the writer: what it stores, or makes.
+        #: By command of the writer: its contents, or their factory.
         self._under_way: dict[int, tuple[Commit | None, tuple[Work, ...]]] = {}
         self._finished: asyncio.Event | None = None
         self._left_over = False
@@ -114,7 +113,7 @@ class Universe:
         return [*self.books.families.wrong, *self.books.wrong, *self.world.violations]
 
     def run(self) -> "Universe":
-        """Live the scenario to its end."""
+        """Run the scenario to its end."""
         dice = random.Random(self.scenario.seed)
         mishaps = Mishaps(self.world, dice, self.tally, self.books.blocks)
         mishaps.plan(self.scenario.mishaps)
@@ -142,7 +141,7 @@ class Universe:
         return self
 
     def _latest_end(self) -> int:
-        """ns by which every job is over, whatever happens to it."""
+        """Return the ns by which every job has ended in any case."""
         last = max((request.at for request in self.scenario.requests), default=CREATED)
         longest = sum(job.spec.scheduling.timeout + DAY for job in self.scenario.jobs())
         for work in self.scenario.parents():
@@ -165,7 +164,7 @@ class Universe:
             self.tally["real commits"] = self._group.batches
             self.tally["real commits of several writes"] = self._group.company
 
-    # --- services that come and go ---
+    # --- services ---
 
     def _live(self) -> None:
         while not self.wrong:
@@ -186,19 +185,18 @@ class Universe:
             else:
                 self._look_at(failures)
                 return
-            # Whoever was to hear of a refusal has died with the service.
+            # The client that should receive the rejection's record died with the service.
             self._look_at([error for error in failures if not isinstance(error, RequestError)])
 
     def _look_at(self, failures: list[BaseException]) -> None:
-        """A task that ends by an exception of which nobody takes notice is a mistake, whatever it was
-        doing."""
+        """An unhandled exception of any task is an error."""
         gc.collect(0)
         for failure in failures:
             trace = "".join(traceback.format_exception(failure))
             self.books.wrong.append(f"a task of the service died unnoticed: {failure!r}\n{trace}")
 
     def _after_crash(self, least: int) -> None:
-        """The world goes on without a service for a while. `least`: ns."""
+        """Advance the world for a while without a service. `least`: ns."""
         self.tally["crashes"] += 1
         self.world.bus.detach()
         if self._group is not None:
@@ -212,12 +210,12 @@ class Universe:
             try:
                 self.clock.advance(self.clock.now + down)
             except Crash:
-                continue  # it is dead already
+                continue  # it is already dead
             break
         self.books.blocks(0)
 
     async def _life(self) -> None:
-        """One service, until everything is over."""
+        """Run one service until all jobs have ended."""
         self._finished = asyncio.Event()
         if self._group is not None:
             self.store.close()
@@ -260,9 +258,9 @@ class Universe:
         )
 
     def _told(self, made: Controller, event: EngineEvent) -> None:
-        """Where the writer takes its time, somebody wants something of a job just as a program of it has
-        ended: that is stored after the service has looked at the job, and before it stores what it makes of
-        the end."""
+        """With a slow writer, send a request just after the exit of a program. It is stored after the service
+        has read the job, and before it stores the job's next state.
+        """
         if (
             self._group is None
             or not isinstance(event, ReplicaReport)
@@ -278,7 +276,7 @@ class Universe:
             task.add_done_callback(self._ambushes.discard)
 
     async def _left_intents(self) -> list[str]:
-        """A request that was accepted was taken in, if its job was not over before."""
+        """An accepted request was applied, if its job had not ended before."""
         sql = "SELECT job_uid, kind FROM intents ORDER BY job_uid"
         if isinstance(self.store, InlineStore):
             left = self.store.here(lambda connection: connection.execute(sql).fetchall())
@@ -297,7 +295,7 @@ class Universe:
         while any(True for _ in self.world.sim_slots()):
             if self.clock.now > by:
                 if not self._left_over:
-                    # An engine that was out of reach just then: the next start gives back what is left.
+                    # The engine was unreachable: the next start releases the rest.
                     self._left_over = True
                     raise Crash("with slots left over")
                 left = {(sim_slot.job_uid, sim_slot.attempt) for sim_slot in self.world.sim_slots()}
@@ -310,7 +308,7 @@ class Universe:
 
     def _set_wall(self, ahead_by: int) -> None:
         self.tally["clock set"] += 1
-        # What waits for a moment waits for longer.
+        # Waiting tasks with a time limit wait longer.
         self.books.blocks(abs(ahead_by - (self.clock.wall - self.clock.now)) + 2 * HOUR)
         self.clock.set_wall(ahead_by)
 
@@ -325,7 +323,7 @@ class Universe:
         return made
 
     def _chain(self, job: Job) -> list[Taken]:
-        """The steps that led from the stored job to this one."""
+        """Return the steps from the stored job to this one."""
         chain: list[Taken] = []
         target = job
         for taken in reversed(self._steps.pop(job.uid, [])):
@@ -354,14 +352,14 @@ class Universe:
         self._look_whether_finished()
 
     def _arrived(self, command: Command) -> None:
-        """The writer is given something to store."""
+        """The writer receives a write."""
         self._under_way[id(command)] = (
             self._commit if command.what in _STEPPING else None,
             self._clients.creating if command.what in _CREATING else (),
         )
 
     def _group_committed(self, stored: list[Command]) -> None:
-        """The writer has made all of these durable, and told nobody yet."""
+        """The writer has made all of these durable, without notifications yet."""
         for command in stored:
             commit, made = self._under_way.pop(id(command))
             self._created(*made)
@@ -405,7 +403,7 @@ class Universe:
 
 
 class _Watched(Ledger):
-    """The ledger, with what is being committed put where the store's hooks can see it."""
+    """The ledger, with the current commit visible to the store's hooks."""
 
     def __init__(self, ledger: Ledger, committing: Callable[[Commit | None], None]) -> None:
         self._ledger = ledger
@@ -436,7 +434,7 @@ class _Watched(Ledger):
 
 
 class _Errors(logging.Handler):
-    """Nothing that the service itself calls an error may happen."""
+    """Fail on every error that the service logs."""
 
     def __init__(self, wrong: list[str], noticed: Callable[[], None]) -> None:
         super().__init__(logging.ERROR)
@@ -451,7 +449,7 @@ class _Errors(logging.Handler):
 def lived(
     scenario: Scenario, *crashes: tuple[int, bool], universe: type[Universe] = Universe
 ) -> Universe:
-    """A scenario that was lived through with nothing wrong. `crashes`: instead of its own `crash_commits`."""
+    """Return a scenario that ran without violations. `crashes`: replaces its `crash_commits`."""
     if crashes:
         scenario = dataclasses.replace(scenario, crash_commits=crashes)
     made = universe(scenario).run()

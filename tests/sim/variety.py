@@ -1,5 +1,6 @@
-"""Makes plain scenarios richer: rules of the house, jobs of the older API, programs that print, hang or fall
-over, drills that wait for a line, tuning jobs and pipelines, a slow disk, a clock that is set back."""
+"""Enriches plain scenarios: an operator's rules, jobs of the older API, programs that print, hang or crash,
+drills that wait for a line, tuning jobs and pipelines, a slow disk, a wall clock that is set back.
+"""
 
 import dataclasses
 import random
@@ -31,13 +32,14 @@ from trainshed.core.names import Api, JobName
 
 
 def scenario(seed: int, *, jobs: int | None = None) -> Scenario:
-    """A world of `jobs` jobs (a random number if None) with a bit of everything in it."""
+    """A world of `jobs` jobs (a random number if None) with all kinds of elements."""
     return _within_quotas(_on_a_bad_machine(joined(_livened(seed, jobs))))
 
 
 def _within_quotas(world: Scenario) -> Scenario:
-    """In every fourth world each project has few CPUs, so that its jobs wait for each other, until long after
-    the last one came."""
+    """In one of four worlds each project has few CPUs, so that its jobs wait for each other, until long after
+    the last arrival.
+    """
     dice = random.Random(f"quotas {world.seed}")
     if dice.random() > 0.25:
         return world
@@ -52,14 +54,14 @@ def _within_quotas(world: Scenario) -> Scenario:
 
 
 def _on_a_bad_machine(world: Scenario) -> Scenario:
-    """Two worlds in five store by way of the real writer; in a third the clock is set back at times."""
+    """Two of five worlds use the real writer. In one of three the wall clock is set back at times."""
     dice = random.Random(f"machine {world.seed}")
     disk = dice.choice((None, None, None, SECOND // 100, 2 * SECOND))
     last = max((request.at for request in world.requests), default=CREATED)
     steps = dice.choice((0, 0, 1, 4))
     moments = sorted(dice.randint(CREATED, last + HOUR) for _ in range(steps))
     backs = (0, SECOND // 2, 40 * SECOND, 10 * MINUTE, 2 * HOUR)
-    # No clock of a wall shows less than nothing.
+    # A wall clock is never negative.
     wall = tuple((at, -min(dice.choice(backs), at - CREATED // 2)) for at in moments)
     return dataclasses.replace(world, disk=disk, wall_steps=wall)
 
@@ -97,7 +99,7 @@ def _varied(dice: random.Random, request: Request) -> Request:
 
 
 def _older(dice: random.Random, job: Job) -> Job:
-    """The same job by way of `ml` v1, which knows two limits of time and no other wishes."""
+    """The same job through `ml` v1, which has two time limits and no other options."""
     name = JobName(Api.ML, job.name.project_id, "", f"job_{job.name.job_id}")
     scheduling = Scheduling(
         timeout=job.spec.scheduling.timeout, max_wait=dice.choice((None, 5 * MINUTE, 2 * HOUR))
@@ -106,7 +108,7 @@ def _older(dice: random.Random, job: Job) -> Job:
 
 
 def _drills(dice: random.Random, requests: list[Request]) -> list[Request]:
-    """One job in eight meets a drill at a line of its log, ordered before it runs."""
+    """One of eight jobs has a drill at a line of its log, ordered before it runs."""
     return [
         OrderDrill(
             submit.at + SECOND,

@@ -1,8 +1,7 @@
-"""Virtual time: a clock whose hands move only when nobody has anything left to do, and an event loop that
-lives by it.
+"""Virtual time: a clock that only moves when no task is runnable, and its event loop.
 
-The world (nodes, programs) puts its own happenings on the clock; they go on while no loop runs, as real ones
-do while no service does. Nothing here waits: a year passes as fast as what happens in it can be computed.
+The world (nodes, programs) schedules its own events on the clock. They continue while no loop runs, like real
+ones without a service. No real time passes: a year takes as long as the computation of its events.
 """
 
 import asyncio
@@ -19,19 +18,19 @@ T = TypeVar("T")
 
 SECOND = 10**9
 _BUSY = 20_000
-"""So many turns of the loop without a step of the clock are an endless loop."""
+"""This many iterations of the loop without a step of the clock are an endless loop."""
 
 
 class Deadlock(Exception):
-    """Everything waits, and nothing will ever come: neither a timer nor a happening of the world."""
+    """All tasks wait, and no timer or event of the world remains."""
 
 
 class Livelock(Exception):
-    """The loop goes round and round while time stands still."""
+    """The loop iterates forever while time stands still."""
 
 
 class _Selector:
-    """What `BaseEventLoop` sleeps with: instead of sleeping it moves the clock."""
+    """Replaces the selector of `BaseEventLoop`: it moves the clock instead of sleeping."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -63,8 +62,9 @@ class _Selector:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop on a `Clock`: no sockets, no signals, no threads beside it. `to_thread` runs at once, in
-    place."""
+    """An event loop on a `Clock`, without sockets, signals and threads. `to_thread` runs immediately, in the
+    same thread.
+    """
 
     def __init__(self, clock: Clock, failures: list[BaseException]) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock = clock
         self._selector = _Selector(clock)
         self._clock_resolution = 1e-6
-        #: A thread works in place of the loop, which stands still meanwhile (`group_commit`).
+        #: A thread works while the loop stands still (`group_commit`).
         self.waits_for_thread = False
         self.set_exception_handler(self._failed)
 
@@ -104,7 +104,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        """A generator that is dropped with its loop is closed by nobody, as in a process that is killed."""
+        """A generator that is dropped with its loop is never closed, as in a killed process."""
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list
@@ -116,9 +116,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def run(
     clock: Clock, body: Coroutine[Any, Any, T], failures: list[BaseException] | None = None
 ) -> T:
-    """Run `body` to its end under virtual time. Whatever it leaves running is dropped on the spot, as by
-    SIGKILL: no `finally` of it is given a turn of the loop. A `SystemExit` from anywhere ends the run at
-    once. `failures`: gets what ended a task and was looked at by nobody."""
+    """Run `body` to its end under virtual time. Its remaining tasks are dropped immediately, as by SIGKILL:
+    their `finally` blocks do not run. A `SystemExit` from anywhere ends the run immediately. `failures`:
+    receives unhandled exceptions of tasks.
+    """
     loop = VirtualLoop(clock, failures if failures is not None else [])
     asyncio.set_event_loop(loop)
     try:
@@ -129,7 +130,7 @@ def run(
 
 
 def under_virtual_time(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a test of a story in which hours take no moment."""
+    """Make a test of a coroutine in which hours pass immediately."""
 
     @functools.wraps(story)
     def test(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -139,9 +140,9 @@ def under_virtual_time(story: Callable[P, Coroutine[Any, Any, None]]) -> Callabl
 
 
 def abandon(loop: VirtualLoop) -> None:
-    """Forget every task of a loop that will never turn again."""
+    """Forget every task of a loop that will never run again."""
     for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - asyncio would complain of what is meant
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - asyncio would log intended drops
         with contextlib.suppress(BaseException):
             task.get_coro().close()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess,reportUnknownMemberType,reportAttributeAccessIssue] - a task has one until it is done
     loop.close()

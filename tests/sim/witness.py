@@ -1,6 +1,6 @@
-"""What a service was seen doing to its world, held against what it had stored by then (docs/architecture.md,
-"What never happens"): nothing is done that does not follow from a committed state, and a gang starts
-whole."""
+"""Compares a service's calls to its world with its stored state (docs/architecture.md, "What never happens"):
+every call follows from a committed state, and a gang starts completely.
+"""
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,17 +19,18 @@ Gang = tuple[JobUid, int]
 
 SECOND = 10**9
 _SETTLES = 60 * SECOND
-"""ns after the start of a maintenance in which a start may be under way that was decided before."""
+"""ns after the start of a maintenance in which an earlier start may still be active."""
 _LATE = 15 * 60 * SECOND
-"""ns after which a start that is wanted has been forgotten, if nothing was in its way."""
+"""ns after which a wanted start counts as forgotten, if nothing blocks it."""
 _UP = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
 @dataclass(slots=True)
 class Demands:
-    """What stored states have ever asked for. `starts`, `stops`: incarnations, the former with the number of
-    the commit that did first; `ends`: attempts that were to be stopped; `past`: the last attempt of which
-    nothing was wanted any more; `faults`: of drills."""
+    """All requests of stored states. `starts`, `stops`: incarnations, the starts with the number of their
+    first commit. `ends`: attempts to stop. `past`: the last attempt without open requests. `faults`: of
+    drills.
+    """
 
     starts: dict[Key, int] = field(default_factory=dict[Key, int])
     stops: set[Key] = field(default_factory=set[Key])
@@ -37,11 +38,11 @@ class Demands:
     past: dict[JobUid, int] = field(default_factory=dict[JobUid, int])
     faults: set[Key] = field(default_factory=set[Key])
     commits: int = 0
-    #: Starts that are wanted and have not been made, and since when (ns of true time).
+    #: Wanted starts that have not been made, with their times (ns of true time).
     open: dict[Key, int] = field(default_factory=dict[Key, int])
 
     def stored(self, job: Job, now: int) -> None:
-        """This is committed at `now`, ns of true time."""
+        """Record a commit at `now`, ns of true time."""
         uid, attempt = job.uid, job.attempt
         self.commits += 1
         over = job.phase in (AttemptState.WAITING, AttemptState.OVER)
@@ -67,7 +68,7 @@ class Demands:
         )
 
     def late(self, uid: JobUid, now: int, blocked_until: int) -> list[Key]:
-        """What of this job should have been started long ago; told once."""
+        """Return the overdue starts of this job, each once."""
         late = [
             key
             for key, since in self.open.items()
@@ -79,7 +80,7 @@ class Demands:
 
 
 class WatchedEngine(SimEngine):
-    """The simulated engine, with somebody who watches what is asked of it."""
+    """The simulated engine with a record of all calls."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class WatchedEngine(SimEngine):
         demands: Demands,
         told_of: Callable[[EngineEvent], None],
     ) -> None:
-        """`told_of`: called with each event just before the service gets it."""
+        """`told_of`: called with each event just before the service receives it."""
         super().__init__(world, latency)
         self._told_of = told_of
         self._books = books
@@ -148,8 +149,9 @@ class WatchedEngine(SimEngine):
             yield event
 
     def _look_at_gang(self, uid: JobUid, attempt: int, started: Collection[ReplicaId]) -> None:
-        """spec/lifecycle#start: the first start of an attempt is that of all its replicas that have a place.
-        And no replica is started where maintenance goes on."""
+        """spec/lifecycle#start: the first start of an attempt includes all its replicas with a node. No
+        replica starts on a node under maintenance.
+        """
         job = self._books.jobs.get(uid)
         if job is None or job.attempt != attempt:
             return  # it has moved on since
@@ -162,7 +164,7 @@ class WatchedEngine(SimEngine):
                 for replica in job.replicas
                 if replica.node and replica.state is ReplicaState.WAITING
             }
-            # What got its place only later is started a little later, too.
+            # A replica that gets its node later also starts later.
             first = min((at for replica in started if (at := due.get(replica))), default=0)
             needed = {replica for replica, at in due.items() if at and at <= first}
             missing = needed.difference(started)

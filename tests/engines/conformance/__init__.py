@@ -1,1 +1,1 @@
-"""The conformance suite tests an engine against the port: ours, and whatever engine its author runs it on."""
+"""The conformance suite tests any engine against the port: the built-in ones and those of other authors."""

@@ -1,8 +1,8 @@
-"""Runs the engine in a process of its own, so that the suite can kill it in the middle of a call (SIGKILL).
+"""Runs the engine in a separate process, so that the suite can kill it during a call (SIGKILL).
 
-`Holder` starts one and tells it the calls; in that process, each call is made by a fork of its own with an
-engine of its own. A step of a call is an effect outside of the process: a file is opened, written or renamed,
-something is sent to a socket, a process is started.
+`Holder` starts such a process and sends it calls. Each call runs in a fork with a new engine. A step of a
+call is an effect outside the process: opening, writing or renaming a file, sending to a socket, or starting a
+process.
 """
 
 import asyncio
@@ -24,24 +24,23 @@ from trainshed.engines.port import Engine, EngineUnavailable
 from trainshed.eventloop.background import begin
 
 OUTSIDE = frozenset(("posix", "fcntl", "_io", "_posixsubprocess", "_socket", "socket", "sqlite3"))
-"""Modules whose functions, or whose types' methods, are steps: they are written in C and call the system."""
+"""Modules and types whose functions are steps: they are written in C and make system calls."""
 
-_PATIENCE, _PAUSE = 30.0, 0.05
-"""Seconds for which a call is made again that cannot be had yet, and between two of them."""
+_CALL_TIMEOUT, _RETRY_INTERVAL = 30.0, 0.05
+"""Seconds for which an unavailable call is retried, and between two retries."""
 
 
 class Call(Struct, frozen=True):
-    """A call of an engine's method in which its process is killed."""
+    """A call of an engine's method during which its process is killed."""
 
     method: str
     arguments: tuple[Any, ...]
-    #: The process is killed before this step, counted from 1; None, or a number beyond the last = after the
-    #: call.
+    #: Kill before this step, counted from 1. None, or a number after the last step: after the call.
     step: int | None
 
 
 class Holder:
-    """The process, as the suite sees it. `build`: makes the engine; it is pickled."""
+    """The process from the suite's view. `build`: creates the engine; it is pickled."""
 
     def __init__(self, build: Callable[[], Engine]) -> None:
         self._process = subprocess.Popen(
@@ -53,8 +52,9 @@ class Holder:
         self._tell(build)
 
     def die_in(self, call: Call) -> int | None:
-        """Make a call and die in it. Returns how many steps the call has; None if it was killed before its
-        end."""
+        """Make a call and kill the process. Return the number of steps, or None if the call was
+        not complete.
+        """
         self._tell(call)
         assert self._process.stdout is not None
         steps, status = pickle.load(self._process.stdout)
@@ -88,8 +88,7 @@ def main() -> None:
                 traceback.print_exc()
             os._exit(1)
         os.close(writer)
-        # Processes that the engine started may hold the other end of the pipe, so that it is not read to its
-        # end.
+        # Processes of the engine may hold the other end of the pipe, so do not read until its end.
         _, status = os.waitpid(child, 0)
         os.set_blocking(reader, False)
         try:
@@ -111,22 +110,22 @@ async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
             if steps == call.step:
                 signal.raise_signal(signal.SIGKILL)
 
-    threading.setprofile(count)  # Counts in threads that the engine will start.
+    threading.setprofile(count)  # Also counts in the engine's later threads.
     engine = build()
     await engine.start()
     begin(_read(engine), "reading an engine's events")
     await asyncio.sleep(0)
     sys.setprofile(count)
     steps = 0
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _CALL_TIMEOUT
     while True:
         try:
             await getattr(engine, call.method)(*call.arguments)
         except EngineUnavailable:
-            # Repeated as the service does: a cluster may take longer than one call waits for it.
+            # Retry like the service: a cluster may take longer than a single call waits.
             if time.monotonic() > deadline:
                 raise
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_INTERVAL)
         else:
             break
     sys.setprofile(None)
@@ -135,7 +134,7 @@ async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
 
 
 def module_of(function: Any) -> str:
-    """Return the module of a function written in C, or the type whose method it is."""
+    """Return the module of a C function, or the type of a method."""
     return function.__module__ or type(function.__self__).__module__
 
 

@@ -1,8 +1,7 @@
-"""A lab tells the suite how to test an engine: how the engine is built, how it is given programs, which
-faults it can be given.
+"""A lab defines how the suite tests an engine: how to build it, start programs on it, and cause faults.
 
-An engine's own binding subclasses `Lab`. For most engines `engine` is all there is to write: the programs are
-real ones, run by this Python, and time is real.
+A binding of an engine subclasses `Lab`. Most engines only implement `engine`: the programs are real, run with
+this Python, in real time.
 """
 
 import abc
@@ -20,28 +19,28 @@ from trainshed.engines.port import Engine
 
 
 class Program(Struct, frozen=True):
-    """What a program of the suite does: prints, runs on, ends."""
+    """A program of the suite: its output, run time and exit."""
 
-    #: Number of lines that it prints at once, all different.
+    #: Number of different lines printed immediately.
     prints: int = 0
-    #: Seconds between further lines that it prints while it runs; None = it prints none.
+    #: Seconds between further lines, or None for no further lines.
     ticks: float | None = None
-    #: Seconds that it runs after that; None = until it is stopped.
+    #: Seconds until its exit, or None = runs until it is stopped.
     runs: float | None = 0.0
     code: int = 0
     #: Signal that it sends to itself instead of exiting.
     signal: int | None = None
-    #: It allocates memory until it is killed for that.
+    #: It allocates memory until it is killed.
     eats_memory: bool = False
     on_term: OnTerm = OnTerm.DIE
     term_code: int = 0
-    #: Text that it writes into the file `left` of its working directory; None: it writes none.
+    #: Text of the file `left` in its working directory, or None for no file.
     leaves: str | None = None
-    #: Word in the command line of a child that it leaves running; None: it has none.
+    #: Mark in the command line of a background child, or None for no child.
     child: str | None = None
 
     def argv(self) -> tuple[str, ...]:
-        """Return the command line of a real program that does this."""
+        """Return the command line of a real program with this behavior."""
         lines = ["import os, signal, subprocess, sys, time"]
         if self.on_term is OnTerm.IGNORE:
             lines.append("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
@@ -57,7 +56,7 @@ class Program(Struct, frozen=True):
             lines += ["eaten = []", "while True: eaten.append(b'x' * (1 << 20)); time.sleep(0.002)"]
         lines.append(f"end = time.monotonic() + {600 if self.runs is None else self.runs}")
         lines.append("while time.monotonic() < end:")
-        # Python notes a signal that comes just before it sleeps, and sleeps all the same.
+        # A signal just before the sleep does not interrupt Python's sleep.
         lasts = "max(0, min(1, end - time.monotonic()))"
         pause = lasts if self.ticks is None else f"min({self.ticks}, {lasts})"
         lines.append(f"    time.sleep({pause})")
@@ -70,48 +69,50 @@ class Program(Struct, frozen=True):
 
 
 class Lab(abc.ABC):
-    """One engine under test. Built anew for every test, with an empty directory."""
+    """One engine under test. Each test builds a new one with an empty directory."""
 
-    #: Seconds of real time that the suite waits for anything to be reported.
+    #: Seconds of real time that the suite waits for a report.
     patience: float = 60.0
-    #: Number of steps, spread over all of a call, at which a process that runs the engine (`elsewhere`)
-    #: is killed; None = each.
+    #: Number of steps, spread over a call, at which the engine's process is killed (`elsewhere`). None = at
+    #: each step.
     kills: int | None = 6
 
     @abc.abstractmethod
     def engine(self) -> Engine:
-        """Return an engine that is not started. Called again for every restart of the service, after the
-        former engine was closed: the new one must find what that one left."""
+        """Return an engine that is not started. Called again for every restart of the service, after the old
+        engine was closed. The new engine must find the state of the old one.
+        """
 
     def elsewhere(self) -> Callable[[], Engine] | None:
-        """Return what makes the same engine, over the same state, in another process, so that the suite can
-        kill that process in the middle of a call: a class or a function of a module, or a `functools.partial`
-        of one, since it is pickled. None = this is not possible."""
+        """Return a picklable factory of the same engine over the same state, for a process that the suite
+        kills during a call. It is a class, a function of a module, or a `functools.partial` of one. None =
+        not possible.
+        """
         return None
 
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
-        """Return the plan completed so that it runs that program."""
+        """Return the plan with the command of that program."""
         return replace(plan, argv=program.argv())
 
     async def pass_time(self) -> None:
-        """Let some milliseconds pass on the engine's clock, which may be virtual."""
+        """Wait some milliseconds on the engine's clock, which may be virtual."""
         await asyncio.sleep(0.01)
 
     def leftovers(self, mark: str) -> Sequence[str]:
-        """Describe the processes that are left of a program's child with that mark (`Program.child`)."""
+        """Return the remaining processes of a program's child with that mark (`Program.child`)."""
         return [f"process {pid}" for pid in commands(mark)]
 
     def clear(self) -> None:  # noqa: B027 most leave nothing
-        """Remove what killed processes have left on the machine. Called when the engine is closed."""
+        """Remove leftovers of killed processes from the machine. Called when the engine is closed."""
 
 
 class LabWithNodes(Lab):
-    """A lab that can cut nodes off."""
+    """A lab that can disconnect nodes."""
 
     @abc.abstractmethod
     async def cut_off(self, engine: Engine, node: str) -> None:
-        """Make a node unreachable; its programs run on."""
+        """Disconnect a node. Its programs continue."""
 
     @abc.abstractmethod
     async def reconnect(self, engine: Engine, node: str) -> None:
-        """Make the node reachable again."""
+        """Connect the node again."""

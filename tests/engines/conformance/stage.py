@@ -38,20 +38,20 @@ T = TypeVar("T")
 
 
 class Stage:
-    """An engine under test. Each job that it makes has one attempt unless another one is named."""
+    """An engine under test. Its jobs have one attempt unless the test specifies another."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.engine: Engine = lab.engine()
-        #: Events of the engine that runs now, in order.
+        #: Events of the running engine, in order.
         self.events: list[EngineEvent] = []
-        #: How many of them were heard when a node was last waited for.
+        #: Number of events received at the last wait for a node.
         self._waited: dict[str, int] = {}
         self._reader: asyncio.Task[None] | None = None
         self._next = 2
         self._gangs: dict[tuple[JobUid, int], tuple[Slot, ...]] = {}
 
-    # --- its life ---
+    # --- life cycle ---
 
     async def open(self) -> None:
         await self.engine.start()
@@ -63,22 +63,23 @@ class Stage:
             await self._reader
 
     async def restart(self) -> None:
-        """Restart the service: make a new engine over the same state, with no events yet."""
+        """Restart the service: create a new engine over the same state, without events."""
         await self.close()
         await self._take_over()
 
     async def killed_in(
         self, holder: Holder, step: int | None, method: str, *arguments: Any
     ) -> int:
-        """Have another process make a call and be killed at that step of it (None = after it), then take
-        over. Returns how many steps the call has; 0 = more."""
+        """Make a call in another process that is killed at that step (None = after the call), then take over.
+        Return the number of steps of the call; 0 = more.
+        """
         await self.close()
         steps = await asyncio.to_thread(holder.die_in, Call(method, arguments, step))
         await self._take_over()
         return steps or 0
 
     async def end_all(self) -> None:
-        """Stop everything that was allocated, wait for its end, and release it."""
+        """Stop all allocations, wait for their end, and release them."""
         self.events.clear()
         self._waited.clear()
         for uid, attempt in self._gangs:
@@ -97,7 +98,7 @@ class Stage:
             await self.repeated(partial(self.engine.release, uid, attempt))
         self._gangs.clear()
 
-    # --- what is asked of the engine ---
+    # --- calls of the engine ---
 
     def job(self) -> JobUid:
         self._next += 1
@@ -114,8 +115,9 @@ class Stage:
         nodes: Sequence[str] = (),
         attempt: int = 1,
     ) -> tuple[Slot, ...]:
-        """Allocate slots. `nodes`: one for each replica; None = all on the first node. Repeats the call as
-        the service does while a cluster has not granted its nodes yet."""
+        """Allocate slots. `nodes`: one for each replica; None = all on the first node. Retries like the
+        service until the cluster has granted the nodes.
+        """
         gang = replicas or (PRIMARY,)
         nodes = nodes or [node or (await self.nodes())[0]] * len(gang)
         requests = [
@@ -132,7 +134,7 @@ class Stage:
         await self.repeated(partial(self.engine.launch, plans))
 
     async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a call as the service does while the engine is unavailable."""
+        """Retry a call like the service while the engine is unavailable."""
         deadline = time.monotonic() + self.lab.patience
         while True:
             try:
@@ -143,7 +145,7 @@ class Stage:
                 await self.lab.pass_time()
 
     def forget(self, uid: JobUid, attempt: int = 1) -> None:
-        """Note that an attempt was released by the test itself."""
+        """Record that the test itself has released an attempt."""
         self._gangs.pop((uid, attempt), None)
 
     def plan(
@@ -190,7 +192,7 @@ class Stage:
         await self.launch(*(self.plan(uid, *pair, **fields) for pair in pairs))
         return uid, replicas
 
-    # --- what is seen ---
+    # --- observations ---
 
     async def until(self, true: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + self.lab.patience
@@ -200,17 +202,17 @@ class Stage:
             await self.lab.pass_time()
 
     async def for_a_while(self) -> None:
-        """Wait long enough that an event which must not happen would have been seen."""
+        """Wait long enough that an unexpected event would have arrived."""
         for _ in range(20):
             await self.lab.pass_time()
 
     def seen(self, uid: JobUid) -> list[ReplicaEvent]:
-        """Return everything that was reported of a job's replicas."""
+        """Return all reports about a job's replicas."""
         reports = (e for e in self.events if isinstance(e, ReplicaReport))
         return [report.event for report in reports if report.job_uid == uid]
 
     def starts(self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1) -> list[int]:
-        """Return the incarnations whose starts were reported, as often as they were."""
+        """Return the incarnations with reported starts, once per report."""
         return [
             e.incarnation
             for e in self.seen(uid)
@@ -252,7 +254,7 @@ class Stage:
         return end
 
     async def changed(self, node: str, *states: NodeState) -> None:
-        """Wait until a node has changed to one of those states, since it was waited for one the last time."""
+        """Wait until a node has changed to one of those states since the last wait for it."""
 
         def place() -> int:
             places = range(self._waited.get(node, 0), len(self.events))
@@ -266,7 +268,7 @@ class Stage:
     def lines(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1
     ) -> list[dict[str, Any]]:
-        """Return the complete lines of a replica's log that can be read now, as they are stored."""
+        """Return the complete lines of a replica's log that are readable now, as stored."""
         source = StreamSource(uid, attempt, replica)
         parts = self.engine.streams.open(source, StreamKind.LOG)
         data = b"".join(part.read(0, part.size()) for part in parts)
@@ -288,7 +290,7 @@ class Stage:
 
 
 def plan_in(slot: Slot, uid: JobUid) -> LaunchPlan:
-    """For a program of one replica, which ends at once."""
+    """Run a program of one replica that exits immediately."""
     return LaunchPlan(
         uid,
         1,
@@ -315,8 +317,9 @@ Body = Callable[[Any, Stage], Awaitable[None]]
 
 
 def staged(body: Body) -> Callable[[Any, Lab], None]:
-    """Decorate a test of the suite: it runs with an open engine, and everything that it started is ended
-    after it."""
+    """Decorate a test of the suite: it runs with an open engine, and all its programs are
+    stopped at the end.
+    """
 
     async def run(suite: object, lab: Lab) -> None:
         stage = Stage(lab)

@@ -1,12 +1,12 @@
-"""The suite tests what every engine has to do, on an engine that a `Lab` builds.
+"""Tests for all engines, run on an engine that a `Lab` builds.
 
     class TestMyEngine(Conformance):
         @pytest.fixture
         def lab(self, tmp_path: Path) -> Lab:
             return MyLab(tmp_path)
 
-Tests of what an engine does not declare in its `Capabilities` are skipped. One class in one file, so that an
-engine's author reads it from top to bottom.
+Tests of undeclared `Capabilities` are skipped. The suite is a single class in one file, so that the author of
+an engine can read it from top to bottom.
 """
 
 import asyncio
@@ -47,8 +47,9 @@ FOREVER = Program(prints=1, runs=None)
 async def at_every_step(
     stage: Stage, trial: Callable[[Holder, int | None], Awaitable[int]]
 ) -> None:
-    """Have a process that runs the engine killed after some calls, and further processes at each step of
-    them. `trial`: makes the calls, and returns how many steps they have."""
+    """Kill an engine's process after some calls, and further processes at each step of them. `trial`: makes
+    the calls and returns the number of their steps.
+    """
     build = stage.lab.elsewhere()
     if build is None:
         pytest.skip("the lab cannot make the engine in another process")
@@ -64,12 +65,12 @@ async def at_every_step(
 
 
 class Conformance:
-    """The suite's tests. A binding adds the fixture `lab`."""
+    """The tests of the suite. A binding adds the fixture `lab`."""
 
     # --- slots of a gang ---
 
     @staged
-    async def test_a_gang_gets_its_slots_once(self, stage: Stage) -> None:
+    async def test_gang_gets_its_slots_once(self, stage: Stage) -> None:
         uid = stage.job()
         slots = await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
         assert [slot.replica for slot in slots] == [PRIMARY, SECOND_REPLICA]
@@ -80,7 +81,7 @@ class Conformance:
             assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
 
     @staged
-    async def test_a_node_that_is_missing_is_refused_to_the_whole_gang(self, stage: Stage) -> None:
+    async def test_missing_node_rejects_the_whole_gang(self, stage: Stage) -> None:
         uid = stage.job()
         with pytest.raises(LaunchRejected):
             await stage.allocate(uid, node="no-such-node")
@@ -88,7 +89,7 @@ class Conformance:
         assert await stage.engine.allocations() == ()
 
     @staged
-    async def test_without_a_slot_nothing_is_launched(self, stage: Stage) -> None:
+    async def test_launch_without_a_slot_starts_nothing(self, stage: Stage) -> None:
         uid, other = stage.job(), stage.job()
         await stage.allocate(uid)
         without = [(uid, SECOND_REPLICA), (other, PRIMARY)]
@@ -99,26 +100,26 @@ class Conformance:
                 await stage.engine.stop_replica(plan.job_uid, 1, plan.replica, 1, 0)
         await stage.for_a_while()
         assert not stage.starts(uid), "all of them or none"
-        # Whatever else is done to what has no slots is no matter.
+        # Other operations on an attempt without slots have no effect.
         await stage.engine.stop(other, 1, 0)
         await stage.engine.inject(other, 1, PRIMARY, 1, Fault.KILL)
         await stage.engine.release(other, 1)
         assert not stage.engine.streams.open(StreamSource(other, 1, PRIMARY), StreamKind.LOG)
 
     @staged
-    async def test_a_gang_starts_and_ends_each_by_itself(self, stage: Stage) -> None:
+    async def test_replicas_of_a_gang_start_and_end_independently(self, stage: Stage) -> None:
         uid, _ = await stage.run_together(Program(code=3), FOREVER)
         await stage.started(uid, SECOND_REPLICA)
         assert (await stage.exited(uid)).exit.exit_code == 3
         assert not stage.ends(uid, SECOND_REPLICA)
-        with pytest.raises(EngineUnavailable):  # Slots of what lives are not given back.
+        with pytest.raises(EngineUnavailable):  # Slots of live replicas are not released.
             await stage.engine.release(uid, 1)
         assert await stage.engine.allocations() == ((uid, 1),)
 
     # --- exits ---
 
     @staged
-    async def test_starts_and_exits_are_told_as_they_are(self, stage: Stage) -> None:
+    async def test_starts_and_exits_are_reported_correctly(self, stage: Stage) -> None:
         ways = [(code, None) for code in (0, 1, 134, 137, 255)]
         ways += [(None, number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL)]
         programs = [Program(code=code or 0, signal=number) for code, number in ways]
@@ -128,7 +129,7 @@ class Conformance:
             assert (end.exit.exit_code, end.exit.signal) == way
             assert not end.exit.oom, "a SIGKILL alone is no lack of memory"
             assert 0 < end.exit.started <= end.exit.ended and not end.exit.stopped
-            # A program that began before its launch may be reported again at the launch.
+            # A program that started before the repeated launch may be reported again.
             start, *others = dict.fromkeys(e for e in stage.seen(uid) if e.replica == replica)
             assert isinstance(start, ReplicaStarted) and start.at == end.exit.started
             assert others == [end]
@@ -136,24 +137,24 @@ class Conformance:
     # --- limits ---
 
     @staged
-    async def test_a_program_that_takes_too_much_memory_is_known_for_it(self, stage: Stage) -> None:
+    async def test_out_of_memory_is_reported(self, stage: Stage) -> None:
         uid = await stage.run(Program(eats_memory=True, runs=None), memory_limit=64 << 20)
         end = await stage.exited(uid)
         assert end.exit.oom and not end.exit.stopped
 
     @staged
-    async def test_a_program_that_does_nothing_any_more_is_ended(self, stage: Stage) -> None:
-        works = Program(ticks=0.05, runs=4, code=3)  # On a busy machine it may tick late.
+    async def test_watchdog_ends_a_stalled_program(self, stage: Stage) -> None:
+        works = Program(ticks=0.05, runs=4, code=3)  # On a busy machine it may be late.
         uid, (idle, busy) = await stage.run_together(FOREVER, works, stall_after=3 * SECOND)
         end = (await stage.exited(uid, idle)).exit
         assert end.stalled and not end.stopped
         end = (await stage.exited(uid, busy)).exit
         assert (end.exit_code, end.stalled) == (3, False)
 
-    # --- launches again ---
+    # --- repeated launches ---
 
     @staged
-    async def test_an_incarnation_starts_once_and_is_reported_again(self, stage: Stage) -> None:
+    async def test_repeated_launch_starts_once_and_repeats_the_report(self, stage: Stage) -> None:
         uid = await stage.run(FOREVER)
         await stage.started(uid)
         await stage.printed(uid, 1)
@@ -166,7 +167,7 @@ class Conformance:
         assert len(stage.lines(uid)) == 1, "it was not started twice"
 
     @staged
-    async def test_an_end_is_reported_again(self, stage: Stage) -> None:
+    async def test_repeated_launch_repeats_the_report_of_an_end(self, stage: Stage) -> None:
         uid = await stage.run(Program(code=4))
         await stage.exited(uid)
         await stage.engine.launch([stage.plan(uid, Program(code=4))])
@@ -177,9 +178,7 @@ class Conformance:
         assert len(set(stage.ends(uid))) == 1
 
     @staged
-    async def test_a_replica_is_restarted_in_place_and_not_in_an_older_life(
-        self, stage: Stage
-    ) -> None:
+    async def test_restart_in_place_rejects_older_incarnations(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=2, code=1))
         (slot,) = await stage.allocate(uid)
         await stage.exited(uid)
@@ -194,7 +193,7 @@ class Conformance:
     # --- stops ---
 
     @staged
-    async def test_a_stop_gives_the_grace_that_was_asked_for(self, stage: Stage) -> None:
+    async def test_stop_honors_the_grace_period(self, stage: Stage) -> None:
         leaves = Program(prints=1, runs=None, on_term=OnTerm.EXIT, term_code=5)
         stays = Program(prints=1, runs=None, on_term=OnTerm.IGNORE)
         for program, grace, expected in (
@@ -210,7 +209,7 @@ class Conformance:
             assert end.exit.stopped
 
     @staged
-    async def test_what_was_stopped_before_it_started_never_starts(self, stage: Stage) -> None:
+    async def test_replica_stopped_before_its_start_never_starts(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid)
         await stage.engine.stop(uid, 1, 0)
@@ -239,7 +238,7 @@ class Conformance:
         assert {(e.replica, e.incarnation) for e in ends} == {(PRIMARY, 1), (again, 2)}
 
     @staged
-    async def test_one_replica_is_stopped_and_the_other_goes_on(self, stage: Stage) -> None:
+    async def test_stop_of_one_replica_spares_the_others(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
         gang = (PRIMARY, SECOND_REPLICA)
@@ -256,7 +255,7 @@ class Conformance:
         assert not (await stage.exited(uid, SECOND_REPLICA, incarnation=2)).exit.stopped
 
     @staged
-    async def test_an_incarnation_that_was_stopped_ahead_never_starts(self, stage: Stage) -> None:
+    async def test_incarnation_stopped_in_advance_never_starts(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid)
         await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
@@ -274,7 +273,7 @@ class Conformance:
         assert numbers(stage.lines(uid)) == [0], "only the second ran"
 
     @staged
-    async def test_faults_are_done_to_one_incarnation(self, stage: Stage) -> None:
+    async def test_fault_affects_only_its_incarnation(self, stage: Stage) -> None:
         faults = {Fault.SEGV: signal.SIGSEGV, Fault.KILL: signal.SIGKILL, Fault.OOM: signal.SIGKILL}
         uid, replicas = await stage.run_together(*(FOREVER for _ in faults))
         for (fault, number), replica in zip(faults.items(), replicas, strict=True):
@@ -286,10 +285,10 @@ class Conformance:
                 assert end.exit.signal == number and not end.exit.stopped
                 assert end.exit.oom is (fault is Fault.OOM)
 
-    # --- elsewhere ---
+    # --- moves ---
 
     @staged
-    async def test_a_replica_moves_once_nothing_of_it_lives(self, stage: Stage) -> None:
+    async def test_replica_moves_after_all_its_processes_have_ended(self, stage: Stage) -> None:
         nodes = await stage.nodes()
         if len(nodes) < 2:
             pytest.skip("the engine has one node")
@@ -307,9 +306,12 @@ class Conformance:
         assert numbers(stage.lines(uid)) == [0, 1], "its log goes on"
 
     @staged
-    async def test_a_lost_node_costs_its_replicas_once_they_are_dead(self, stage: Stage) -> None:
-        """Fencing: nothing of the replica may start elsewhere until its loss is reported, and nothing of it
-        lives after that."""
+    async def test_loss_is_reported_after_the_replicas_of_the_node_are_dead(
+        self, stage: Stage
+    ) -> None:
+        """Fencing: no process of the replica starts on another node before its loss is reported, and none is
+        alive after the report.
+        """
         lab, nodes = stage.lab, await stage.nodes()
         if not isinstance(lab, LabWithNodes) or len(nodes) < 2:
             pytest.skip("the lab cannot take a node away")
@@ -343,7 +345,7 @@ class Conformance:
     # --- logs ---
 
     @staged
-    async def test_a_log_has_no_gap_and_no_double(self, stage: Stage) -> None:
+    async def test_log_has_no_gaps_or_duplicates(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=500))
         await stage.exited(uid)
         lines = stage.lines(uid)
@@ -351,11 +353,11 @@ class Conformance:
         assert len({line["m"] for line in lines}) == 500
         times = [line["t"] for line in lines]
         assert times == sorted(set(times)), "times ascend"
-        # If a program ends before its node is connected, this comes after the end.
+        # If a program exits before its node is connected, this arrives after the exit.
         assert any(isinstance(e, LinesWritten) and e.job_uid == uid for e in stage.events)
 
     @staged
-    async def test_a_log_is_followed_across_a_restart_of_the_service(self, stage: Stage) -> None:
+    async def test_log_follower_survives_a_service_restart(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=3, ticks=0.02, runs=None))
         await stage.printed(uid, 5)
         source, seen = StreamSource(uid, 1, PRIMARY), b""
@@ -372,10 +374,10 @@ class Conformance:
         lines = stage.lines(uid)
         assert numbers(lines) == list(range(len(lines)))
 
-    # --- leftovers and ids ---
+    # --- leftovers and IDs ---
 
     @staged
-    async def test_nothing_is_left_of_a_replica_but_its_streams(self, stage: Stage) -> None:
+    async def test_release_removes_everything_except_streams(self, stage: Stage) -> None:
         mark = f"conformance-child-{time.monotonic_ns()}"
         uid = await stage.run(Program(prints=2, runs=0.3, child=mark))
         await stage.end(uid)
@@ -392,7 +394,7 @@ class Conformance:
         assert not streams.sources(uid) and not stage.lines(uid)
 
     @staged
-    async def test_attempts_of_a_job_are_apart(self, stage: Stage) -> None:
+    async def test_attempts_of_a_job_are_independent(self, stage: Stage) -> None:
         uid = await stage.run(Program(prints=1, code=1))
         await stage.exited(uid)
         await stage.allocate(uid, attempt=2)
@@ -401,8 +403,8 @@ class Conformance:
         assert numbers(stage.lines(uid)) == numbers(stage.lines(uid, attempt=2)) == [0]
 
     @staged
-    async def test_ids_that_are_used_again_bring_nothing_back(self, stage: Stage) -> None:
-        """A restored database gives a job's id out again."""
+    async def test_reused_job_id_shows_no_old_data(self, stage: Stage) -> None:
+        """A restored database reuses a job's ID."""
         uid = await stage.run(Program(code=7))
         await stage.exited(uid)
         await stage.engine.release(uid, 1)
@@ -414,7 +416,7 @@ class Conformance:
     # --- the service dies ---
 
     @staged
-    async def test_programs_outlive_the_service(self, stage: Stage) -> None:
+    async def test_programs_survive_a_service_restart(self, stage: Stage) -> None:
         runs, ends = await stage.run(FOREVER), await stage.run(Program(runs=0.2, code=6))
         await stage.started(runs)
         await stage.started(ends)
@@ -429,8 +431,8 @@ class Conformance:
         assert (await stage.exited(runs)).exit.signal == signal.SIGTERM
 
     @staged
-    async def test_a_process_killed_at_any_step_of_a_start_starts_once(self, stage: Stage) -> None:
-        """SIGKILL to the process that holds the engine; this one takes over."""
+    async def test_kill_at_any_step_of_a_launch_leads_to_one_start(self, stage: Stage) -> None:
+        """Send SIGKILL to the engine's process; this one takes over."""
         (node, *_) = await stage.nodes()
 
         async def start(holder: Holder, step: int | None) -> int:
@@ -448,7 +450,7 @@ class Conformance:
         await at_every_step(stage, start)
 
     @staged
-    async def test_a_process_killed_at_any_step_of_a_stop_stops(self, stage: Stage) -> None:
+    async def test_kill_at_any_step_of_a_stop_still_stops(self, stage: Stage) -> None:
         async def stop(holder: Holder, step: int | None) -> int:
             uid = await stage.run(FOREVER)
             await stage.printed(uid, 1)
@@ -466,7 +468,7 @@ class Conformance:
     # --- shells ---
 
     @staged
-    async def test_a_shell_opens_beside_a_live_program(self, stage: Stage) -> None:
+    async def test_shell_opens_next_to_a_running_program(self, stage: Stage) -> None:
         if not isinstance(stage.engine, Terminals):
             pytest.skip("the engine opens no shells")
         shells = terminals_of(stage.engine)
@@ -477,10 +479,10 @@ class Conformance:
         assert (await shown(stage, shell), shell.status) == (b"here\n", 3)
         assert not stage.ends(uid)
 
-    # --- what failed replicas leave ---
+    # --- leftovers of failed replicas ---
 
     @staged
-    async def test_what_a_failed_replica_left_is_kept_and_shown(self, stage: Stage) -> None:
+    async def test_files_of_a_failed_replica_are_kept_and_readable(self, stage: Stage) -> None:
         if not stage.engine.capabilities().autopsies:
             pytest.skip("the engine does not declare `autopsies`")
         uid = stage.job()

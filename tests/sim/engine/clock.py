@@ -1,4 +1,4 @@
-"""The clocks of a simulated world, which move only when told to, and the queue of what is still to happen."""
+"""The clocks of a simulated world, which only move on command, and the queue of future events."""
 
 import heapq
 import random
@@ -21,8 +21,9 @@ Happening = Callable[[], None]
 
 
 class Clock:
-    """Virtual time. `now`: nanoseconds, which never decrease. What is due at the same moment happens in the
-    order in which it was added. `wall`: the time of a wall clock, which may be set back and forward."""
+    """Virtual time. `now`: nanoseconds, which never decrease. Events at the same time run in the order of
+    their addition. `wall`: a wall clock, which may be set.
+    """
 
     def __init__(self, now: Nanos = 0) -> None:
         self.now = now
@@ -35,12 +36,13 @@ class Clock:
         return self.now + self._ahead_by
 
     def set_wall(self, ahead_by: int) -> None:
-        """Set the wall clock `ahead_by` ns ahead of `now`, or behind if that is negative."""
+        """Set the wall clock `ahead_by` ns ahead of `now`, or behind if negative."""
         self._ahead_by = ahead_by
 
     def at(self, moment: Nanos, happening: Happening) -> None:
-        """Have `happening` called at `moment`, or now if that has passed. It cannot be cancelled: it has to
-        check itself whether it still applies."""
+        """Schedule `happening` for `moment`, or for now if that has passed. It cannot be cancelled: it must
+        check whether it still applies.
+        """
         self._count += 1
         heapq.heappush(self._upcoming, (max(moment, self.now), self._count, happening))
 
@@ -48,11 +50,11 @@ class Clock:
         self.at(self.now + delay, happening)
 
     def next_at(self) -> int | None:
-        """Return when the next happening is due; None: there is none."""
+        """Return the time of the next event, or None."""
         return self._upcoming[0][0] if self._upcoming else None
 
     def advance(self, moment: Nanos) -> None:
-        """Move on to `moment`, and let all that is due until then happen, each at its own time."""
+        """Advance to `moment`, and run all events until then, each at its own time."""
         while self._upcoming and self._upcoming[0][0] <= moment:
             due, _, happening = heapq.heappop(self._upcoming)
             self.now = max(self.now, due)
@@ -60,7 +62,7 @@ class Clock:
         self.now = max(self.now, moment)
 
     def run_due(self) -> None:
-        """Let all that is due now happen."""
+        """Run all events that are due now."""
         self.advance(self.now)
 
 
@@ -68,15 +70,18 @@ Subject = tuple[JobUid, int, ReplicaId] | tuple[JobUid, int] | str
 
 
 class Delays(Struct, frozen=True):
-    """The faults of a bus. `longest`: most ns that an event takes. `twice`: probability that an event is sent
-    twice."""
+    """The faults of a bus. `longest`: maximum delay of an event in ns. `twice`: probability of
+    a duplicate.
+    """
 
     longest: int = 0
     twice: float = 0.0
 
 
 class FaultyEventBus:
-    """Events under way when the listener changes are lost; the world tells the next listener all again."""
+    """Delivers events with faults. Events in transit are lost when the listener changes. The world then
+    repeats all events for the next listener.
+    """
 
     def __init__(self, clock: Clock, delays: Delays | None = None, seed: int = 0) -> None:
         self.delays = delays or Delays()

@@ -1,5 +1,6 @@
 """The engine port over a simulated world. It has no state: a new engine over the same world finds everything
-again."""
+again.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +15,7 @@ from trainshed.engines.port import Capabilities, EngineEvent, Fault, Slot, SlotR
 
 
 class SimEngine:
-    """An engine of a simulated `world`. `latency`: seconds that each call takes, by the loop's clock."""
+    """An engine of a simulated `world`. `latency`: seconds of each call, by the loop's clock."""
 
     def __init__(self, world: World, latency: float = 0.0) -> None:
         self._world = world

@@ -1,6 +1,6 @@
-"""Simulated programs and the slots they run in: scripts (values), what a slot remembers of each incarnation,
-and how processes start, stop and end by their scripts. Knows no nodes: callers check that a program can be
-reached."""
+"""Simulated programs and their slots: scripts (values), the record of each incarnation, and the start, stop
+and end of processes by their scripts. Has no concept of nodes: callers check that a program is reachable.
+"""
 
 import enum
 import random
@@ -29,18 +29,18 @@ SIGTERM = 15
 
 
 class OnTerm(enum.StrEnum):
-    """What a program does when it is asked to stop."""
+    """A program's reaction to SIGTERM."""
 
-    #: It has no handler, and dies.
+    #: It has no handler and dies.
     DIE = "die"
-    #: It exits with `term_code` after `term_takes`, as if it wrote a checkpoint.
+    #: It exits with `term_code` after `term_takes`, as after writing a checkpoint.
     EXIT = "exit"
-    #: It goes on until its own end, or SIGKILL.
+    #: It runs until its own end, or SIGKILL.
     IGNORE = "ignore"
 
 
 class Reports(Struct, frozen=True):
-    """A trial's program reports one metric at one step, `after` so many ns from its start."""
+    """A trial's program reports one metric at one step, `after` ns from its start."""
 
     after: int
     metric: str
@@ -49,32 +49,32 @@ class Reports(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """What one incarnation's program does."""
+    """The behavior of one incarnation's program."""
 
-    #: Nanoseconds that it runs; then it ends with `code`, or by `signal`, or by its memory limit.
+    #: Run time in nanoseconds. It then ends with `code`, by `signal`, or by its memory limit.
     runs: int
     code: int = 0
     signal: int | None = None
-    #: It ends by its memory limit.
+    #: It exceeds its memory limit.
     oom: bool = False
-    #: What it does when it is asked to stop.
+    #: Its reaction to a stop.
     on_term: OnTerm = OnTerm.DIE
-    #: Nanoseconds that it then takes to end.
+    #: Nanoseconds from the stop to its end.
     term_takes: int = 0
-    #: What it then ends with.
+    #: Exit code after a stop.
     term_code: int = 0
-    #: The engine cannot start it at all, and is itself to blame.
+    #: The engine cannot start it, through its own fault.
     start_fails: bool = False
-    #: After `runs` it does nothing any more, and only a stall watchdog or a stop ends it.
+    #: After `runs` it hangs: only a stall watchdog or a stop ends it.
     hangs: bool = False
     #: Nanoseconds after its start at which it prints a line: "step 1", "step 2", …
     prints: tuple[int, ...] = ()
-    #: What it reports; ignored unless its plan says `watch_metrics`.
+    #: Its reports, ignored unless its plan has `watch_metrics`.
     reports: tuple[Reports, ...] = ()
 
 
 class Life(Struct, frozen=True):
-    """Names the incarnation for which a script is requested."""
+    """Identifies the incarnation of a requested script."""
 
     job_uid: JobUid
     attempt: int
@@ -83,7 +83,7 @@ class Life(Struct, frozen=True):
 
 
 Scripts = Callable[[Life], Script]
-"""Returns the script of an incarnation; must return the same when it is called again."""
+"""Returns the script of an incarnation: the same for every call."""
 
 
 def forever(_: Life) -> Script:
@@ -92,15 +92,15 @@ def forever(_: Life) -> Script:
 
 
 class Fate(enum.StrEnum):
-    """What has become of a simulated replica."""
+    """The state of a simulated replica."""
 
-    #: It was handed over, and has no process yet.
+    #: It was launched and has no process yet.
     STARTING = "STARTING"
-    #: Its process lives.
+    #: Its process is alive.
     RUNNING = "RUNNING"
     #: Its program ended, and its record is sealed.
     EXITED = "EXITED"
-    #: It is gone without a record.
+    #: It disappeared without a record.
     LOST = "LOST"
 
 
@@ -112,25 +112,25 @@ class Incarnation(Struct):
     node: str
     fate: Fate = Fate.STARTING
     started: Nanos = 0
-    #: It was sent SIGTERM.
+    #: It has received SIGTERM.
     stopped: bool = False
-    #: It has to be stopped with this grace (nanoseconds) once its node can be reached; None = it has not.
+    #: Grace period (nanoseconds) of a pending stop, which waits until the node is reachable; None = no
+    #: pending stop.
     to_stop: int | None = None
     exit: ExitRecord | None = None
     cause: str = ""
     by_service: bool = False
-    #: What it takes of its node, as are `memory_bytes` and `accelerators`.
+    #: Its share of the node, like `memory_bytes` and `accelerators`.
     vcpus: float = 0.0
     memory_bytes: int = 0
     accelerators: int = 0
-    #: Nanoseconds without progress after which its watchdog ends it; None: it has none.
+    #: Nanoseconds without progress until its watchdog ends it; None: no watchdog.
     stall_after: int | None = None
-    #: What it reports is recorded.
+    #: Its reports are recorded.
     watch_metrics: bool = False
-    #: When it was handed over, in nanoseconds of `Clock.now`, as is `over`; its own records use the wall
-    #: clock.
+    #: Time of the launch in nanoseconds of `Clock.now`, like `over`. The records use the wall clock.
     begun: int = 0
-    #: When it ended.
+    #: Time of its end.
     over: int = 0
 
     @property
@@ -162,7 +162,7 @@ class SimSlot(Struct):
         return self.incarnations[max(self.incarnations)] if self.incarnations else None
 
     def begin(self, plan: LaunchPlan, script: Script) -> Incarnation:
-        """Add another incarnation, as handed over."""
+        """Add a launched incarnation."""
         run = self.incarnations[plan.incarnation] = Incarnation(
             plan.incarnation,
             script,
@@ -180,7 +180,7 @@ class SimSlot(Struct):
         return ReplicaReport(self.job_uid, lost)
 
     def told(self, run: Incarnation) -> tuple[EngineEvent, ...]:
-        """Return the events that tell all about an incarnation now, in order."""
+        """Return the events that completely describe an incarnation now, in order."""
         key = (self.attempt, self.replica, run.number)
         events: list[ReplicaEvent] = []
         if run.started:
@@ -194,13 +194,13 @@ class SimSlot(Struct):
 
 
 class Tell(Protocol):
-    """Sends the events of an incarnation; `news`: only the last one, which is new."""
+    """Sends the events of an incarnation. `news`: only the last event, which is new."""
 
     def __call__(self, sim_slot: SimSlot, run: Incarnation, *, news: bool = False) -> None: ...
 
 
 class Processes:
-    """The incarnations of all replicas, and what they do as time passes."""
+    """The incarnations of all replicas, and their behavior over time."""
 
     def __init__(
         self,
@@ -213,29 +213,30 @@ class Processes:
         reported: Callable[[SimSlot, Incarnation, Reports], None],
     ) -> None:
         self._clock = clock
-        #: Most nanoseconds from a launch to its process.
+        #: Maximum nanoseconds from a launch to its process.
         self._longest_start = longest_start
         self._random = dice
         self._tell = tell
         #: Called when a program prints a line.
         self._printed = printed
-        #: Called when a program whose reports are recorded reports something.
+        #: Called when a program whose reports are recorded reports a metric.
         self._reported = reported
         self._earliest = 0
 
     def no_starts_before(self, moment: Nanos) -> None:
-        """Start no process before then, as without a zygote."""
+        """Start no process before that time, as without a zygote."""
         self._earliest = max(self._earliest, moment)
 
     def start(self, sim_slot: SimSlot, run: Incarnation) -> None:
-        """Hand it over; its process starts a little later."""
+        """Launch it. Its process starts a little later."""
         wait = max(0, self._earliest - self._clock.now)
         delay = wait + self._random.randint(1, self._longest_start)
         self._clock.after(delay, lambda: self._begin(sim_slot, run))
 
     def stop(self, sim_slot: SimSlot, run: Incarnation, grace: int) -> None:
-        """Send SIGTERM, and SIGKILL after `grace` ns. What has no process yet gets none; of what is over the
-        events are sent again."""
+        """Send SIGTERM, and SIGKILL after `grace` ns. A launched incarnation without a process never gets
+        one. For a finished one, send its events again.
+        """
         if run.fate is Fate.STARTING:
             run.fate, run.cause, run.over = Fate.LOST, "never started", self._clock.now
         if not run.lives:
@@ -284,7 +285,7 @@ class Processes:
         by_service: bool = False,
         tell: bool = True,
     ) -> None:
-        """Make it lost: it is gone without a record."""
+        """Make it lost: it disappears without a record."""
         run.fate, run.over = Fate.LOST, self._clock.now
         run.cause, run.by_service = cause, by_service
         if tell:
@@ -351,7 +352,7 @@ Gang = tuple[JobUid, int]
 
 
 class Gangs:
-    """All slots that were given out and not released, by gang."""
+    """All allocated slots that were not released, by gang."""
 
     def __init__(self) -> None:
         self._seats: dict[Gang, dict[ReplicaId, SimSlot]] = {}
@@ -375,7 +376,7 @@ class Gangs:
     def take(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Give out slots; a replica that has one keeps it, but moves with it to the requested node."""
+        """Allocate slots. A replica with a slot keeps it, and the slot moves to the requested node."""
         gang = self._seats.setdefault((job_uid, attempt), {})
         for request in requests:
             sim_slot = gang.get(request.replica)
@@ -391,7 +392,7 @@ class Gangs:
 
 
 def _slot(job_uid: JobUid, number: int, request: SlotRequest) -> Slot:
-    """Make a slot. `number`: how many the gang has already."""
+    """Create a slot. `number`: existing slots of the gang."""
     devices = None
     if request.accelerators:
         devices = ",".join(map(str, range(request.accelerators)))

@@ -1,4 +1,4 @@
-"""What simulated programs have printed and reported, kept whatever happens to program, slot and node."""
+"""The output and reports of simulated programs, which survive program, slot and node."""
 
 import json
 from collections import defaultdict
@@ -14,7 +14,7 @@ from trainshed.core.units import Nanos
 
 
 class Line(Struct, frozen=True):
-    """A printed line. `n` counts from 0 per replica and attempt; `at`: ns, strictly ascending with it."""
+    """A printed line. `n`: counts from 0 per replica and attempt. `at`: ns, strictly ascending."""
 
     attempt: int
     replica: ReplicaId
@@ -25,7 +25,7 @@ class Line(Struct, frozen=True):
 
 
 class Journals:
-    """The lines of all jobs, each job's in the order in which they were printed."""
+    """The lines of all jobs, each job's in the order of printing."""
 
     def __init__(self) -> None:
         self._lines: defaultdict[JobUid, list[Line]] = defaultdict(list)
@@ -69,7 +69,7 @@ class BytesSegment:
 
 
 class JournalStreams:
-    """Implements `core.streams.Streams` for what simulated programs have printed; other streams are empty."""
+    """Implements `core.streams.Streams` for the output of simulated programs. Other streams are empty."""
 
     def __init__(self, journals: Journals) -> None:
         self._journals = journals
@@ -79,7 +79,7 @@ class JournalStreams:
         return [StreamSource(job_uid, *key) for key in {(a.attempt, a.replica) for a in lines}]
 
     def open(self, source: StreamSource, kind: StreamKind) -> Sequence[BytesSegment]:
-        """Return the log as a shim would have written it; [] for other kinds."""
+        """Return the log in the format of a shim; [] for other kinds."""
         entries = [
             json.dumps({"n": line.n, "t": line.at, "s": "o", "m": line.text})
             for line in self._journals.of(source.job_uid)
@@ -94,7 +94,7 @@ class JournalStreams:
 
 
 class Notebooks:
-    """By job: when its program was first started, and the newest value of each metric at each step."""
+    """By job: the first start of its program, and the newest value of each metric at each step."""
 
     def __init__(self) -> None:
         self._started: dict[JobUid, int] = {}
@@ -102,13 +102,13 @@ class Notebooks:
         self._last: dict[tuple[JobUid, int], int] = {}
 
     def write(self, uid: JobUid, started: Nanos, at: Nanos, report: Reports) -> None:
-        """Record a report. `started`: when the program that reports was started, ns."""
+        """Record a report. `started`: start time of the reporting program, ns."""
         self._started.setdefault(uid, started)
         self._values[uid].setdefault(report.step, {})[report.metric] = report.value
         self._last[uid, report.step] = at
 
     def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
-        """Do as `read_metrics`: ascending by step, the metrics of each in the order of their names."""
+        """Implement `read_metrics`: ascending by step, the metrics of each in alphabetical order."""
         begin = started or self._started.get(job_uid, 0)
         steps = sorted(self._values.get(job_uid, {}).items())
         return tuple(

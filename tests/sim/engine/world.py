@@ -1,8 +1,8 @@
-"""The simulated world: nodes, slots and programs that go on whether or not a service watches them.
+"""The simulated world: nodes, slots and programs that run with or without a service.
 
-Everything happens on its `Clock`. It does what it is told as a real engine would, and notes in `violations`
-what no service may ever ask for: two live incarnations of a replica, a node over its capacity. Tests cause
-faults by its methods (`die`, `cut_off`, `kill_shim`, …).
+All events run on its `Clock`. It executes calls like a real engine, and records forbidden ones in
+`violations`: two live incarnations of a replica, or a node over its capacity. Tests cause faults by its
+methods (`die`, `cut_off`, `kill_shim`, …).
 """
 
 import random
@@ -45,8 +45,9 @@ from trainshed.engines.port import (
 
 
 class World:
-    """A simulated world. `strict`: a node that is given more than it has is a violation. `seed` decides only
-    delays."""
+    """A simulated world. `strict`: exceeding a node's capacity is a violation. `seed` only
+    determines delays.
+    """
 
     def __init__(
         self,
@@ -81,13 +82,13 @@ class World:
             reported=self._reported,
         )
         self._gangs = Gangs()
-        #: All incarnations that were ever handed over, in that order, whatever became of their slots.
+        #: All incarnations ever launched, in order, including those of released slots.
         self.lived: list[tuple[SimSlot, Incarnation]] = []
 
-    # --- what a service asks for ---
+    # --- calls of a service ---
 
     def attach(self, listener: Callable[[EngineEvent], None]) -> None:
-        """Let a service listen from now on, in place of any before: it is told of every replica again."""
+        """Set the listening service. It receives the events of every replica again."""
         self.bus.attach(listener)
         self._nodes.tell_all()
         for sim_slot in self.sim_slots():
@@ -173,11 +174,10 @@ class World:
                 raise EngineUnavailable(f"{_name(sim_slot)} still lives; stop it first")
         self._gangs.release(job_uid, attempt)
 
-    # --- what happens to it ---
+    # --- faults ---
 
     def die(self, node: str) -> None:
-        """Cut a node's power: everything on it is dead at once, and no event tells until the fence has
-        passed."""
+        """Cut a node's power: all its processes die at once, and no event reports it before the fence."""
         place = self.places[node]
         if place.alive:
             place.alive = False
@@ -187,13 +187,13 @@ class World:
             self._nodes.silence(node)
 
     def cut_off(self, node: str) -> None:
-        """Make a node unreachable; its programs go on, at most until the fence."""
+        """Make a node unreachable. Its programs continue at most until the fence."""
         place = self.places[node]
         if place.reachable:
             self._nodes.silence(node)
 
     def come_back(self, node: str) -> None:
-        """Let a dead or cut-off node answer again; it learns what was decided of its replicas meanwhile."""
+        """Let a dead or disconnected node answer again. It receives the decisions about its replicas."""
         self._nodes.come_back(node)
         for sim_slot, run in self._on(node):
             self._tell(sim_slot, run)
@@ -201,11 +201,11 @@ class World:
                 self._stop(sim_slot, run, run.to_stop)
 
     def drain(self, node: str, *, draining: bool = True) -> None:
-        """Have the engine drain a node, or end that."""
+        """Drain a node in the engine, or end the drain."""
         self._nodes.drain(node, draining=draining)
 
     def kill_shim(self, sim_slot: SimSlot) -> bool:
-        """Kill a replica's shim, and its program with it. Returns False if nothing of it lives."""
+        """Kill a replica's shim, and its program with it. Returns False if neither runs."""
         run = sim_slot.latest
         if run is None or not run.lives:
             return False
@@ -213,20 +213,20 @@ class World:
         return True
 
     def end(self, sim_slot: SimSlot, code: int) -> None:
-        """Let a running program end by itself, before its script has it."""
+        """End a running program before the end of its script."""
         run = sim_slot.latest
         assert run is not None and run.fate is Fate.RUNNING
         self._processes.end(sim_slot, run, code, None)
 
     def kill_zygote(self, back_after: int) -> None:
-        """Let nothing start for `back_after` ns, until another zygote is there; what runs goes on."""
+        """Prevent starts for `back_after` ns, until another zygote exists. Running programs continue."""
         self._processes.no_starts_before(self.clock.now + back_after)
 
     def fail(self, until: Nanos) -> None:
         """Make the engine unavailable until then."""
         self.unavailable_until = max(self.unavailable_until, until)
 
-    # --- what can be seen of it ---
+    # --- observations ---
 
     def sim_slots(self) -> Iterator[SimSlot]:
         return self._gangs.sim_slots()
@@ -240,7 +240,7 @@ class World:
             s for s in self.sim_slots() if s.latest is not None and s.latest.fate is Fate.RUNNING
         ]
 
-    # --- inside ---
+    # --- internals ---
 
     def _answer(self) -> None:
         if self.clock.now < self.unavailable_until:
@@ -268,7 +268,7 @@ class World:
 
     def _stop(self, sim_slot: SimSlot, run: Incarnation, grace: int) -> None:
         if run.lives and not self.places[run.node].reachable:
-            run.to_stop = grace  # as soon as it can be reached, if its fence does not come first
+            run.to_stop = grace  # as soon as it is reachable, if its fence does not come first
         else:
             self._processes.stop(sim_slot, run, grace)
 
@@ -279,7 +279,7 @@ class World:
             self._tell(sim_slot, run, fenced=True)
 
     def _on(self, node: str) -> list[tuple[SimSlot, Incarnation]]:
-        """Return all that was ever started there, of slots that were not released."""
+        """Return all launched incarnations of the node in unreleased slots."""
         placed = (
             (sim_slot, run)
             for sim_slot in self.sim_slots()
@@ -298,8 +298,7 @@ class World:
     def _tell(
         self, sim_slot: SimSlot, run: Incarnation, *, fenced: bool = False, news: bool = False
     ) -> None:
-        """Send all events of an incarnation, or only what is `news`; none for one on a silent node until its
-        fence has passed."""
+        """Send all events of an incarnation, or only the `news`. A silent node sends none until its fence."""
         if run.fate is Fate.RUNNING and news:
             self._check_room(run.node)
         if self.places[run.node].reachable or fenced or run.cause == "never started":
@@ -327,19 +326,19 @@ SECOND = 10**9
 
 
 class Times(Struct, frozen=True):
-    """How long things take, in nanoseconds."""
+    """Durations in nanoseconds."""
 
-    #: Time after which a silent node counts as gone.
+    #: Time after which a silent node counts as lost.
     lease: int = 30 * SECOND
-    #: Time after which a cut-off shim has killed its program, and its replica may be called lost; longer than
-    #: `lease`.
+    #: Time after which a disconnected shim has killed its program, and its replica may be reported lost.
+    #: Longer than `lease`.
     fence: int = 120 * SECOND
-    #: Longest time from a launch to its process.
+    #: Maximum time from a launch to its process.
     start: int = SECOND // 2
 
 
 class Place(Struct):
-    """A node. `reachable`: the service can reach it. `since`: when that last changed."""
+    """A node. `reachable`: the service can reach it. `since`: time of the last change."""
 
     node: Node
     reachable: bool = True
@@ -362,7 +361,7 @@ class Place(Struct):
 
 
 class Nodes:
-    """All nodes of a world. `fenced`: called with a node that did not answer until its fence has passed."""
+    """All nodes of a world. `fenced`: called with a node that was silent until its fence."""
 
     def __init__(
         self,
@@ -379,13 +378,13 @@ class Nodes:
         self.places = {node.name: Place(node) for node in nodes}
 
     def tell_all(self) -> None:
-        """Tell a new listener which nodes are gone or draining."""
+        """Send the lost and draining nodes to a new listener."""
         for place in self.places.values():
             if place.gone or place.draining:
                 self._tell(place, "as found")
 
     def require(self, node: str) -> None:
-        """Raise EngineUnavailable if nothing can be started there now."""
+        """Raise EngineUnavailable if no program can be started there now."""
         place = self.places[node]
         if place.gone or not place.reachable:
             raise EngineUnavailable(f"node {node} does not answer; name another one, or wait")
@@ -397,7 +396,7 @@ class Nodes:
             self._tell(place, "the engine's own maintenance")
 
     def silence(self, node: str) -> None:
-        """Make a node silent: it is gone after its lease and fenced later, unless it is back by then."""
+        """Silence a node: it is lost after its lease and fenced later, unless it returns first."""
         place = self.places[node]
         place.reachable, place.since = False, self._clock.now
         since = place.since

@@ -25,7 +25,7 @@ def outside(lab: SlurmLab, directory: Path, **more: Any) -> Lab:
 
 class TestSlurm(Conformance):
     #: What its holds and nodes have to do with. All else is the remote engine's: engines/test_remote.py.
-    in_short = "gang", "too_much_memory", "lost_node", "moves_once", "outlive_the_service"
+    in_short = "gang", "out_of_memory", "loss_is", "replica_moves", "survive_a_service_restart"
 
     @pytest.fixture
     def lab(
