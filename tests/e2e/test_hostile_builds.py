@@ -18,7 +18,7 @@ from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.processes import processor_seconds
 from tests.e2e.running import Service, json_of, running, submit
 from tests.unit.test_runtimes_archives import header, zip_of_many
-from trainshed.runtimes.confinement import MOST_MEMBERS
+from trainshed.runtimes.confinement import MAX_MEMBERS
 
 pytestmark = pytest.mark.e2e
 
@@ -175,7 +175,7 @@ def _tar_bomb() -> bytes:
 
 _BOMBS = {
     "p.tar.gz": (_tar_bomb, "the limit of unpacked bytes"),
-    "members.zip": (lambda: zip_of_many(2 * MOST_MEMBERS), "the limit of members"),
+    "members.zip": (lambda: zip_of_many(2 * MAX_MEMBERS), "the limit of members"),
 }
 
 

@@ -81,7 +81,7 @@ def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_th
     assert counter.get(shop, LATEST) == HERE
     assert counter.said[-2:] == [
         f"{LATEST} could not be pulled: the registry is silent.",
-        f"What is here of {LATEST} is used.",
+        f"The local copy of {LATEST} is used.",
     ]
 
 
@@ -117,8 +117,8 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
         ("x509: certificate signed by unknown authority", "does not trust the certificate of"),
         ('short-name "trainer" did not resolve to an alias', "docker.io/library/NAME:TAG"),
         ("write /x: no space left on device", "podman image prune"),
-        ("lookup registry.example.org: no such host", "Check the name; if it is right"),
-        ("lookup registry.example.org: server misbehaving", "Check the name; if it is right"),
+        ("lookup registry.example.org: no such host", "Check the name. If it is right"),
+        ("lookup registry.example.org: server misbehaving", "Check the name. If it is right"),
     ],
 )
 def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(error: str, advice: str) -> None:
@@ -132,7 +132,9 @@ def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(error: str, ad
 def test_an_image_of_no_registry_must_be_here() -> None:
     """spec/runtimes#images."""
     shop, reference = Shop(there=NEWER), "localhost/trainer:1"
-    with pytest.raises(PackageFailed, match=r"no registry.*none of that name here.*podman load"):
+    with pytest.raises(
+        PackageFailed, match=r"no registry.*no image of that name here.*podman load"
+    ):
         Counter().get(shop, reference)
     assert shop.pulls == 0
     assert Counter().get(shop, reference, can_do_without=True) is None

@@ -57,22 +57,22 @@ def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: P
     program(tmp_path, "podman", "echo 'Error: no user namespaces' >&2; exit 125")
     program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
     advice = tools(tmp_path).missing()
-    assert "podman is there and says: no user namespaces." in advice
-    assert "docker is there and says: Cannot connect" in advice
+    assert "podman fails: no user namespaces." in advice
+    assert "docker fails: Cannot connect" in advice
 
 
 def test_without_any_tool_it_is_said_what_to_install(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     advice = tools(tmp_path).missing()
     assert "podman or docker" in advice
-    assert "neither was found on the service's PATH" in advice
+    assert "neither is on the service's PATH" in advice
     assert "Install podman" in advice
 
 
 def test_the_one_that_an_operator_chose_is_the_only_one(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     program(tmp_path, "podman", f"echo '{WORKS}'")
-    assert "docker (container_tool)" in tools(tmp_path, "docker").missing()
+    assert "docker (setting container_tool)" in tools(tmp_path, "docker").missing()
     none = tools(tmp_path, "none")
     assert none.tool() is None
     assert "container_tool" in none.missing()

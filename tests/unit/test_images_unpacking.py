@@ -122,5 +122,5 @@ def test_who_has_stopped_first_is_to_blame(tmp_path: Path) -> None:
 
 def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
     """spec/operations#errors: typed errors."""
-    with pytest.raises(DiskFull, match=r"it takes 1,000,000.0 GB unpacked, and .* are free"):
+    with pytest.raises(DiskFull, match=r"it needs 1,000,000.0 GB unpacked, and .* are free"):
         unpacking.check_room(tmp_path, 10**15)

@@ -72,7 +72,7 @@ def test_a_python_that_is_missing_is_named_with_how_to_get_it(
     assert not choice.is_exact
     assert "exact_runtimes" in refusal
     for text in (choice.notices[0], refusal):
-        assert (f"is Python {python}: `{command}`" in text) == bool(command)
+        assert (f"lacks Python {python}. Install it with `{command}`" in text) == bool(command)
         assert ("install" in text) == bool(command)
     if python:
         there = LocalCatalog(Pythons((3, 11), ((3, int(python[2:])),)), exact=True)
@@ -112,7 +112,7 @@ def test_images_of_every_framework(
     choice = chosen(LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest"))
     assert (choice.family, choice.version, choice.python_version) == expected
     version = name.partition("-cpu.")[2].partition(".py")[0].replace("-", ".")
-    missing = any("cannot be had here" in notice for notice in choice.notices)
+    missing = any("is not available here" in notice for notice in choice.notices)
     assert missing == (choice.version != version)
 
 
@@ -148,7 +148,7 @@ def test_the_version_comes_before_cuda() -> None:
     catalog = LocalCatalog(Pythons((3, 11), ((3, 10), (3, 7))), has_gpu=lambda: True)
     exact = chosen(catalog.for_image(_IMAGES + "tf-gpu.2-16.py310:latest"))
     assert (exact.version, exact.python_version) == ("2.16+cuda12", "3.10")
-    assert not any("cannot be had" in notice for notice in exact.notices)
+    assert not any("not available here" in notice for notice in exact.notices)
     old = chosen(catalog.for_image(_IMAGES + "tf-gpu.2-6:latest"))
     assert old.version == "2.6"
     assert any("with CUDA" in notice for notice in old.notices)
@@ -195,7 +195,7 @@ def test_a_runtime_version_is_its_frameworks_where_they_can_be_had(version: str)
     (notice,) = choice.notices
     for name in ("numpy", "pandas", "scikit-learn", "statsmodels", "tensorflow", "xgboost"):
         assert name in notice
-    assert "Left out" not in notice
+    assert "Not installed" not in notice
 
 
 @pytest.mark.parametrize(
@@ -211,17 +211,17 @@ def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
     version: str, python: str, pythons: tuple[Minor, ...], here: tuple[str, str, str]
 ) -> None:
     """spec/runtimes#substitutes: what was asked, what is there, what is missing; TensorFlow is left out only
-    where it cannot be had."""
+    where it is not available."""
     catalog = LocalCatalog(Pythons(pythons[0], pythons))
     choice = chosen(catalog.for_runtime_version(version, python))
     assert (choice.family, choice.version, choice.python_version) == here
     (notice,) = choice.notices
     for part in (f"TensorFlow {version}", f"Python {python}", f"on Python {here[2]}"):
         assert part in notice
-    missing = notice.partition(" Missing there: ")[2].partition(".")[0]
+    missing = notice.partition(" Not installed there: ")[2].partition(".")[0]
     assert ("tensorflow" in missing) == (here[0] != "tensorflow")
     # Whoever misses nothing is not told to add it.
-    assert bool(missing) == ("Add what the program needs" in notice)
+    assert bool(missing) == ("Add the packages that the program needs" in notice)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_the_first_entry_that_fits_gives_the_runtime(
     assert (choice.family, choice.version, choice.python_version) == expected
     (notice,) = choice.notices
     assert uri in notice
-    assert "operator's setting" in notice
+    assert "The operator maps" in notice
 
 
 def test_an_entry_wins_over_the_prebuilt_names() -> None:
@@ -337,7 +337,7 @@ def test_runtime_versions_are_mapped_under_a_name_of_their_own() -> None:
     catalog = mapping(text, exact=True)
     choice = chosen(catalog.for_runtime_version("2.6", "3.7"))
     assert (choice.family, choice.version) == ("scikit-learn", "1.6")
-    assert "runtimeVersion:2.6 is mapped" in choice.notices[0]
+    assert "maps runtimeVersion:2.6" in choice.notices[0]
     refused(catalog.for_runtime_version("1.15", "3.7"))
 
 
@@ -350,11 +350,11 @@ def test_runtime_versions_are_mapped_under_a_name_of_their_own() -> None:
         ('pattern = "a"\nruntime = "python"\nimage = "b"', "runtime", "both"),
         ('pattern = "a"\nruntime = "tensorflwo"', "runtime", "Did you mean tensorflow?"),
         ('pattern = "a"\nruntime = "tensorflow 9.9"', "runtime", "2.21"),
-        ('pattern = "a"\nruntime = "python 3.11"', "runtime", "leave it out"),
+        ('pattern = "a"\nruntime = "python 3.11"', "runtime", "omit the version"),
         ('pattern = "a"\nruntime = "tensorflow 2.6"\npython = "3.13"', "python", "tensorflow 2.6"),
         ('pattern = "a"\nruntime = "python"\npython = "three"', "python", "three"),
         ('pattern = "a"\nruntime = "python"\npython = 3.1', "python", "text"),
-        ('pattern = "a"\nimage = "b"\npython = "3.11"', "python", "runtime only"),
+        ('pattern = "a"\nimage = "b"\npython = "3.11"', "python", "only to runtime"),
         ('pattern = "a"\nimage = "https://b"', "image", "HOST/NAME:TAG"),
         ('pattern = "a"\nruntme = "python"', "runtme", "Did you mean runtime?"),
     ],

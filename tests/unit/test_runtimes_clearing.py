@@ -61,7 +61,7 @@ def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
     ) as shim:
         assert shim.stdout is not None and shim.stdout.readline() == b"1\n"
         (piece,) = _pieces(cache)
-        assert piece.why == "a program lives in it"
+        assert piece.why == "a program uses it"
         assert not piece.remove()
         # However it ends.
         shim.kill()
@@ -81,7 +81,7 @@ def test_an_environment_stays_with_the_layers_that_lie_on_it(cache: Path) -> Non
     going = [piece.name for piece in pieces if not piece.why]
     assert going == ["goes", "alone"]  # A layer before what it lies on.
     (kept,) = [piece for piece in pieces if piece.why]
-    assert (kept.name, kept.why) == ("under", "a layer that stays lies on it")
+    assert (kept.name, kept.why) == ("under", "it is the base of a layer that is kept")
 
 
 def test_leftovers_of_killed_builders_go_and_those_of_living_ones_stay(cache: Path) -> None:

@@ -99,7 +99,7 @@ def test_closing_stops_what_is_under_way(tmp_path: Path) -> None:
         if line == "started":
             installer.close()
 
-    with pytest.raises(BuildFailed, match="being stopped"):
+    with pytest.raises(BuildFailed, match="is stopping"):
         installer.install(Path("python"), tmp_path / "site", [], close)
 
 
@@ -115,7 +115,7 @@ def test_whoever_names_a_file_that_is_not_seen_learns_what_is_seen() -> None:
         (
             "  cause: Because scikitlearn was not found in the package registry and you require "
             "scikitlearn, we can conclude that your requirements are unsatisfiable.",
-            "The package index has no scikitlearn. Correct the name where it is listed (--requirements",
+            "The package index has no scikitlearn. Correct the name in your requirements (--requirements",
         ),
         ("  cause: Because there is no version of numpy==99.1 and", "No set of versions fits"),
         ("error: Failed to build `sklearn==0.0.post12`", "sklearn has no wheel for this Python"),
@@ -266,7 +266,7 @@ def test_of_a_flood_only_so_much_is_told() -> None:
     for number in range(30_000):
         narration.hear(f"line {number}")
     assert len(lines) == 10_001
-    assert lines[-1] == "It has said more than 10000 lines; the rest is not shown."
+    assert lines[-1] == "The output has more than 10000 lines; the rest is hidden."
 
 
 def test_a_line_that_does_not_end_is_cut() -> None:

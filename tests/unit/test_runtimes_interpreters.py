@@ -41,7 +41,7 @@ def test_one_that_does_not_answer_in_time_is_passed_over(
 ) -> None:
     slow = _fake(tmp_path / "bin" / "python3.99", (3, 99, 1))
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setattr("trainshed.runtimes.interpreters._PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("trainshed.runtimes.interpreters._PROBE_TIMEOUT", 0.1)
     assert (3, 99) not in _look(tmp_path, PATH=str(tmp_path / "bin")).found()
 
 

@@ -63,7 +63,7 @@ def test_the_end_of_the_service_ends_a_fetch(tmp_path: Path) -> None:
     bucket = Bucket()
     bucket.write(_URI, b"")
     bucket.open = Mock(return_value=Endless())
-    with pytest.raises(BuildFailed, match="being stopped"):
+    with pytest.raises(BuildFailed, match="is stopping"):
         Packages(tmp_path, bucket, closing).fetch(unpinned(_URI))
     assert not list(tmp_path.iterdir())
 

@@ -65,7 +65,7 @@ async def test_it_is_built_once_and_who_comes_later_hears_from_then_on(
     first = asyncio.create_task(flights.run("key", build, early))
     await early.heard("begun")
     second = asyncio.create_task(flights.run("key", build, late))
-    await late.heard("It is being built already; the last that was said: begun")
+    await late.heard("It is already being built. Its last line: begun")
     build.go.set()
     assert await asyncio.gather(first, second) == ["built", "built"]
     assert build.count == 1

@@ -34,7 +34,7 @@ async def test_a_missing_python_is_told_before_at_and_after_the_submit(tmp_path:
     timeline = (await house.result("GET", f"{path}/timeline"))["entries"]
     substitutions = (await house.result("GET", path))["substitutions"]
     assert len(substitutions) == 1
-    assert "TensorFlow 2.8 on Python 3.7, which cannot be had here" in substitutions[0]
+    assert "TensorFlow 2.8 on Python 3.7, which is not available here" in substitutions[0]
     assert "`pyenv install 3.7`" in substitutions[0]
     assert substitutions[0] in explained["warnings"]
     assert substitutions[0] not in explained["notices"]

@@ -107,7 +107,7 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     (held,) = program.hold_leases([str(path)])
     stays = invoke("gc").output
     assert "stays  environment reduction-server-" in stays
-    assert "(a program lives in it)" in stays
+    assert "(a program uses it)" in stays
     os.close(held)
     assert "removed  environment reduction-server-" in invoke("gc").output
     assert not path.exists()

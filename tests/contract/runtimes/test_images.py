@@ -144,7 +144,7 @@ def test_an_image_is_unpacked_once_with_all_it_says_of_itself(shop: Shop, refere
     without = shop.images(PATH="/nonexistent")
     assert without.refusal(reference) is None
     assert prepare(without, reference, lines.append) == image
-    assert "is used as it was unpacked before" in lines[-1]
+    assert "The unpacked copy of" in lines[-1]
     assert without.ready(reference) == image
     shop.tool("rmi", "--force", reference)
     assert prepare(images, reference) == image

@@ -67,7 +67,7 @@ def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop
     runtimes.close()
     level = workshop.terms.level
     message = str(refused.value)
-    assert f"cannot be run at isolation level {level}, at which programs run here" in message
+    assert f"cannot run at isolation level {level}, the level of programs here" in message
     assert "/nonexistent" in message and "trainshed doctor" in message and "--isolation" in message
     assert any(f"at isolation level {level}" in line for line in lines)
     assert not any("package index" in line for line in lines)

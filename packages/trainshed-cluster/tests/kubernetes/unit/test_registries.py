@@ -77,4 +77,4 @@ async def test_a_registry_is_asked_once_a_minute_and_may_be_away(registry: Regis
     away = await images.prepare(name, lines.append)
     assert away.unread and away == Image(None, "", unread=away.unread)
     assert "does not answer" in away.unread
-    assert lines == [f"What the image {name} starts by itself is not known here: {away.unread}."]
+    assert lines == [f"The default command of the image {name} is unknown here: {away.unread}."]

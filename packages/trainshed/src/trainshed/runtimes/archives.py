@@ -1,7 +1,7 @@
-"""Checks packages before an installer opens them: how large they unpack, and what builds them.
+"""Checks packages before an installer opens them: their unpacked size, and their build requirements.
 
-Whoever wrote an archive controls all of its content. So this runs where setup scripts run, in the first
-process of an installation, and reads everything up to a limit (`InstallationTerms`).
+The author of an archive controls all of its content. So this runs inside the sandbox of setup scripts, in the
+first process of an installation, and limits everything that it reads (`InstallationTerms`).
 """
 
 import codecs
@@ -20,24 +20,24 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from trainshed.runtimes.confinement import (
-    MOST_MEMBERS,
-    MOST_MEMORY,
-    MOST_METADATA,
-    MOST_SECONDS,
-    MOST_UNPACKED,
+    MAX_MEMBERS,
+    MAX_MEMORY,
+    MAX_METADATA,
+    MAX_SECONDS,
+    MAX_UNPACKED,
 )
 
 _METADATA = ("pyproject.toml", "PKG-INFO", "METADATA", "setup.py", "setup.cfg")
 _PLAIN_REQUIREMENT = re.compile(
     r"(wheel\s*(>=[\d.\s]+)?|setuptools\s*(>=\s*([1-5]?\d|6[0-8])(\.[\d.]*)?\s*)?)"
 )
-"""Build requirements that the setuptools and wheel of every runtime meet."""
+"""Build requirements that the setuptools and wheel of every runtime satisfy."""
 _WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _ZIPS = (".zip", ".whl")
 _BROKEN = (
     *(OSError, EOFError, ValueError, KeyError, struct.error, zlib.error, lzma.LZMAError),
     *(tarfile.TarError, zipfile.BadZipFile),
-    # An unknown method of compression, or a password.
+    # An unknown compression method, or a password.
     RuntimeError,
 )
 _CODECS = ("utf-8", "ascii", "latin-1", "cp437")
@@ -47,46 +47,45 @@ _AUTOLOGGING = re.compile(
 )
 _NAMES_MLFLOW = re.compile(r"^Requires-Dist: *mlflow *(?![-_.\w])", re.IGNORECASE | re.MULTILINE)
 _AUTOLOGGED = "mlflow<3"
-"""From Python 3.13 on the extra allows any MLflow, and with MLflow 3 it logs nothing and reports no error."""
+"""From Python 3.13 on, the extra allows any MLflow, but with MLflow 3 it silently logs nothing."""
 
 
-class Refused(Exception):
-    """The archive exceeds a limit, which the message names."""
+class ArchiveRejected(Exception):
+    """The archive exceeds a limit. The message contains the limit."""
 
 
 def load() -> None:
-    """Load the codecs that decode names, since the standard library may not be visible later."""
+    """Load the codecs that decode names, because the standard library may not be visible later."""
     for name in _CODECS:
         codecs.lookup(name)
 
 
 def look_at_all(paths: Iterable[str]) -> bool:
-    """Whether all of them are wheels or can be built by the runtime's own setuptools. Raises Refused."""
+    """Whether they are wheels, or the runtime's own setuptools can build them. Raises ArchiveRejected."""
     with _bounded():
         plain = [look_at(Path(path)) for path in paths]
     return all(plain)
 
 
 def metadata_of_wheels(paths: Iterable[str]) -> list[str]:
-    """Return the metadata of the wheels among them, as texts. For archives that `look_at_all` has accepted.
-    Raises Refused."""
+    """Return the metadata of the wheels among them, as texts. Raises ArchiveRejected. The archives
+    must have passed `look_at_all`."""
     with _bounded():
         return [_wheel_metadata(Path(path)) for path in paths if path.endswith(".whl")]
 
 
 def also_needed(metadata: Sequence[str]) -> tuple[str, ...]:
-    """Return requirements that packages should have in addition to their own. `metadata`: that of their
-    wheels."""
+    """Return requirements that packages need in addition to their own. `metadata`: that of their wheels."""
     asks = any(map(_AUTOLOGGING.search, metadata)) and not any(map(_NAMES_MLFLOW.search, metadata))
     return (_AUTOLOGGED,) if asks else ()
 
 
-def look_at(path: Path, most_unpacked: int = MOST_UNPACKED) -> bool:
+def look_at(path: Path, most_unpacked: int = MAX_UNPACKED) -> bool:
     """Whether the file is a wheel, or a source distribution that the runtime's own setuptools can build.
 
-    False for distributions with other build requirements, and if the file cannot be read, since installers
-    give better errors for that. A plain build needs no environment of its own (half a second) and no package
-    index. Raises Refused.
+    False for distributions with other build requirements, and for unreadable files, for which installers
+    report better errors. A plain build needs neither a separate environment (half a second) nor a package
+    index. Raises ArchiveRejected.
     """
     if path.stat().st_size > most_unpacked:
         raise _refused(path, f"it has more than {_size(most_unpacked)}", "its size")
@@ -99,7 +98,7 @@ def look_at(path: Path, most_unpacked: int = MOST_UNPACKED) -> bool:
     except RecursionError:
         raise _refused(path, "its pyproject.toml is nested too deep", "the depth of TOML") from None
     except MemoryError:
-        what = f"opening it takes more than {_size(MOST_MEMORY)}"
+        what = f"opening it needs more than {_size(MAX_MEMORY)}"
         raise _refused(path, what, "memory for opening it") from None
     except _BROKEN:
         return False
@@ -121,8 +120,8 @@ def _is_plain(build: object) -> bool:
 
 
 def _zip_project(path: Path, most: int) -> bytes | None:
-    """Return the text of its pyproject.toml, empty if it has none. Raises Refused."""
-    # To read the list of its members takes memory for all of them, which is limited.
+    """Return the text of its pyproject.toml, empty if it has none. Raises ArchiveRejected."""
+    # The list of members needs memory, which is limited.
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         _check_members(path, len(members))
@@ -136,7 +135,7 @@ def _zip_project(path: Path, most: int) -> bytes | None:
 
 
 def _wheel_metadata(path: Path) -> str:
-    """Return a wheel's metadata; empty if it cannot be read, since installers give better errors for that."""
+    """Return a wheel's metadata; empty if it is unreadable, for which installers report better errors."""
     with suppress(*_BROKEN), zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if _WHEEL_METADATA.fullmatch(name):
@@ -151,7 +150,7 @@ def _tar_project(path: Path, most: int) -> bytes | None:
     text, unpacked, count = b"", 0, 0
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
         while (member := archive.next()) is not None:
-            # Otherwise it would remember all of them.
+            # Otherwise the archive would remember all of them.
             cast("Any", archive).members = []
             count, unpacked = count + 1, unpacked + member.size
             _check_members(path, count)
@@ -172,21 +171,21 @@ def _is_metadata(name: str) -> bool:
 
 
 def _is_project(name: str) -> bool:
-    """Whether the file is in the only directory at the top of the archive."""
+    """Whether the file is in the only top-level directory of the archive."""
     return name.removeprefix("./").partition("/")[2] == "pyproject.toml"
 
 
 def _read(path: Path, name: str, content: IO[bytes]) -> bytes:
     with content:
-        text = content.read(MOST_METADATA + 1)
-    if len(text) > MOST_METADATA:
-        raise _refused(path, f"its {name} has more than {_size(MOST_METADATA)}", "metadata files")
+        text = content.read(MAX_METADATA + 1)
+    if len(text) > MAX_METADATA:
+        raise _refused(path, f"its {name} has more than {_size(MAX_METADATA)}", "metadata files")
     return text
 
 
 def _check_members(path: Path, count: int) -> None:
-    if count > MOST_MEMBERS:
-        raise _refused(path, f"it has more than {MOST_MEMBERS} members", "members")
+    if count > MAX_MEMBERS:
+        raise _refused(path, f"it has more than {MAX_MEMBERS} members", "members")
 
 
 def _check_unpacked(path: Path, size: int, most: int) -> None:
@@ -194,8 +193,8 @@ def _check_unpacked(path: Path, size: int, most: int) -> None:
         raise _refused(path, f"it unpacks to more than {_size(most)}", "unpacked bytes")
 
 
-def _refused(path: Path, what: str, limit: str) -> Refused:
-    return Refused(f"The archive {path} is not opened: {what} (the limit of {limit}).")
+def _refused(path: Path, what: str, limit: str) -> ArchiveRejected:
+    return ArchiveRejected(f"The archive {path} was rejected: {what} (the limit of {limit}).")
 
 
 def _size(size: int) -> str:
@@ -204,17 +203,17 @@ def _size(size: int) -> str:
 
 @contextmanager
 def _bounded() -> Generator[None]:
-    """Limit the processor's time and memory in the context. Only for the main thread of a process that has no
-    other use for SIGPROF."""
+    """Limit the processor time and memory in the context. Only for the main thread of a process that does not
+    use SIGPROF otherwise."""
 
     def late(number: int, frame: object) -> None:
-        raise Refused(
-            f"The packages are not opened: looking at them takes a processor more than {MOST_SECONDS:g} "
-            "seconds (the limit of time)."
+        raise ArchiveRejected(
+            f"The packages were rejected: checking them takes more than {MAX_SECONDS:g} seconds of processor "
+            "time (the limit of time)."
         )
 
     before = signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     restore = _limit_memory()
     try:
         yield
@@ -225,10 +224,10 @@ def _bounded() -> Generator[None]:
 
 
 def _limit_memory() -> Callable[[], None]:
-    """Limit the memory of this process; return a function that undoes it."""
+    """Limit the memory of this process; return a function that restores the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    wanted = pages * resource.getpagesize() + MOST_MEMORY
+    wanted = pages * resource.getpagesize() + MAX_MEMORY
     if soft == resource.RLIM_INFINITY or wanted < soft:
         resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
     return lambda: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -1,8 +1,8 @@
-"""Clears the cache of what was not used for a while, and of what killed builders left; never of what a
-program runs from.
+"""Removes unused entries and the leftovers of killed builders from the cache, but nothing that a program
+uses.
 
-No job depends on what is removed: it is built, fetched or unpacked again for the next job that needs it. What
-a live replica runs from is known by the locks that its shim holds (`shelf`).
+No job depends on a removed entry: it is built, fetched or unpacked again for the next job that needs it.
+Shims lock the entries of live replicas (`shelf`).
 """
 
 from collections.abc import Callable, Iterator
@@ -27,11 +27,10 @@ _KINDS = {
     REDUCTION: "reduction package",
 }
 _PACKAGES = "packages"
-_SOON = 60 * 10**9
-"""ns within which an entry may have been requested for a program that is about to start; such entries always
-stay."""
-_WHILE_BUILT = 3600 * 10**9
-"""ns; longer than an installation, which reads packages, may last."""
+_MIN_AGE = 60 * 10**9
+"""Minimum age in ns, because a program that is about to start may need a younger entry."""
+_MIN_PACKAGE_AGE = 3600 * 10**9
+"""ns; longer than the maximum duration of an installation, which reads packages."""
 
 
 class Removal(Struct, frozen=True):
@@ -40,26 +39,25 @@ class Removal(Struct, frozen=True):
     kind: str
     name: str
     bytes: Bytes
-    #: When it was used last, ns since the epoch.
+    #: Time of the last use, ns since the epoch.
     used: Nanos
-    #: Removes it, or returns False if it is in use by now. Blocks; raises OSError.
+    #: Removes it, or returns False if it is in use now. Blocks; raises OSError.
     remove: Callable[[], bool]
-    #: Why it stays nevertheless; None = it is to be removed.
+    #: Reason to keep it; None = remove it.
     why: str | None = None
 
 
 class CacheCleaner:
-    """Finds what may be removed from the cache because nothing has used it since `now - older_than` (ns)."""
+    """Finds the entries of the cache that have not been used since `now - older_than` (ns)."""
 
     def __init__(self, cache: Path, installer: Installer, *, now: Nanos, older_than: int) -> None:
         self._cache = cache
-        self._before = now - max(older_than, _SOON)
-        self._idle_before = now - max(older_than, _WHILE_BUILT)
+        self._before = now - max(older_than, _MIN_AGE)
+        self._idle_before = now - max(older_than, _MIN_PACKAGE_AGE)
         self._installer = installer
 
     def pieces(self) -> Iterator[Removal]:
-        """Yield everything that is old enough, in the order of removal: layers before the environments below
-        them."""
+        """Yield all old entries in the order of removal: layers before the environments below them."""
         layers = list(Shelf(self._cache / LAYERS).content())
         going = [self._piece(LAYERS, kept) for kept in layers if self._is_old(kept)]
         yield from going
@@ -67,7 +65,7 @@ class CacheCleaner:
         bases = {base_of(kept.path) for kept in layers if kept.whole and kept.key not in gone}
         for kept in Shelf(self._cache / ENVIRONMENTS).content():
             if self._is_old(kept):
-                why = "a layer that stays lies on it" if kept.path in bases else None
+                why = "it is the base of a layer that is kept" if kept.path in bases else None
                 yield self._piece(ENVIRONMENTS, kept, why)
         for name in (IMAGES, REDUCTION):
             for kept in Shelf(self._cache / name).content():
@@ -76,9 +74,8 @@ class CacheCleaner:
         yield from self._packages()
 
     def downloads(self) -> Iterator[Removal]:
-        """Yield uv's downloads, all together and however old; nothing if an operator has named the cache
-        (UV_CACHE_DIR). The bytes are those that a removal frees: files shared with environments are not
-        counted."""
+        """Yield uv's downloads as one entry of any age; nothing if an operator has set UV_CACHE_DIR. The size
+        counts only the bytes that a removal frees, without files that environments share."""
         root = self._cache / "uv"
         if self._installer.cache == root and root.exists():
             used = root.stat().st_mtime_ns
@@ -99,13 +96,13 @@ class CacheCleaner:
     def _piece(self, shelf_name: str, kept: ShelfEntry, why: str | None = None) -> Removal:
         shelf = Shelf(self._cache / shelf_name)
         if why is None and shelf.is_held(kept):
-            why = "a program lives in it" if kept.whole else "it is being built"
+            why = "a program uses it" if kept.whole else "it is being built"
         kind = _KINDS[shelf_name] if kept.whole else f"half-built {_KINDS[shelf_name]}"
         remove = partial(shelf.remove, kept)
         return Removal(kind, kept.key, size_of(kept.path), kept.used, remove, why)
 
     def _packages(self) -> Iterator[Removal]:
-        """Yield packages of jobs, each alone in its directory, and half-fetched ones."""
+        """Yield packages of jobs, each in its own directory, and half-fetched ones."""
         root = self._cache / _PACKAGES
         whole = [path for path in root.glob("*/*") if not path.parent.name.startswith(".")]
         drafts = [path for path in root.glob(".*") if path.is_file()]
@@ -119,21 +116,24 @@ class CacheCleaner:
 
 
 def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Removal]:
-    """Remove downloads, then what was used least recently, until the cache takes at most so many bytes or
-    the rest is in use, or cannot be removed; return what was removed. Blocks. Raises OSError."""
+    """Remove downloads, then the least recently used entries, until the cache has at most `most` bytes.
+
+    Entries in use, and entries that cannot be removed, are skipped. Returns the removed entries. Blocks.
+    Raises OSError.
+    """
     left = size_of(cache)
     gone: list[Removal] = []
     if left <= most:
         return gone
     cleaner = CacheCleaner(cache, installer, now=now, older_than=0)
-    # An environment is used with each layer on it, so that its layers come before it.
+    # An environment is used together with its layers, so the layers come first.
     by_use = sorted(cleaner.pieces(), key=lambda piece: piece.used)
     for piece in (*cleaner.downloads(), *by_use):
-        with suppress(OSError):  # Another user's, say: `trainshed runtimes gc` tells of it.
+        with suppress(OSError):  # Another user's, for example: `trainshed runtimes gc` reports it.
             if not piece.why and piece.remove():
                 gone.append(piece)
                 left -= piece.bytes
-                # Files have further names in other pieces, which keep them.
+                # Other entries may contain hard links to the same files.
                 if left <= most and (left := size_of(cache)) <= most:
                     break
     return gone
@@ -142,6 +142,6 @@ def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Re
 def _unlink(path: Path, root: Path) -> bool:
     path.unlink(missing_ok=True)
     if path.parent != root:
-        with suppress(OSError):  # The same content has another name there as well.
+        with suppress(OSError):  # The directory contains the same content under another name.
             path.parent.rmdir()
     return True

@@ -1,8 +1,7 @@
-"""Chooses the runtime for what a job asks for: the exact one if it is available, else the nearest, with a
-notice.
+"""Chooses the runtime for a job: the exact one if it is available, else the nearest one, with a notice.
 
-It owns the choice only: it reads data sheets, the interpreters that were found and the operator's image map,
-and builds nothing.
+It only chooses: it reads data sheets, the interpreters of this machine and the operator's image map, and
+builds nothing.
 """
 
 import fnmatch
@@ -50,7 +49,7 @@ _RUNTIME_VERSION_PACKAGES = (
     "scipy",
     "scikit-learn",
 )
-"""Well-known packages of runtime versions (facts runtime_versions.json), from which notices name what a
+"""Well-known packages of runtime versions (facts runtime_versions.json). Notices list the ones that a
 substitute lacks."""
 _OLDEST_OF_UV: Minor = (3, 8)
 """The oldest Python that uv installs."""
@@ -60,22 +59,22 @@ _HOW_TO_MAP = (
 )
 
 _NAME_THEM = (
-    "Add what the program needs: --requirements of trainshed run, requirements=[…] of the SDK,"
+    "Add the packages that the program needs: --requirements of trainshed run, requirements=[…] of the SDK,"
     " install_requires of its setup.py."
 )
 
 
 class MappedImage(Struct, frozen=True):
     """One table `[[images]]` of the configuration: a pattern, and either another image or a runtime. The
-    first one whose pattern matches an image as the job names it wins (spec/runtimes#substitutes)."""
+    first pattern that matches the image URI of a job applies (spec/runtimes#substitutes)."""
 
     #: `*`, `?` and `[…]` match over the whole image URI, slashes included.
     pattern: str = ""
-    #: A runtime family, or one with its version; None if `image` is given.
+    #: A runtime family with an optional version; None if `image` is set.
     runtime: str | None = None
     #: Python version; None = the family's preferred one.
     python: str | None = None
-    #: Another image; None if `runtime` is given.
+    #: Another image; None if `runtime` is set.
     image: str | None = None
 
     @property
@@ -88,16 +87,16 @@ class MappedImage(Struct, frozen=True):
         return (self.runtime or "").partition(" ")[2] or None
 
     def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the table, as `key: words`."""
+        """Yield the faults of the table, as `key: text`."""
         if not self.pattern:
-            yield "pattern: is missing; give the images that are meant, such as python:3.*"
+            yield "pattern: is missing; set a pattern of image names, such as python:3.*"
         if bool(self.runtime) == bool(self.image):
-            cause = "both are given" if self.image else "neither is given"
-            yield f"runtime: exactly one of runtime and image says what is run; {cause}"
+            cause = "both are set" if self.image else "neither is set"
+            yield f"runtime: set exactly one of runtime and image; {cause}"
         if self.runtime:
             yield from self._runtime_faults()
         elif self.python:
-            yield "python: goes with runtime only; an image has a Python of its own"
+            yield "python: applies only to runtime, because an image has its own Python"
         if self.image and not is_reference(self.image):
             yield f"image: {self.image!r} is not an image name such as HOST/NAME:TAG"
 
@@ -106,17 +105,17 @@ class MappedImage(Struct, frozen=True):
         if sheet is None:
             names = [known.family for known in FAMILIES]
             near = closest(self.family, names)
-            yield f"runtime: there is no runtime {self.family!r}; there are {', '.join(names)}.{near}"
+            yield f"runtime: {self.family!r} does not exist; choose one of {', '.join(names)}.{near}"
             return
         releases = [r for r in sheet.releases if self.version in (None, r.version)]
         if not releases:
             versions = ", ".join(release.version for release in sheet.releases if release.version)
-            known = f"there are {versions}" if versions else "it has none, leave it out"
+            known = f"choose one of {versions}" if versions else "omit the version"
             yield f"runtime: {sheet.title} has no version {self.version!r} here; {known}"
             return
         minor = parse_minor(self.python)
         if self.python and (minor is None or not any(r.runs_on(minor) for r in releases)):
-            yield f"python: {self.python!r} is no Python, such as 3.11, that {self.runtime} runs on"
+            yield f"python: {self.runtime} does not run on {self.python!r}; set a version such as 3.11"
 
 
 class Candidate(Struct, frozen=True):
@@ -126,16 +125,16 @@ class Candidate(Struct, frozen=True):
     python: Minor
 
     def is_exactly(self, version: str, python: Minor) -> bool:
-        """Whether it is that version of the framework on that Python, whatever build of it."""
+        """Whether it is any build of that version of the framework on that Python."""
         return self.release.base == version and self.python == python
 
 
 def newest(
     sheet: Sheet, pythons: Interpreters, version: str | None = None, near: Minor | None = None
 ) -> Candidate | None:
-    """Return the newest release, or the one of `version`, on the Python nearest to `near`; None = on the
-    family's preferred one. The machine is searched for Pythons only if the usual one does not fit. None if no
-    Python here fits."""
+    """Return the newest release, or the one of `version`, on the Python nearest to `near`. None if no Python
+    of this machine fits. `near`: None = the family's preferred Python. Other Pythons than the usual one are
+    searched only if that does not fit."""
     usual = pythons.usual()
     low, high = sheet.preferred_pythons
     exact = [release for release in sheet.releases if release.version == version]
@@ -167,16 +166,16 @@ def nearest(
     for_gpu: bool,
     slim: bool = False,
 ) -> Candidate | None:
-    """Return the release nearest to `version`, on the Python nearest to `python`; None if no Python here
-    fits. `for_gpu`, `slim`: prefer the build for GPUs, or the slim one, among equally near ones; without them
-    no such release is taken."""
+    """Return the release nearest to `version`, on the Python nearest to `python`; None if no Python of this
+    machine fits. `for_gpu`, `slim`: also allow builds for GPUs, or slim ones, and prefer them among equally
+    near releases."""
     wanted = parse_minor(version) or (0, 0)
     releases = [
         release
         for release in sheet.releases
         if (for_gpu or not release.for_gpu) and (slim or not release.is_slim)
     ]
-    # List all Pythons only if the usual one does not fit, because that may need a search.
+    # List all Pythons only if the usual one does not fit, because that may require a search.
     usual = pythons.usual()
     if sheet.usual_python:
         python = usual
@@ -214,7 +213,7 @@ def _distance(version: Minor, other: Minor) -> int:
 
 
 class LocalCatalog:
-    """The `core.runtime.RuntimeCatalog` of runtimes built on this machine."""
+    """The `core.runtime.RuntimeCatalog` of runtimes that this machine builds."""
 
     def __init__(
         self,
@@ -228,27 +227,27 @@ class LocalCatalog:
         self._pythons = pythons
         #: Whether to refuse every substitution, by the operator's setting.
         self._exact = exact
-        #: The operator's map; its first matching entry wins over everything else.
+        #: The operator's map; its first matching entry overrides everything else.
         self._image_map = image_map
-        #: None if container images cannot be run.
+        #: None if the service cannot run container images.
         self._images = images
-        #: Whether this machine has a GPU; called only for images that are for GPUs.
+        #: Whether this machine has a GPU; called only for GPU images.
         self._has_gpu = has_gpu
-        # Nearly all jobs ask for one of a few images, and the releases and Pythons do not change.
+        # Nearly all jobs use one of a few images, and the releases and Pythons do not change.
         self._prebuilt = lru_cache(maxsize=256)(self._choose_for_prebuilt)
 
     def named(
         self, family: str, version: str | None = None, python: str | None = None
     ) -> RuntimeChoice | RuntimeRefusal:
-        """Return a family's release of that version (None = its newest) on that Python or the nearest one
-        available; None = the preferred one."""
+        """Return a family's release of that version on that Python or the nearest available one. None = the
+        newest version, the preferred Python."""
         sheet = sheet_of(family)
         if sheet is None:
             return RuntimeRefusal(no_family(family))
         if version and sheet.release(version) is None:
             versions = ", ".join(release.version for release in sheet.releases if release.version)
             return RuntimeRefusal(
-                f"There is no {sheet.title} {version} here; there are: {versions or 'no versions'}."
+                f"{sheet.title} {version} does not exist here. Choose one of: {versions or 'no versions'}."
             )
         candidate = newest(sheet, self._pythons, version, parse_minor(python))
         return (
@@ -258,10 +257,12 @@ class LocalCatalog:
         )
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """Return the runtime for an image (spec/runtimes#substitutes): what the operator maps it to; our own
-        reducers for a reduction-server image (spec/reduction#exactness); for a prebuilt image of a framework
-        that is served, that framework at the same or nearest version; any other image as a container, if
-        containers can be run."""
+        """Return the runtime for an image (spec/runtimes#substitutes).
+
+        In this order: the operator's mapping; our own reducers for a reduction-server image
+        (spec/reduction#exactness); for a prebuilt image, its framework at the same or nearest version; any
+        other image as a container, if the service runs containers.
+        """
         if entry := self._entry_of(image_uri):
             return self._mapped(entry, image_uri)
         if is_reduction_server(image_uri):
@@ -272,8 +273,8 @@ class LocalCatalog:
         return self._prebuilt(image, image_uri, image.device == "gpu" and self._has_gpu())
 
     def default(self) -> RuntimeChoice | RuntimeRefusal:
-        """Return the runtime of jobs that name neither an image nor a runtime version: that of the newest
-        prebuilt image of the default family, so that both share one environment."""
+        """Return the runtime of jobs without an image and a runtime version: that of the newest prebuilt
+        image of the default family, so that both share one environment."""
         sheet = FAMILIES[0]
         image = parse_prebuilt(named_image(sheet.family) or "")
         assert image is not None, "the default family has prebuilt images"
@@ -284,21 +285,21 @@ class LocalCatalog:
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """Return the runtime for a runtime version (spec/submit#defaults, spec/runtimes#substitutes): what
-        the operator maps `runtimeVersion:2.6` to, for example; else the nearest runtime with its several
+        """Return the runtime for a runtime version (spec/submit#defaults, spec/runtimes#substitutes): the
+        operator's mapping, for example of `runtimeVersion:2.6`, or the nearest runtime with its
         frameworks."""
         if not runtime_version:
             choice = self.default()
             if isinstance(choice, RuntimeRefusal):
                 return choice
-            note = f"No runtime version was asked for: the service's default is used, {_title(choice)}."
+            note = f"The job sets no runtime version. It runs in the service's default, {_title(choice)}."
             return _with_notices(choice, note)
         if entry := self._entry_of(name := f"runtimeVersion:{runtime_version}"):
             return self._mapped(entry, name)
         old = is_python2(runtime_version, python_version)
         python = parse_minor(python_version) or (3, 0)
         sheets = [sheet for sheet in FAMILIES if sheet.runtime_versions]
-        # If none of those runs on a Python of this machine, the default is better than nothing.
+        # Without a suitable Python, the default is better than nothing.
         for sheet in (*sheets, FAMILIES[0]):
             candidate = nearest(sheet, self._pythons, runtime_version, python, for_gpu=False)
             if candidate:
@@ -319,22 +320,22 @@ class LocalCatalog:
         here = ", ".join(sorted(provided.intersection(_RUNTIME_VERSION_PACKAGES)))
         python = parse_minor(python_version) or candidate.python
         if sheet.runtime_versions and candidate.is_exactly(runtime_version, python):
-            note = f"{wanted} is here with {here}."
+            note = f"{wanted} is available with {here}."
             if not missing:
                 return _with_notices(choice, note)
-            note += f" Left out: {missing}."
+            note += f" Not installed: {missing}."
         elif self._exact:
             how = _how_to_get(sheet, runtime_version, python)
-            return _inexact(f"{wanted} cannot be had here exactly", choice, how)
+            return _inexact(f"{wanted} is not available here exactly", choice, how)
         else:
             choice = replace(choice, is_exact=False)
             note = (
-                f"{wanted} was asked for and cannot be had here: the job runs in {_title(choice)}, "
+                f"{wanted} is not available here. The job runs in {_title(choice)}, "
                 f"with {here}.{_how_to_get(sheet, runtime_version, python)}"
             )
             if not missing:
                 return _with_notices(choice, note)
-            note += f" Missing there: {missing}."
+            note += f" Not installed there: {missing}."
         return _with_notices(choice, f"{note} {_NAME_THEM}")
 
     def _entry_of(self, uri: str) -> MappedImage | None:
@@ -342,7 +343,7 @@ class LocalCatalog:
         return next((entry for entry in entries if fnmatch.fnmatchcase(uri, entry.pattern)), None)
 
     def _mapped(self, entry: MappedImage, uri: str) -> RuntimeChoice | RuntimeRefusal:
-        mapping = f"{uri} is mapped by an operator's setting (images, {entry.pattern!r})"
+        mapping = f"The operator maps {uri} (setting images, pattern {entry.pattern!r})"
         if entry.image:
             reason = _refusal(self._images, entry.image)
             if reason:
@@ -356,22 +357,22 @@ class LocalCatalog:
         if entry.python and entry.python != choice.python_version:
             other_python = f" on Python {entry.python}"
         if other_python and self._exact:
-            return _inexact(f"{mapping} to a runtime{other_python}, which is not here", choice)
+            return _inexact(f"{mapping} to a runtime{other_python}, not available here", choice)
         note = f"{mapping}: the job runs in {_title(choice)}"
         return _with_notices(
             replace(choice, is_exact=other_python == ""),
-            f"{note};{other_python} it cannot be had here." if other_python else f"{note}.",
+            f"{note};{other_python} it is not available here." if other_python else f"{note}.",
         )
 
     def _container(self, uri: str) -> RuntimeChoice | RuntimeRefusal:
         if "/vertex-ai-restricted/training/" in uri or "/vertex-ai/training/reductionserver" in uri:
             return RuntimeRefusal(
-                f"{uri} is not known here. The Reduction Server's image is "
+                f"{uri} is unknown here. The image of the Reduction Server is "
                 "us-docker.pkg.dev/vertex-ai-restricted/training/"
                 f"reductionserver:latest (or europe-, asia-). {_HOW_TO_MAP}"
             )
         if "-docker.pkg.dev/vertex-ai/training/" in uri:
-            # Most likely misspelled: refused here, rather than when it cannot be pulled.
+            # Most likely misspelled: refuse it now, rather than when the pull fails.
             return RuntimeRefusal(
                 f"{uri} is not in the list of prebuilt training images.{nearest_prebuilt(uri)} {_HOW_TO_MAP}"
             )
@@ -389,8 +390,8 @@ class LocalCatalog:
         sheet = next((sheet for sheet in FAMILIES if sheet.framework == image.framework), None)
         if sheet is None:
             return RuntimeRefusal(
-                f"No runtime with {image.framework} {image.version} is served here ({uri}), and another "
-                f"framework cannot stand in for it. The nearest that can be had: {self._offers()}. "
+                f"This service has no runtime with {image.framework} {image.version} ({uri}), and other "
+                f"frameworks cannot replace it. The nearest available images: {self._offers()}. "
                 f"{_HOW_TO_MAP}"
             )
         python = parse_minor(image.python) or (3, 0)
@@ -402,13 +403,13 @@ class LocalCatalog:
         choice = _choice(sheet, candidate)
         notices: list[str] = []
         if not candidate.is_exactly(image.version, python):
-            wish = f"{uri} means {sheet.title} {image.version} on Python {image.python}"
+            wish = f"{uri} contains {sheet.title} {image.version} on Python {image.python}"
             how = _how_to_get(sheet, image.version, python)
             if self._exact:
-                return _inexact(f"{wish}, which cannot be had here exactly", choice, how)
+                return _inexact(f"{wish}, which is not available here exactly", choice, how)
             choice = replace(choice, is_exact=False)
             notices.append(
-                f"{wish}, which cannot be had here: the job runs in {_title(choice)}.{how}"
+                f"{wish}, which is not available here. The job runs in {_title(choice)}.{how}"
             )
         changes = sheet.changed(image.version, candidate.release)
         notices += [
@@ -416,15 +417,15 @@ class LocalCatalog:
             f"({change.old_way.variable}={change.old_way.value})."
             for change in changes
         ]
-        # If no release is built for GPUs in particular, there is no notice to give.
+        # Without a build for GPUs, no notice is necessary.
         has_builds = any(release.for_gpu for release in sheet.releases)
         if image.device == "gpu" and has_builds and not candidate.release.for_gpu:
             reason = (
-                f"{_title(choice)} cannot be had here with CUDA"
+                f"{_title(choice)} is not available here with CUDA"
                 if has_gpu
-                else "no GPU was found here"
+                else "this machine has no GPU"
             )
-            notices.append(f"{uri} is an image for GPUs; {reason}, so it is built for CPUs.")
+            notices.append(f"{uri} is an image for GPUs, but {reason}: it is built for CPUs.")
         lacks = () if image.slim else sheet.lacks(candidate.release, candidate.python)
         if missed := [package for package in lacks if package.device in (None, image.device)]:
             packages = ", ".join(map(str, missed))
@@ -435,7 +436,7 @@ class LocalCatalog:
         return replace(_with_notices(choice, *notices), old_ways=old_ways)
 
     def _offers(self) -> str:
-        """Return the newest listed image of every framework that is served, as a text."""
+        """Return the newest listed image of every available framework, as a text."""
         served = {sheet.framework for sheet in FAMILIES if sheet.framework}
         newest_of: dict[str, str] = {}
         for name in listed_images():
@@ -447,34 +448,34 @@ class LocalCatalog:
 
 
 def no_family(family: str) -> str:
-    """Return a sentence that says so, and which there are."""
+    """Return an error message that lists the existing families."""
     known = ", ".join(sheet.family for sheet in FAMILIES)
-    return f"There is no runtime family {family!r}; there are: {known}."
+    return f"The runtime family {family!r} does not exist. Choose one of: {known}."
 
 
 def _refusal(images: "ContainerImages | None", reference: str) -> str | None:
     if images is None:
-        return "Running it takes a container engine, and this service has none."
+        return "Running it requires a container engine, and this service has none."
     return images.refusal(reference)
 
 
 def _inexact(what: str, choice: RuntimeChoice, how: str = "") -> RuntimeRefusal:
     return RuntimeRefusal(
-        f"{what}, and the service is set to refuse substitutes (exact_runtimes). The nearest would be "
+        f"{what}, and this service refuses substitutes (setting exact_runtimes). The nearest runtime is "
         f"{_title(choice)}.{how}"
     )
 
 
 def _how_to_get(sheet: Sheet, version: str, python: Minor) -> str:
-    """Return a sentence, after a space, that says how to get the Python without which a version cannot be had
-    exactly; "" if there is no release of it for that Python."""
+    """Return a sentence, after a space, about the installation of the Python that an exact version needs; ""
+    if no release of the version runs on that Python."""
     if not any(release.base == version and release.runs_on(python) for release in sheet.releases):
         return ""
     number = format_minor(python)
     tool = "uv python" if python >= _OLDEST_OF_UV else "pyenv"
     return (
-        f" What is missing on this machine is Python {number}: `{tool} install {number}` gets it, and the "
-        "service uses it from its next start on."
+        f" This machine lacks Python {number}. Install it with `{tool} install {number}`, and restart the "
+        "service."
     )
 
 
@@ -483,8 +484,8 @@ def _no_interpreter(sheet: Sheet, version: str | None = None) -> str:
     low = min(release.pythons[0] for release in releases)
     high = max(release.pythons[1] for release in releases)
     return (
-        f"No interpreter that {sheet.title} runs on was found on this machine. Install a Python from "
-        f"{format_minor(low)} to {format_minor(high)} and start the service again."
+        f"This machine has no Python that {sheet.title} runs on. Install a Python from "
+        f"{format_minor(low)} to {format_minor(high)}, and restart the service."
     )
 
 

@@ -1,9 +1,9 @@
-"""Describes how users' setup scripts, and viewers of what programs wrote, are confined: a separate process at
+"""Describes how users' setup scripts, and viewers of programs' output, are confined: in a separate process at
 the isolation level of the jobs' programs.
 
-`InstallationTerms` say how tightly; `Confinement` says what one run of the installer may see, change and use.
-A process of its own carries it out (`keeper`), because a service with threads cannot make namespaces for a
-child.
+`InstallationTerms` apply to all runs; a `Confinement` describes the view and the limits of one run of the
+installer. A separate process enforces it (`keeper`), because a service with threads cannot create namespaces
+for a child.
 """
 
 import socket
@@ -21,96 +21,96 @@ from trainshed.runtimes.keeper import main
 main()
 """
 _SECRETS = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "NETRC")
-"""Prefixes of variables that may hold, or lead to, a password of a package index."""
+"""Prefixes of variables that may contain, or lead to, a password of a package index."""
 _HOMES = "XDG_"
-"""Prefix of variables that name directories of the operator."""
+"""Prefix of variables that contain directories of the operator."""
 
-MOST_MEMBERS = 100_000
-"""Files, directories and links in one archive."""
-MOST_FILES = 1_000_000
-"""Files and directories that one installation may leave, since the service examines each of them."""
-MOST_UNPACKED = 8 << 30
-"""Bytes of one archive's content, and of the archive itself."""
-MOST_METADATA = 4 << 20
-"""Bytes of one of the files that describe a package: pyproject.toml, PKG-INFO, METADATA, setup.py,
+MAX_MEMBERS = 100_000
+"""Maximum number of files, directories and links in one archive."""
+MAX_FILES = 1_000_000
+"""Maximum number of files and directories of one installation, because the service checks each of them."""
+MAX_UNPACKED = 8 << 30
+"""Maximum bytes of an archive and of its unpacked content."""
+MAX_METADATA = 4 << 20
+"""Maximum bytes of a file that describes a package: pyproject.toml, PKG-INFO, METADATA, setup.py,
 setup.cfg."""
-MOST_SECONDS = 60.0
-"""Seconds that a processor may compute for checking the archives of one installation."""
-MOST_MEMORY = 512 << 20
-"""Bytes of memory for checking them, beyond what the process has before."""
+MAX_SECONDS = 60.0
+"""Maximum processor time in seconds for checking the archives of one installation."""
+MAX_MEMORY = 512 << 20
+"""Maximum bytes of memory for that check, in addition to the memory at its start."""
 
 
 class InstallationTerms(Struct, frozen=True):
-    """What applies to every installation."""
+    """The conditions of every installation."""
 
-    #: The isolation level of programs (`protocol.LEVEL_*`), never another.
+    #: The isolation level of programs (`protocol.LEVEL_*`), never a different one.
     level: str
-    #: Directories that look empty.
+    #: Directories that appear empty.
     hidden: tuple[str, ...] = ()
-    #: Files that look empty.
+    #: Files that appear empty.
     covered: tuple[str, ...] = ()
-    #: Paths that may be read because the operator says so, wherever they are.
+    #: Paths that the operator makes readable, wherever they are.
     visible: tuple[str, ...] = ()
-    #: Limits of memory, of processes, of disk and of wall-clock time; None = there is none.
+    #: Limits of memory, number of processes, disk and wall-clock time; None = unlimited.
     memory_bytes: int | None = None
     processes: int | None = None
     disk_bytes: int | None = None
     seconds: float | None = None
     #: CPU weight, 100 per vCPU.
     cpu_weight: int | None = None
-    #: Directories in which control groups are made, by what these limit: memory, cpu, pids.
+    #: Parent directories for control groups, by controller: memory, cpu, pids.
     bases: dict[str, str] = field(default_factory=dict[str, str])
-    #: Ports of the service and of replicas, on which no script may listen.
+    #: Ports of the service and of replicas, on which scripts must not listen.
     kept_ports: tuple[int, ...] = ()
 
 
 class LentDirectory(Struct, frozen=True):
-    """A directory that programs write to, shown in another place."""
+    """A directory that programs write to, visible at another path."""
 
     #: A directory of the service.
     base: str
-    #: Names of the directories on the way from there. A program may have replaced each by a link; none is
-    #: followed.
+    #: Names of the directories on the way from there. A program may have replaced any of them by a link, so
+    #: links are not followed.
     below: tuple[str, ...]
-    #: Where it is shown.
+    #: The path at which it is visible.
     place: str
 
 
 class Confinement(Struct, frozen=True):
-    """Where one installation runs, what it may read and change, and for how long."""
+    """The place, the readable and writable paths, and the time limit of one installation."""
 
-    #: A directory for this one run, with its home, its temporary files and its downloads.
+    #: A directory for this run only, with its home, its temporary files and its downloads.
     workspace: str
-    #: Other directories that it may change.
+    #: Other writable directories.
     writable: tuple[str, ...]
-    #: Paths that it may read, even inside hidden directories of the terms.
+    #: Readable paths, even inside hidden directories of the terms.
     shown: tuple[str, ...]
     terms: InstallationTerms
-    #: Name of its control groups; None = one made of the keeper's process id.
+    #: Name of its control groups; None = a name from the keeper's process ID.
     name: str | None = None
-    #: When it is ended, in seconds of `time.monotonic`; None = never.
+    #: Time limit, in seconds of `time.monotonic`; None = unlimited.
     until: float | None = None
-    #: Packages that are checked before the command is begun (`trainshed.runtimes.archives`).
+    #: Packages to check before the command starts (`trainshed.runtimes.archives`).
     archives: tuple[str, ...] = ()
-    #: Arguments added to the command if the runtime's own setuptools can build all of them.
+    #: Arguments to add to the command if the runtime's own setuptools can build all packages.
     when_plain: tuple[str, ...] = ()
-    #: Whether to add requirements that the wheels among them should have (`archives.also_needed`).
+    #: Whether to add requirements that the wheels among them lack (`archives.also_needed`).
     corrected: bool = False
-    #: A download cache that others share, only where no script of a user runs; None = it has its own.
+    #: A shared download cache, only for runs without users' scripts; None = a private one.
     cache: str | None = None
-    #: Directories shown read-only in other places.
+    #: Directories visible read-only at other paths.
     lent: tuple[LentDirectory, ...] = ()
     #: Handles that the command inherits.
     handles: tuple[int, ...] = ()
-    #: Whether it has the machine's network; otherwise it has an empty one of its own. At level `session` it
-    #: always has the machine's.
+    #: Whether it uses the machine's network; otherwise it has an empty one. At level `session`, it always
+    #: uses the machine's.
     network: bool = True
-    #: What is confined, as errors name it.
+    #: The name of this run in errors.
     subject: str = "The installation"
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """All directories that it may change, except the workspace."""
+        """All writable directories except the workspace."""
         return (*self.writable, self.cache) if self.cache else self.writable
 
     @property
@@ -118,24 +118,23 @@ class Confinement(Struct, frozen=True):
         return Path(self.workspace) / "wheels"
 
     def prepare(self) -> None:
-        """Make the workspace. Raises OSError."""
+        """Create the workspace. Raises OSError."""
         for name in ("home", "tmp", "var-tmp", "downloads", "wheels"):
             (Path(self.workspace) / name).mkdir(parents=True, exist_ok=True)
 
     def command(self, command: Sequence[str], line: int) -> list[str]:
-        """Return the command line that runs `command` confined. `line`: handle of a socket, over which the
-        keeper reports why it ended the command (`read_verdict`); when its other end is closed, everything is
-        ended."""
+        """Return the command line that runs `command` confined. `line`: handle of a socket. The keeper
+        reports on it why it ended the command (`read_verdict`), and ends everything when its other end is
+        closed."""
         texts = (msgspec.json.encode(value).decode() for value in (sys.path, self))
-        # Nothing is imported on the way, neither from a user's own packages nor from the working directory.
+        # Import nothing before, neither from a user's own packages nor from the working directory.
         return [sys.executable, "-I", "-S", "-c", _START, *texts, str(line), *command]
 
     def environ(self, environ: dict[str, str], *, offline: bool) -> dict[str, str]:
-        """Return the installer's variables as they are inside. A run that needs no index gets no password of
-        one."""
+        """Return the installer's variables inside. A run without an index does not get passwords of
+        indexes."""
         if self.cache:
-            # Only the installer itself runs, and no script of a user: it has its settings and the shared
-            # cache.
+            # Only the installer runs, without users' scripts: it has its settings and the shared cache.
             return environ | {"TMPDIR": f"{self.workspace}/tmp"}
         kept = without_secrets(environ) if offline else environ
         kept = {name: value for name, value in kept.items() if not name.startswith(_HOMES)}
@@ -144,8 +143,8 @@ class Confinement(Struct, frozen=True):
 
 
 def read_verdict(line: socket.socket) -> str | None:
-    """Return why a keeper that has ended did not begin an installation, or ended it: the level is not
-    available, a limit was reached, or an archive was refused; None = none of these, it ended by itself."""
+    """Return why a keeper that has exited did not start an installation, or ended it: the level is not
+    available, a limit was reached, or an archive was rejected. None = the installation ended normally."""
     line.setblocking(False)
     data = b""
     try:
@@ -157,5 +156,5 @@ def read_verdict(line: socket.socket) -> str | None:
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that may hold a password of a package index."""
+    """Return the variables without those that may contain a password of a package index."""
     return {name: value for name, value in environ.items() if not name.startswith(_SECRETS)}

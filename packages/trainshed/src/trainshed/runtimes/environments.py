@@ -1,5 +1,5 @@
-"""Builds base environments: one per release of a family and interpreter, shared by all jobs, named by
-content."""
+"""Builds base environments: one per release of a family and interpreter. All jobs share them. Their names
+identify their content."""
 
 import hashlib
 import json
@@ -27,22 +27,22 @@ from trainshed.runtimes.trees import let_read, let_write, size_of
 
 _LOAD = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 _LAYOUT = "4"
-"""Raised whenever the layout of an environment changes, so that older ones are not used."""
+"""Increased with every change to the layout of an environment, so that older ones are not used."""
 
 _DISTUTILS_HOOK = "distutils-precedence.pth"
 _CONTENT = "content.txt"
 """File with a line `name==version` for each distribution of an environment."""
 _SIZE = "size.txt"
-"""File with the bytes that it takes on the disk."""
+"""File with the size of the environment on disk, in bytes."""
 
 
 class Base(Struct, frozen=True):
-    """A base environment, whether it is built or not."""
+    """A base environment, built or not."""
 
     sheet: Sheet
     release: Release
     interpreter: Interpreter
-    #: Where it is once it is built. The directory's name identifies its content.
+    #: Its location after the build. The directory's name identifies its content.
     prefix: Prefix
     #: Its directory, and those of its interpreter.
     places: tuple[str, ...]
@@ -62,7 +62,7 @@ class Environments:
         self._resolved: dict[tuple[str, str, str], Base] = {}
 
     def resolve(self, choice: RuntimeChoice, interpreters: Interpreters) -> Base:
-        """Return the environment for a choice, worked out once. Raises BuildFailed if it is not known any
+        """Return the environment for a choice, computed once. Raises BuildFailed if it does not exist any
         more."""
         key = choice.family, choice.version, choice.python_version
         if (known := self._resolved.get(key)) is not None:
@@ -73,15 +73,14 @@ class Environments:
         interpreter = interpreters.get(python) if python else None
         if sheet is None or release is None or interpreter is None:
             raise BuildFailed(
-                f"The runtime {choice.family} {choice.version} on Python {choice.python_version} is not "
-                "known here any more: its family was removed, or its interpreter is gone. Submit the job "
-                "again."
+                f"The runtime {choice.family} {choice.version} on Python {choice.python_version} does not "
+                "exist here any more: its family or its interpreter was removed. Submit the job again."
             )
         base = self._resolved[key] = self.base(sheet, release, interpreter)
         return base
 
     def base(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Base:
-        """Return the environment of a release. Its key is made of interpreter, lock, platform, layout."""
+        """Return the environment of a release. Its key consists of interpreter, lock, platform and layout."""
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, ".".join(map(str, interpreter.version))],
@@ -97,15 +96,15 @@ class Environments:
         return Base(sheet, release, interpreter, prefix, places)
 
     def used(self, environment: Prefix) -> None:
-        """Record that a program is about to be started in the environment, or in a layer on top of it."""
+        """Record the imminent start of a program in the environment, or in a layer on top of it."""
         self._shelf.used(environment.root.name)
 
     def last_used(self, environment: Prefix) -> int:
-        """Return when the environment was used last, ns since the epoch. Raises OSError."""
+        """Return the time of the environment's last use, ns since the epoch. Raises OSError."""
         return self._shelf.last_used(environment.root.name)
 
     def size(self, environment: Prefix) -> int:
-        """Return the bytes that the environment takes on the disk."""
+        """Return the size of the environment on disk, in bytes."""
         return int((environment.root / _SIZE).read_text())
 
     def has(self, base: Base) -> bool:
@@ -115,9 +114,9 @@ class Environments:
     def build(
         self, base: Base, progress: Callable[[str], None], *, in_background: bool = True
     ) -> None:
-        """Build the environment unless it exists. Blocks for seconds to minutes. `in_background`: return when
-        programs can run in it, and compile most of its modules later. Raises BuildFailed, and leaves nothing
-        in that case."""
+        """Build the environment unless it exists. Blocks for seconds to minutes. Raises BuildFailed, and then
+        leaves nothing. `in_background`: return as soon as programs can run in it, and compile most modules
+        later."""
         sheet, release, interpreter = base.sheet, base.release, base.interpreter
         final, key = base.prefix, base.key
 
@@ -135,7 +134,8 @@ class Environments:
             if sheet.command is not None:
                 write_command(prefix, sheet.family, sheet.command.read_text())
             if interpreter.minor < (3, 12):
-                # It costs every start most of a millisecond, for a distutils that these Pythons still have.
+                # It delays every start by almost a millisecond, for a distutils that these Pythons still
+                # have.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
             for name in release.excluded:
                 metadata = prefix.excluded / f"{name.replace('-', '_')}-0.dist-info" / "METADATA"
@@ -175,12 +175,12 @@ class Environments:
             ) from failure
 
     def compile_all(self) -> None:
-        """Compile the environments whose compilation the end of a service interrupted. Blocks."""
+        """Compile environments whose compilation was interrupted by the end of a service. Blocks."""
         self._shelf.finish_all(self._compile)
 
     def _compile(self, root: Path) -> None:
-        """Compile all modules of a built environment to bytecode, at the lowest priority: programs already
-        run in it. Raises BuildFailed, OSError."""
+        """Compile all modules of a built environment to bytecode, at the lowest priority, because programs
+        may already run in it. Raises BuildFailed, OSError."""
         for library in root.glob("lib/python3*"):
             prefix = Prefix(root, library.name.removeprefix("python"))
             with let_write(prefix.site):
@@ -197,14 +197,14 @@ class Environments:
 
         def install(*what: str) -> None:
             target = prefix.site
-            # No script of a user ever runs where it can write to this directory, so it may share files with
-            # uv's cache.
+            # Users' scripts never run with write access to this directory, so it may share files with uv's
+            # cache.
             self._installer.install(prefix.executable, target, what, progress, linked=True)
 
         if not release.first:
             install("--no-deps", "--requirement", lock)
             return
-        # Further packages depend on the build that the index has.
+        # The available build on the index determines the further packages.
         pinned = ("--constraint", lock, *sheet.asks_for(release), *sheet.built_from(release))
         if self._installer.has_indexes:
             install(*pinned)

@@ -1,10 +1,10 @@
-"""The runtime families, by their data sheets: the versions of each, the Pythons that each version runs on,
-and what it holds. A sheet is `FAMILY/sheet.toml`, beside the family's locks.
+"""The runtime families, from their data sheets: the versions of each, the supported Pythons of each version,
+and its packages. A sheet is `FAMILY/sheet.toml`, in the directory of the family's locks.
 
-In a sheet, "@NAME" in a list of requirements stands for the list NAME of the sheet (`lists`) or of all sheets
-(`requirements.toml`). A release has what the sheet says of `every` one, and of the one that it is `like`,
-unless it says otherwise. `until` names, by part, the highest minor version of Python 3 for which the part is
-available, 0 = none; a part that is not named supports all Pythons of the release.
+In a list of requirements, "@NAME" refers to the list NAME of the sheet (`lists`) or of all sheets
+(`requirements.toml`). A release inherits the fields of `every`, and of the release in `like`, unless it sets
+them. `until` contains, by part, the highest minor version of Python 3 with this part, 0 = none. Other parts
+support all Pythons of the release.
 """
 
 import re
@@ -29,7 +29,7 @@ _FOLDERS: Final = (
 )
 """The first one is the service's default family."""
 _REQUIREMENTS: Final = {"requirements", "sources", "excluded", "overrides"}
-"""Lists of requirements, of sheets and of releases."""
+"""Fields with lists of requirements, in sheets and releases."""
 
 GSUTIL: Final = "gsutil"
 TENSORBOARD: Final = "tensorboard"
@@ -39,14 +39,14 @@ _SLIM = "slim"
 
 
 class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
-    """A package that the prebuilt images hold, or programs expect, and that is missing here."""
+    """A package of the prebuilt images, or one that programs expect, that is missing here."""
 
     name: str
-    #: Why it is missing, in a few words that follow the name in brackets.
+    #: Reason for its absence, in a few words that follow the name in parentheses.
     reason: str
-    #: The lowest and the highest Python without it; None = all are without it.
+    #: The lowest and the highest Python without it; None = all Pythons.
     pythons: tuple[Minor, Minor] | None = None
-    #: The device of which images hold it, as in their names; None = of all. Jobs of others are not told.
+    #: Device in the names of the images that contain it; None = all images. Other jobs get no notice.
     device: str | None = None
 
     def __str__(self) -> str:
@@ -57,10 +57,10 @@ class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Change(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a framework does otherwise since one of its versions, and can still do as before."""
+    """A change of behavior in a version of a framework, which programs can revert."""
 
     since: Minor
-    #: What it did before, as a clause for notices.
+    #: The former behavior, as a clause for notices.
     before: str
     old_way: OldWay
 
@@ -72,39 +72,38 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     #: Lowest and highest Python, both included.
     pythons: tuple[Minor, Minor]
-    #: What is installed on top of the family's own requirements, as version ranges from which the lock is
-    #: made.
+    #: Packages in addition to the family's own requirements, as version ranges from which the lock is made.
     requirements: tuple[str, ...] = ()
-    #: Pins of packages that exist as source distributions only; these need no others.
+    #: Pins of packages without wheels; these need no other packages.
     sources: tuple[str, ...] = ()
-    #: Packages that the requirements need, but programs do not.
+    #: Dependencies of the requirements that programs do not need.
     excluded: tuple[str, ...] = ()
-    #: Version ranges that replace what other packages ask of these packages.
+    #: Version ranges that override the requirements of other packages.
     overrides: tuple[str, ...] = ()
-    #: The day (YYYY-MM-DD) as of which the lock is made, None = today: later versions were never tried with
-    #: this framework. Installers and certificates are always today's.
+    #: The date (YYYY-MM-DD) of the lock's versions, None = today: later versions were never tested with this
+    #: framework. Installers and certificates are always current.
     day: str | None = None
-    #: Whether the lock is made for Linux on x86-64, the only platform with wheels of everything; elsewhere
-    #: the same pins are tried.
+    #: Whether the lock is for Linux on x86-64, the only platform with wheels of all packages. Other platforms
+    #: try the same pins.
     only_x86: bool = False
-    #: Packages missing in addition to those that the family leaves out.
+    #: Missing packages, in addition to those of the family.
     left_out: tuple[LeftOut, ...] = ()
-    #: Flags of the installer that are tried first if no package index is configured on the machine. Which
-    #: build of a pinned version there is, and what it needs, depends on the index.
+    #: Flags of the installer to try first if the machine configures no package index. The index determines
+    #: the available builds of a pinned version, and their requirements.
     first: tuple[str, ...] = ()
-    #: Whether this is a build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
+    #: Whether this is a build for NVIDIA GPUs, used for GPU images on machines with a GPU.
     for_gpu: bool = False
-    #: Size of the download and of the environment, for people; None = little.
+    #: Size of the download and of the environment, for people; None = small.
     space: str | None = None
 
     @property
     def base(self) -> str:
-        """The framework's version as images name it, whatever build this release is."""
+        """The framework's version in the names of images, for every build."""
         return self.version.partition("+")[0]
 
     @property
     def is_slim(self) -> bool:
-        """Whether it holds only its own requirements and nothing of the family's: for images with the tag
+        """Whether it contains only its own requirements, without the family's: for images with the tag
         `slim`."""
         return self.version.endswith(f"+{_SLIM}")
 
@@ -117,37 +116,37 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     #: Newest first.
     releases: tuple[Release, ...]
-    #: Requirements of every release that is not slim; `sources` and `left_out` hold for the same releases.
+    #: Requirements of every release that is not slim. The same releases have `sources` and `left_out`.
     requirements: tuple[str, ...]
     #: The folder of its locks.
     folder: Path
-    #: Lowest and highest preferred Python, if nobody asked for one.
+    #: Lowest and highest preferred Python of jobs that require none.
     preferred_pythons: tuple[Minor, Minor]
-    #: Modules that have to load before an environment counts as built.
+    #: Modules that must load before an environment counts as built.
     imports: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    #: The framework of prebuilt images that it stands for (`core.catalog.images`); None = none.
+    #: Its framework in the names of prebuilt images (`core.catalog.images`); None = none.
     framework: str | None = None
-    #: Whether the usual Python is preferred to the image's, because builds for others are hard to get.
+    #: Whether to prefer the usual Python to the image's, because builds for other Pythons are rare.
     usual_python: bool = False
     #: Whether its versions are those of `ml` v1 runtimes.
     runtime_versions: bool = False
-    #: Modules that warm programs (docs/adr/0083) find imported, in this order; only those that were found to
-    #: be forkable.
+    #: Modules to preload for warm programs (docs/adr/0083), in this order; only modules that are safe to
+    #: fork.
     preloads: tuple[str, ...] = ()
-    #: A program that becomes the family's one command, named as the family is and run by its own Python, in
-    #: the place of all console scripts; None = the scripts are there, and the job's Python runs them.
+    #: A program that becomes the family's only command, with the family's name, run by its own Python,
+    #: instead of all console scripts. None = the job's Python runs the console scripts.
     command: Path | None = None
-    #: Changes that programs written for older versions stumble over.
+    #: Changes that break programs for older versions.
     changes: tuple[Change, ...] = ()
 
     def release(self, version: str) -> Release | None:
         return next((release for release in self.releases if release.version == version), None)
 
     def lock(self, release: Release) -> Path:
-        """Return the path of the lock: the pins of everything that the release holds, with markers where they
-        depend on the Python (`./dev lock`)."""
+        """Return the path of the lock: the pins of all packages of the release, with markers for the Python
+        (`./dev lock`)."""
         name = (release.version or "plain").replace("+", "-")
         return self.folder / f"{name}.lock"
 
@@ -158,14 +157,13 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
         return (*(() if release.is_slim else self.sources), *release.sources)
 
     def provides(self, release: Release) -> frozenset[str]:
-        """Return the names of the distributions that an environment is asked to hold, without their
-        dependencies."""
+        """Return the names of the distributions in an environment, without their dependencies."""
         texts = (*self.asks_for(release), *self.built_from(release))
         names = (_NAME.match(text) for text in texts)
         return frozenset(match[0].lower() for match in names if match)
 
     def changed(self, wanted_version: str, release: Release) -> tuple[Change, ...]:
-        """Return the changes between the version that was asked for and that release."""
+        """Return the changes between the requested version and that release."""
         wanted, served = parse_minor(wanted_version), parse_minor(release.version)
         if wanted is None or served is None:
             return ()
@@ -216,7 +214,7 @@ def _expanded(texts: Sequence[str], lists: Mapping[str, Sequence[str]]) -> Itera
 
 
 def _release(fields: dict[str, Any], title: str, parts: Mapping[str, Sequence[str]]) -> Release:
-    """Make a release, which holds the parts that are available for its Pythons."""
+    """Create a release with the parts that are available for its Pythons."""
     until: dict[str, int] = fields.pop("until", {})
     release = msgspec.convert(fields, Release)
     lowest, highest = release.pythons
@@ -228,7 +226,7 @@ def _release(fields: dict[str, Any], title: str, parts: Mapping[str, Sequence[st
         if last >= lowest:
             requirements += [name + marker for name in names]
         if last < highest:
-            reason = f"no release of it goes with {title} {release.base} on this Python"
+            reason = f"no release of it supports {title} {release.base} on this Python"
             without = (max(lowest, (3, last[1] + 1)), highest)
             left_out += [LeftOut(name, reason, without) for name in names]
     return msgspec.structs.replace(

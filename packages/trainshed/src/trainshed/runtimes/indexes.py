@@ -1,6 +1,6 @@
-"""Passes pip's configured package indexes on to uv, so that users behind a mirror need not configure both.
+"""Passes pip's configured package indexes to uv, so that users behind a mirror need not configure both.
 
-uv reads its own settings and none of pip's. If uv is configured, its settings win and pip's are ignored.
+uv reads its own settings and none of pip's. If uv is configured, pip's settings are ignored.
 """
 
 import configparser
@@ -18,11 +18,11 @@ _FALSE = ("", "0", "false", "no", "off")
 def index_environment(
     environ: Mapping[str, str], files: Iterable[Path] | None = None
 ) -> dict[str, str]:
-    """Return the variables that make uv use the indexes that pip is configured with.
+    """Return the variables that make uv use pip's configured indexes.
 
-    `files`: pip's configuration files, weakest first (default: those of this machine). pip's variables win
-    over its files, and `[install]` over `[global]`. Variables rather than flags, so that credentials in an
-    index URL show in no process list.
+    `files`: pip's configuration files, lowest priority first (default: those of this machine). pip's
+    variables override its files, and `[install]` overrides `[global]`. Variables rather than flags keep
+    credentials in an index URL out of process lists.
     """
     if any(environ.get(name) for name in _UV_OWN) or _uv_names_an_index(environ):
         return {}
@@ -36,7 +36,7 @@ def index_environment(
         variables["UV_DEFAULT_INDEX"] = index.strip()
     if extra := options.get("extra-index-url", "").split():
         variables["UV_INDEX"] = " ".join(extra)
-        # pip takes the best version of all indexes; uv would stop at the first index that has the name.
+        # pip chooses the best version of all indexes; uv would stop at the first index with the name.
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if links := options.get("find-links", "").split():
         variables["UV_FIND_LINKS"] = ",".join(links)
@@ -50,7 +50,7 @@ def index_environment(
 
 
 def names_indexes(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> bool:
-    """Whether uv's or pip's settings name a place to get packages from. `files`: as above."""
+    """Whether uv's or pip's settings contain a source of packages. `files`: as above."""
     variables = index_environment(environ, files)
     places = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX")
     has_own = any(environ.get(name) for name in (*_UV_OWN, "UV_TORCH_BACKEND"))
@@ -90,7 +90,7 @@ def _from_files(files: Iterable[Path]) -> dict[str, str]:
         try:
             parser.read_string(path.read_text())
         except (OSError, UnicodeDecodeError, configparser.Error):
-            # Mostly there is none, and what pip itself cannot read, pip complains about.
+            # Mostly the file does not exist. pip reports files that it cannot read.
             continue
         for section, settings in options.items():
             if parser.has_section(section):

@@ -1,7 +1,7 @@
-"""Runs uv as a process: finds it, gives it a clean environment and the machine's indexes, keeps its last
+"""Runs uv as a process: finds it, gives it a clean environment and the machine's indexes, and keeps its last
 lines for errors.
 
-A run is supervised by a shell, or confined by a keeper (`confinement`); both end with this process.
+A shell supervises a run, or a keeper confines it (`confinement`). Both exit together with this process.
 """
 
 import collections
@@ -29,30 +29,30 @@ from trainshed.runtimes.output import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed, unheard
 from trainshed.runtimes.stop import OVERSEEN, Stop, end_by, kill
 
-_PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "CC", "CXX", "CFLAGS", "LDFLAGS")
-_PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
+_INHERITED_NAMES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "CC", "CXX", "CFLAGS", "LDFLAGS")
+_INHERITED_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
 _NOT_COMPILED = r"[/\\]tests[/\\]"
 _COMPILE = "import compileall, multiprocessing as m; m.set_start_method('spawn'); compileall.main()"
-"""Since Python 3.12 a server would fork its workers, whose socket in a cache has too long a name."""
-_LATE = 10.0
-"""Seconds beyond its limit that a keeper may take to end everything."""
+"""Since Python 3.12, workers would fork from a server whose socket path in a cache is too long."""
+_GRACE = 10.0
+"""Seconds beyond its limit that a keeper may need to end everything."""
 
 
 class Execution(Struct, frozen=True):
-    """A run of the installer that has begun."""
+    """A running process of the installer."""
 
     process: subprocess.Popen[bytes]
-    #: Handle of its output, standard error included.
+    #: Handle of its output, including standard error.
     output: int
-    #: Handle that is readable once no more output is expected; None = there is none.
+    #: Handle that becomes readable when no more output is expected; None = no such handle.
     line: int | None
-    #: Ends the run, without waiting for that.
+    #: Ends the run without waiting.
     end: Callable[[], None]
     #: Reads from its keeper why it was ended; call it once, after the end.
     verdict: Callable[[], str | None]
-    #: Seconds after which it is killed if nothing else has ended it; None = its caller decides.
+    #: Seconds before it is killed; None = its caller decides.
     seconds: float | None
 
 
@@ -60,10 +60,10 @@ class Execution(Struct, frozen=True):
 def begun(
     command: Sequence[str], environ: Mapping[str, str], cwd: Path, apart: Confinement | None
 ) -> Generator[Execution]:
-    """Start a run, and wait for its end when the context is left. Raises OSError."""
+    """Start a run, and wait for its end when the context exits. Raises OSError."""
     if apart is None:
         overseen = ["/bin/sh", "-c", OVERSEEN, "install", *command]
-        # We alone have the other end of its input: it closes when this process ends, in whatever way.
+        # Only this process has the other end of its input, which closes whenever this process ends.
         with (
             # uv leaves its locks there.
             tempfile.TemporaryDirectory(prefix=".tmp-", dir=cwd) as own,
@@ -85,7 +85,7 @@ def begun(
     ):
         theirs.close()
         assert process.stdout is not None
-        left = None if apart.until is None else max(0.0, apart.until - time.monotonic()) + _LATE
+        left = None if apart.until is None else max(0.0, apart.until - time.monotonic()) + _GRACE
         yield Execution(
             process,
             process.stdout.fileno(),
@@ -112,7 +112,7 @@ def _popen(
         env=environ,
         cwd=cwd,
         pass_fds=passed,
-        # A group of its own, because setup scripts start programs, and all of them must be stoppable.
+        # A separate group, because setup scripts start programs, and all of them must be stoppable.
         start_new_session=True,
     )
 
@@ -124,8 +124,8 @@ _UNSEEN: Final = "not found at: file://"
 
 
 class InstallFailed(Exception):
-    """uv ended with an error; `lines` are its last ones. `is_final`: it was ended, or not begun, for a reason
-    that applies to every way of installing; the last line says which."""
+    """uv exited with an error; `lines` are its last ones. `is_final`: it was ended, or not started, for a
+    reason that applies to every way of installing; the last line contains the reason."""
 
     def __init__(self, lines: tuple[str, ...], *, is_final: bool = False) -> None:
         super().__init__("\n".join(lines))
@@ -134,7 +134,7 @@ class InstallFailed(Exception):
 
     @property
     def is_machine_trouble(self) -> bool:
-        """Whether the machine or its network is to blame, rather than what was asked for."""
+        """Whether the machine or its network is to blame, rather than the requirements."""
         text = str(self)
         if self.is_final:
             return _FULL in text
@@ -150,24 +150,24 @@ class InstallFailed(Exception):
 
     @property
     def remedy(self) -> str:
-        """What to do if the machine or its network is to blame."""
+        """Advice if the machine or its network is to blame."""
         if _FULL in str(self):
             return (
-                "A disk is full: make room (`trainshed runtimes gc` clears the cache), or choose"
+                "A disk is full. Free space (`trainshed runtimes gc` clears the cache), or choose"
                 " another cache directory with $TRAINSHED_CACHE."
             )
         if KILLED in str(self):
-            return "The kernel's log says whether memory ran out; submit the job again when there is more."
-        return "Check that the package index can be reached from this machine (pip's or uv's settings)."
+            return "Check the kernel's log for a lack of memory, and submit the job again when more is free."
+        return "Check that this machine can reach the package index (pip's or uv's settings)."
 
     @property
     def correction(self) -> str:
-        """What to do if what was asked for is to blame."""
+        """Advice if the requirements are to blame."""
         text = self._correction()
         if _UNSEEN in str(self):
             text += (
-                " Of this machine's files an installation sees those alone "
-                "that the setting visible_paths names."
+                " Of this machine's files, an installation sees only "
+                "those in the setting visible_paths."
             )
         return text
 
@@ -175,13 +175,13 @@ class InstallFailed(Exception):
         lines = str(self)
         if absent := _ABSENT.search(lines):
             return (
-                f"The package index has no {absent[1]}. Correct the name where it is listed "
+                f"The package index has no {absent[1]}. Correct the name in your requirements "
                 f"({_LISTS}), and submit the job again."
             )
         if "No solution found" in lines:
             return (
-                "No set of versions fits these requirements and this Python; the lines above show "
-                f"which. Change or remove a version ({_LISTS}), and submit the job again."
+                "No set of versions fits these requirements and this Python; see the lines above. "
+                f"Change or remove a version ({_LISTS}), and submit the job again."
             )
         if unbuilt := _UNBUILT.search(lines):
             return (
@@ -204,8 +204,8 @@ _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
 
 
 class Installer:
-    """uv, as the runtimes use it. Where scripts of users may write, files are copies, so that no job can
-    change uv's own cache."""
+    """The uv of the runtimes. Where users' scripts may write, files are copies, so that no job can change
+    uv's own cache."""
 
     def __init__(
         self,
@@ -214,30 +214,30 @@ class Installer:
         binary: str | None = None,
         limit_seconds: float = 1800,
     ) -> None:
-        """`cache`: uv's download cache, unless UV_CACHE_DIR names another. `limit_seconds`: limit of an
-        unconfined run."""
+        """`cache`: uv's download cache, unless UV_CACHE_DIR is set. `limit_seconds`: limit of an unconfined
+        run."""
         self._limit_seconds = limit_seconds
         self._binary = binary
-        # Setup scripts of users run with these, so the service's own variables (secrets) are left out.
+        # Users' setup scripts get these variables, so the service's own ones (secrets) are left out.
         kept = {
             name: value
             for name, value in environ.items()
-            if name in _PASSED_ON
-            or name.startswith(_PASSED_ON_PREFIXES)
+            if name in _INHERITED_NAMES
+            or name.startswith(_INHERITED_PREFIXES)
             or name.lower() in _PROXIES
         }
         self._environ = {**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
         self._environ.setdefault("UV_CACHE_DIR", str(cache))
         self._owns_cache = self.cache == cache
         self._environ.update(index_environment(environ))
-        # uv must use the interpreter it is given, and neither fetch one nor follow the caller's environment.
+        # uv must use the given interpreter, and neither fetch one nor follow the caller's environment.
         self._environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
         self._environ.pop("UV_PYTHON", None)
-        # uv has no variable for it.
+        # uv has no variable for this flag.
         self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
-        #: Whether uv's or pip's settings on this machine say where packages come from.
+        #: Whether uv's or pip's settings on this machine contain a source of packages.
         self.has_indexes = names_indexes(environ)
-        #: Asked for at the end of the service.
+        #: Set at the end of the service.
         self.closing = Stop()
 
     def close(self) -> None:
@@ -246,8 +246,8 @@ class Installer:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Files that an installation reads: uv itself, and its settings of where packages come from. Raises
-        BuildFailed if there is no uv."""
+        """Files that an installation reads: uv itself, and its settings for package sources. Raises
+        BuildFailed if uv does not exist."""
         variables = ("UV_CONFIG_FILE", "UV_FIND_LINKS", "SSL_CERT_FILE", "SSL_CERT_DIR")
         values = ",".join(self._environ.get(name, "") for name in (*variables, "UV_INDEX"))
         places = [place.removeprefix("file://") for place in re.split(r"[,\s]+", values)]
@@ -256,8 +256,8 @@ class Installer:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Files with this user's uv settings and with passwords of indexes: for uv, and not for scripts of
-        users."""
+        """Files with this user's uv settings and with passwords of indexes: for uv, and not for users'
+        scripts."""
         home = Path(self._environ.get("HOME") or "/nonexistent")
         settings = Path(self._environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv"
         netrc = self._environ.get("NETRC") or str(home / ".netrc")
@@ -268,7 +268,7 @@ class Installer:
         return Path(self._environ["UV_CACHE_DIR"])
 
     def clear_cache(self) -> None:
-        """Empty uv's cache. Blocks while uv runs elsewhere on it. Raises InstallFailed, BuildFailed."""
+        """Empty uv's cache. Blocks while another uv uses it. Raises InstallFailed, BuildFailed."""
         self.run([self._find(), "cache", "clean"], self.cache.parent)
 
     def install(
@@ -283,21 +283,20 @@ class Installer:
         linked: bool = False,
     ) -> None:
         """Install requirements, files or flags `what` into the directory `target` for the interpreter
-        `python`.
+        `python`. Blocks.
 
-        Blocks; `stop` ends it early. `apart`: what it may see and change, None = it is not confined.
-        `linked`: the files may be hard links into uv's cache, which saves disk space; only for a directory
-        that nobody but us will write to. Raises InstallFailed, or BuildFailed if uv itself is missing or the
-        build was stopped.
+        `stop` ends it early. `apart`: its view and limits, None = not confined. `linked`: the files may be
+        hard links into uv's cache, which saves disk space; only for a directory that no other program writes
+        to. Raises InstallFailed, or BuildFailed if uv itself is missing or the build was stopped.
         """
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
-        # A cache that an operator named serves others as well, and links would make its files read-only.
+        # An operator's cache has other users as well, and links would make its files read-only.
         mode = "hardlink" if linked and self._owns_cache else "copy"
         command += [*self._flags, "--link-mode", mode, *what]
         if self._owns_cache:
-            # It is closed to other users, because anybody who reaches uv's lock files can write to them.
+            # Closed to other users, because write access to uv's lock files must be limited.
             self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A cache that another user has made is theirs.
+            # Another user's cache belongs to that user.
             with suppress(PermissionError):
                 self.cache.chmod(0o700)
         doing = "finding out which packages are needed"
@@ -309,13 +308,13 @@ class Installer:
         self, python: str, requirements: Sequence[str], place: Path, stop: Stop | None = None
     ) -> dict[str, str]:
         """Return the newest version of each requirement that has a wheel for Python `major.minor` = `python`,
-        by the distribution's name. Their own requirements are not considered.
+        by the distribution's name, without regard to the requirements of these versions.
 
         Blocks. `place`: an empty directory for the question and the answer. Raises InstallFailed,
         BuildFailed.
         """
         (place / "asked.in").write_text("".join(f"{requirement}\n" for requirement in requirements))
-        # The service's own interpreter, because any other runs what packages have left for its start.
+        # The service's own interpreter, because any other runs startup code of packages.
         command = [self._find(), "pip", "compile", "--python", sys.executable, "--no-deps"]
         command += ["--python-version", python]
         command += [*self._flags, "--only-binary", ":all:", "--no-header", "--no-annotate"]
@@ -326,7 +325,7 @@ class Installer:
         return {pin["name"]: pin["version"] for pin in pins if pin}
 
     def wheel(self, python: Path, source: Path, *, apart: Confinement, stop: Stop | None) -> None:
-        """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises InstallFailed,
+        """Build a source distribution into `apart.wheels`, like `install`. Blocks. Raises InstallFailed,
         BuildFailed."""
         command = [self._find(), "build", "--wheel", "--python", str(python)]
         command += [*self._flags, "--out-dir", str(apart.wheels), str(source)]
@@ -339,8 +338,8 @@ class Installer:
         progress: Callable[[str], None] | None = None,
         doing: str = "working",
     ) -> None:
-        """Run a program in the installer's clean environment. Blocks. `progress` is told now and then that it
-        is still `doing` it, but not its output. Raises InstallFailed with its last lines, BuildFailed if the
+        """Run a program in the installer's clean environment. Blocks. `progress` regularly receives the
+        activity `doing`, but not the output. Raises InstallFailed with its last lines, BuildFailed if the
         service stops."""
         self._execute(command, cwd, progress or unheard, doing, quiet=True)
 
@@ -354,9 +353,8 @@ class Installer:
         in_background: bool = False,
     ) -> None:
         """Compile the modules below `directory`, except test suites (half of the work, never imported).
-        Blocks. Modules that cannot be compiled are ignored. `in_background`: leave the processors to all
-        other processes. Raises BuildFailed if the service stops, InstallFailed if a confined run was
-        ended."""
+        Blocks. Ignores modules that cannot be compiled. `in_background`: use the lowest priority. Raises
+        BuildFailed if the service stops, InstallFailed if a confined run was ended."""
         progress("Compiling the packages to bytecode.")
         program = f"import os; os.nice(19); {_COMPILE}" if in_background else _COMPILE
         command = [str(python), "-I", "-c", program, "-qq", "-j", "0", "-x", _NOT_COMPILED]
@@ -364,7 +362,8 @@ class Installer:
         try:
             self._execute(command, directory, progress, "compiling", quiet=True, apart=apart)
         except InstallFailed as failure:
-            # Packages ship files that are no modules (templates, old syntax), whose import would fail anyway.
+            # Packages contain files that are not modules (templates, old syntax), whose import would fail
+            # anyway.
             if failure.is_final:
                 raise
 
@@ -411,7 +410,7 @@ class Installer:
         if verdict:
             raise InstallFailed((*last, verdict), is_final=True)
         if process.returncode == 128 + signal.SIGKILL:
-            last.append(f"{KILLED}, perhaps by the kernel for want of memory.")
+            last.append(f"{KILLED}, perhaps by the kernel because of a lack of memory.")
         if process.returncode == -signal.SIGKILL:
             last.append(f"Stopped from outside, or after the limit of {seconds:g} seconds.")
         if process.returncode:
@@ -431,9 +430,9 @@ class Installer:
 
 @contextmanager
 def _settings(place: Path) -> Generator[None]:
-    """Write the settings of uv into the directory in which it is started, for the time of the context. uv
-    reads them in addition to the machine's, unless UV_CONFIG_FILE names others; an empty pyproject.toml keeps
-    it from those of a project around the directory."""
+    """Write the settings of uv into its working directory, for the time of the context. uv reads them in
+    addition to the machine's, unless UV_CONFIG_FILE is set. An empty pyproject.toml hides the settings of a
+    project around the directory."""
     settings = {"uv.toml": _CORRECTIONS, "pyproject.toml": ""}
     try:
         for name, text in settings.items():

@@ -1,7 +1,7 @@
 """Finds the Python interpreters of this machine: their paths, versions and standard libraries.
 
-The one that runs the service is known without a search. The others (PATH, pyenv, uv's own) are each run once
-when that is first needed, or earlier in a thread.
+The service's own interpreter needs no search. The others (PATH, pyenv, uv's own) each run once when they are
+first needed, or earlier in a thread.
 """
 
 import ast
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from trainshed.runtimes.families import Minor
 
-_PROBE_SECONDS = 20
+_PROBE_TIMEOUT = 20
 _USUAL: Minor = (3, 11)
 _PROBE = """
 import os, sys, sysconfig
@@ -34,7 +34,7 @@ print(sys.implementation.name == "cpython" and {
     "library_directory": config.get("LIBDIR") or "",
 })
 """
-"""Loads little, since each interpreter of the machine runs it at each start of a service."""
+"""Loads little, because each interpreter of the machine runs it at each start of a service."""
 
 
 class Interpreter(Struct, frozen=True):
@@ -53,10 +53,10 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Directories that it consists of and that other users may not be able to reach, because they are in
-        a home directory, for example."""
-        everybodys = self.prefix in ("/", "/usr", "/usr/local")
-        return (self.stdlib,) if everybodys else (self.prefix, self.stdlib)
+        """Directories of the interpreter that other users may not be able to read, for example because they
+        are in a home directory."""
+        is_shared = self.prefix in ("/", "/usr", "/usr/local")
+        return (self.stdlib,) if is_shared else (self.prefix, self.stdlib)
 
 
 def running_interpreter() -> Interpreter:
@@ -74,7 +74,7 @@ def running_interpreter() -> Interpreter:
 
 
 class Interpreters:
-    """The interpreters of this machine. Safe to use from several threads."""
+    """The interpreters of this machine. Safe for several threads."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = environ
@@ -83,18 +83,17 @@ class Interpreters:
         self._all: tuple[Interpreter, ...] | None = None
 
     def usual(self) -> Minor:
-        """Return the Python for programs that ask for no other: 3.11 if it is found, else the service's own.
-        So it is the same for services on different Pythons, and no newer than those that its packages are
-        built for."""
+        """Return the Python for programs without a requirement: 3.11 if it exists, else the service's own. So
+        it is the same for services on different Pythons, and no newer than the builds of its packages."""
         own = self._own.minor
         return _USUAL if own == _USUAL or _USUAL in self.found() else own
 
     def found(self) -> Sequence[Minor]:
-        """Return every Python found, highest first. The first call searches (under a second)."""
+        """Return every Python of the machine, highest first. The first call searches (under a second)."""
         return sorted({interpreter.minor for interpreter in self.search()}, reverse=True)
 
     def get(self, python: Minor) -> Interpreter | None:
-        """Return the interpreter of that version: the service's own if it fits, else the one of the highest
+        """Return the interpreter of that version: the service's own if it fits, else the one with the highest
         patch level; None if there is none."""
         if python == self._own.minor:
             return self._own
@@ -124,13 +123,13 @@ class Interpreters:
         yield from _executables(pyenv, "versions/3.*/bin/python3.*")
         yield from _executables(uv, "cpython-3.*/bin/python3.*")
         for entry in self._environ.get("PATH", "").split(os.pathsep):
-            # pyenv's shims may stand for a version that is missing; the real interpreters were listed above.
+            # pyenv's shims may refer to a missing version; the real interpreters were listed above.
             if entry and Path(entry).name != "shims":
                 yield from _executables(Path(entry), "python3.*")
 
 
 def _executables(directory: Path, pattern: str) -> Iterator[Path]:
-    """Yield the interpreters that match the pattern, sorted; none where this user has no access, such as in
+    """Yield the interpreters that match the pattern, sorted; none in directories without access, such as
     another user's home."""
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob(pattern)):
@@ -139,13 +138,13 @@ def _executables(directory: Path, pattern: str) -> Iterator[Path]:
 
 
 def _probe(path: Path) -> Interpreter | None:
-    """Run an interpreter once and ask it; None if it is no CPython, or does not answer."""
+    """Run an interpreter once and return its properties; None if it is not a CPython, or does not answer."""
     try:
         answer = subprocess.run(
             [str(path), "-I", "-S", "-c", _PROBE],
             capture_output=True,
             text=True,
-            timeout=_PROBE_SECONDS,
+            timeout=_PROBE_TIMEOUT,
             check=True,
             stdin=subprocess.DEVNULL,
         )

@@ -1,4 +1,4 @@
-"""Lists the runtimes and which of them are built, and builds one now; for operators, without a service."""
+"""Lists the runtimes and the built ones among them, and builds one now; for operators, without a service."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,16 +20,16 @@ class InventoryEntry(Struct, frozen=True):
 
     family: str
     version: str
-    #: The Python on which it would be built here; "" = none that fits was found.
+    #: The Python of its environment here; "" = no suitable Python was found.
     python: str
-    #: The Pythons that fit, in words.
+    #: The suitable Pythons, as a text.
     needs: str
     #: Directory of the environment; None = not built.
     built: Path | None = None
     bytes: Bytes = 0
-    #: When it was used last, ns since the epoch; 0 = it is not built.
+    #: Time of the last use, ns since the epoch; 0 = not built.
     used: Nanos = 0
-    #: What the images hold and it lacks, each with the reason.
+    #: Packages of the images that it lacks, each with the reason.
     left_out: tuple[str, ...] = ()
 
 
@@ -42,8 +42,8 @@ class Inventory:
         self._environments = Environments(cache / "environments", Installer(cache / "uv"), now)
 
     def offers(self, family: str | None = None) -> list[InventoryEntry]:
-        """Return every release of a family, None = of all, on the Python on which jobs would get it here, and
-        on others on which it is built. Raises BuildFailed for an unknown family."""
+        """Return every release of a family, None = of all families, on the Python that jobs would get here,
+        and on other Pythons with a built environment. Raises BuildFailed for an unknown family."""
         sheets = [sheet for sheet in FAMILIES if family in (None, sheet.family)]
         if family is not None and not sheets:
             raise BuildFailed(no_family(family))
@@ -61,8 +61,8 @@ class Inventory:
         version: str | None = None,
         python: str | None = None,
     ) -> InventoryEntry:
-        """Build a release unless it is built. Without a `version` it is the newest one, and without a
-        `family` the environment of jobs that name no image. Blocks. Raises BuildFailed."""
+        """Build a release unless it is built. `version`: None = the newest. `family`: None = the environment
+        of jobs without an image. Blocks. Raises BuildFailed."""
         catalog = self._catalog
         choice = catalog.named(family, version, python) if family else catalog.default()
         if isinstance(choice, RuntimeRefusal):

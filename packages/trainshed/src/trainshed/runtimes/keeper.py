@@ -1,5 +1,5 @@
-"""Supervises one run of the installer in a process of its own: starts it as a `Confinement` says, enforces
-its limits, ends it.
+"""Supervises one run of the installer in a separate process: starts it according to a `Confinement`, enforces
+its limits, and ends it.
 
 The keeper runs as the service's user, outside the sandbox. It ends everything when the service closes its
 line, or dies. Its child enters the view and the limits, checks the archives, and becomes the installer
@@ -22,17 +22,18 @@ from trainshed.replica.sandbox import call_filter, levels, socket_calls, users, 
 from trainshed.replica.supervisor import memory_limit, program
 from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
 from trainshed.runtimes import archives
-from trainshed.runtimes.confinement import MOST_FILES, Confinement, without_secrets
+from trainshed.runtimes.confinement import MAX_FILES, Confinement, without_secrets
 
 _NOWHERE = "-"
-"""Stands in for a replica's address: an installation has none, so binds are redirected to no replica's."""
+"""Placeholder for a replica's address: an installation has none, so that binds are not redirected to a
+replica."""
 _NO_PORT = 1 << 16
-_LOOK = 0.2
-"""Seconds between two checks of limits that the kernel does not enforce."""
-_MOMENT = 0.05
-"""Seconds for which files are measured at a time; a pause follows,"""
-_REST = 9
-"""this many times as long."""
+_CHECK_INTERVAL = 0.2
+"""Interval in seconds of the checks of limits that the kernel does not enforce."""
+_MEASUREMENT = 0.05
+"""Seconds of one measurement of files."""
+_PAUSE_FACTOR = 9
+"""Length of the pause after a measurement, as a multiple of the measurement."""
 
 
 class Keeper:
@@ -62,8 +63,8 @@ class Keeper:
         self._size = self._names = 0
 
     def run(self) -> int:
-        """Run the installation to its end. Returns the exit status of the command, as a shell reports it if
-        it was killed."""
+        """Run the installation to its end. Returns the exit status of the command, in a shell's form if it
+        was killed."""
         children = kernel.child_signals()
         ours, theirs = socket.socketpair()
         kernel.adopt_orphans()
@@ -84,9 +85,9 @@ class Keeper:
             left = max(0.0, self._confinement.until - time.monotonic())
             limit = f"{self._terms.seconds:g} seconds"
             self._loop.after(left, lambda: self._end(limit, "it took longer"))
-        self._loop.after(_LOOK, self._look_at_files)
+        self._loop.after(_CHECK_INTERVAL, self._look_at_files)
         if self._terms.processes and self._terms.level == protocol.LEVEL_SESSION:
-            self._loop.after(_LOOK, self._count)
+            self._loop.after(_CHECK_INTERVAL, self._count)
         while self._status < 0:
             self._loop.turn(None)
         if self._terms.level == protocol.LEVEL_SESSION:
@@ -106,11 +107,11 @@ class Keeper:
         return self._status >= 0
 
     def _begin(self, ours: socket.socket, theirs: socket.socket) -> None:
-        """Start the first process of the installation. Raises OSError if that is not possible at this level,
-        or with these limits."""
+        """Start the first process of the installation. Raises OSError if the level or the limits do not allow
+        it."""
         terms = self._terms
         if terms.level not in levels.LEVELS:
-            raise OSError(f"there is no level {terms.level!r}")
+            raise OSError(f"the level {terms.level!r} does not exist")
         if terms.level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
             raise OSError("the service does not run as root")
         self._groups.create()
@@ -144,7 +145,7 @@ class Keeper:
                 self._status = status
 
     def _hear(self, ours: socket.socket) -> None:
-        """Take what the first process says before it becomes the installer."""
+        """Receive the messages of the first process before it becomes the installer."""
         try:
             data, handles = unix_sockets.receive_some(ours)
         except (BlockingIOError, ConnectionResetError):
@@ -173,7 +174,7 @@ class Keeper:
         self._loop.add(handle, asked)
 
     def _line_ended(self) -> None:
-        """End the installation, because the service wants that or has ended itself."""
+        """End the installation, because the service has closed the line or died."""
         self._loop.drop(self._line.fileno())
         self._kill()
 
@@ -183,7 +184,7 @@ class Keeper:
         most = self._terms.processes
         if most is not None and len(processes.programs(os.getpid())) > most:
             self._end(f"{most} processes", "it had more")
-        self._loop.after(_LOOK, self._count)
+        self._loop.after(_CHECK_INTERVAL, self._count)
 
     def _look_at_files(self) -> None:
         if self._status >= 0:
@@ -194,18 +195,18 @@ class Keeper:
                 with suppress(OSError):
                     self._extents.append(trees.TreeSize(place))
         begin = time.monotonic()
-        while self._extents and time.monotonic() - begin < _MOMENT:
-            if self._extents[-1].go_on(_MOMENT):
+        while self._extents and time.monotonic() - begin < _MEASUREMENT:
+            if self._extents[-1].go_on(_MEASUREMENT):
                 seen = self._extents.pop()
                 self._size, self._names = self._size + seen.found, self._names + seen.names
         size = self._size + sum(extent.found for extent in self._extents)
         most = self._terms.disk_bytes
         if most is not None and size > most:
             self._end(f"{most / 2**30:.3g} GiB", "it wrote more")
-        elif self._names + sum(extent.names for extent in self._extents) > MOST_FILES:
-            self._end(f"{MOST_FILES} files", "it made more")
-        rest = (time.monotonic() - begin) * _REST
-        self._loop.after(max(rest, 0.0 if self._extents else _LOOK), self._look_at_files)
+        elif self._names + sum(extent.names for extent in self._extents) > MAX_FILES:
+            self._end(f"{MAX_FILES} files", "it made more")
+        rest = (time.monotonic() - begin) * _PAUSE_FACTOR
+        self._loop.after(max(rest, 0.0 if self._extents else _CHECK_INTERVAL), self._look_at_files)
 
     # --- its end ---
 
@@ -219,15 +220,15 @@ class Keeper:
         processes.send(self._first, signal.SIGKILL)
 
     def _judge(self, kills: int) -> None:
-        """Find out whether a limit that the kernel enforces caused its end."""
+        """Determine whether a limit that the kernel enforces caused the end."""
         if self._verdict or self._status == 0:
             return
         if kills:
             limit = f"{(self._terms.memory_bytes or 0) >> 20} MiB"
-            self._verdict = self._limited(limit, "it took more memory")
+            self._verdict = self._limited(limit, "it used more memory")
         elif self._refused_processes():
             limit = f"{self._terms.processes} processes and threads"
-            self._verdict = self._limited(limit, "it wanted more")
+            self._verdict = self._limited(limit, "it started more")
 
     def _limited(self, limit: str, what: str) -> str:
         subject = self._confinement.subject
@@ -236,9 +237,9 @@ class Keeper:
     def _not_begun(self, cause: str) -> str:
         level = self._terms.level
         return (
-            f"{self._confinement.subject} cannot be run at isolation level {level}, at which programs run "
-            f"here: {cause}. No weaker one is taken. Mend that (`trainshed doctor` tries the levels; the "
-            "cache may lie elsewhere, $TRAINSHED_CACHE), or start the service with another level "
+            f"{self._confinement.subject} cannot run at isolation level {level}, the level of programs here: "
+            f"{cause}. A weaker level is not used. Fix the cause (`trainshed doctor` tries the levels; "
+            "$TRAINSHED_CACHE moves the cache), or start the service with another level "
             "(--isolation)."
         )
 
@@ -256,11 +257,11 @@ class Keeper:
         try:
             self._line.sendall(self._verdict.encode(errors="replace"))
         except OSError:
-            return  # The service is gone: there is nobody to tell.
+            return  # The service is gone.
 
 
 def main() -> None:
-    """Run with the arguments CONFINEMENT LINE COMMAND..., and exit as the command did."""
+    """Run with the arguments CONFINEMENT LINE COMMAND..., and exit like the command."""
     confinement = msgspec.json.decode(sys.argv[1], type=Confinement)
     handle = int(sys.argv[2])
     os.set_inheritable(handle, False)
@@ -269,11 +270,10 @@ def main() -> None:
 
 
 _FIRST_USER = 0x7FFE0000
-"""The machine's first user id of those that all installations use: they see nothing of each other, and own no
-files."""
+"""First user ID of the machine for all installations, which are invisible to each other and own no files."""
 _OWN_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 _DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
-"""Signals that the interpreter ignores or the keeper handles, which the installer gets as defaults."""
+"""Signals that the interpreter ignores or the keeper handles. The installer gets their defaults."""
 
 
 def become(
@@ -283,17 +283,17 @@ def become(
     keeper: socket.socket,
     parent: int,
 ) -> None:
-    """Become the installer, or raise why not. `parent`: the keeper's process id."""
+    """Become the installer, or raise an exception. `parent`: the keeper's process ID."""
     archives.load()
     level = confinement.terms.level
-    # A session of its own, so that a signal to the installer's group does not reach the keeper.
+    # A separate session, so that a signal to the installer's group does not reach the keeper.
     os.setsid()
     groups.enter()
     kernel.leave_keyring()
     count = _processes_of_user() if level == protocol.LEVEL_SESSION else 0
     place = Path.cwd()
-    # The service keeps the files that it makes to itself, but the installer's user has to pass the
-    # directories on the way to what is shown.
+    # The service's own files are private, but the installer's user must traverse the directories on the way
+    # to visible paths.
     os.umask(0o022)
     if level != protocol.LEVEL_SESSION:
         if not confinement.network:
@@ -305,14 +305,14 @@ def become(
         kernel.make_read_only("/", below=True, kept=kept)
         levels.drop(level, seen.owner, in_image=False)
     kernel.forbid_new_privileges()
-    # The keeper answers calls of bind, as a shim does for its program, if the kernel can do that.
+    # The keeper handles bind calls, like a shim for its program, if the kernel supports that.
     with suppress(OSError):
         socket_calls.hand_over(keeper, call_filter.install(connect=False))
     if level != protocol.LEVEL_SESSION:
         kernel.keep_capabilities(())
         kernel.have_capabilities(())
     _limit(confinement, count)
-    # Only now: a change of user makes the kernel forget it.
+    # Only now: the kernel resets it on a change of user.
     kernel.help_parent(parent)
     os.chdir(place)
     more = confinement.when_plain if archives.look_at_all(confinement.archives) else ()
@@ -325,9 +325,11 @@ def become(
 
 
 def _told(failure: Exception) -> bytes:
-    """Return what the keeper is told of why there is no installer: `level TEXT`, `archive TEXT`."""
-    word = "archive" if isinstance(failure, archives.Refused) else "level"
-    text = str(failure) if isinstance(failure, OSError | archives.Refused) else repr(failure)
+    """Return the message to the keeper about a failure: `level TEXT`, `archive TEXT`."""
+    word = "archive" if isinstance(failure, archives.ArchiveRejected) else "level"
+    text = (
+        str(failure) if isinstance(failure, OSError | archives.ArchiveRejected) else repr(failure)
+    )
     return f"{word} {' '.join(text.split())}\n".encode(errors="replace")
 
 
@@ -357,8 +359,8 @@ def _view(confinement: Confinement) -> view.View:
 
 
 def _limit(confinement: Confinement, others: int) -> None:
-    """Set the limits of a single process. `others`: processes that count together with those of the
-    installation."""
+    """Set the limits of a single process. `others`: number of processes that count together with the
+    installation's."""
     terms = confinement.terms
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if terms.disk_bytes:
@@ -371,8 +373,8 @@ def _limit(confinement: Confinement, others: int) -> None:
 
 
 def _processes_of_user() -> int:
-    """Return the number of processes and threads of this user: without a namespace they count together with
-    the installation's."""
+    """Return the number of processes and threads of this user, which count together with the installation's
+    unless it has a namespace."""
     count = 0
     for process in processes.parents():
         with suppress(OSError):  # It may have ended.

@@ -1,12 +1,12 @@
-"""Builds layers: a job's packages on top of a base environment, with only what the base does not have
-already.
+"""Builds layers: a job's packages on top of a base environment, without the packages of the base.
 
 The resolver must see the base as installed, but must not be able to change it. So a layer starts with
-*ghosts*: the metadata, without the files, of each base distribution and of what is left out of the base on
-purpose. The installer keeps the base's versions where they fit and installs the difference; all that it can
-remove is a ghost that it replaces. Remaining ghosts are removed at the end.
+*ghosts*: the metadata, without the files, of each base distribution and of the packages that the base
+deliberately excludes. The installer keeps the base's versions where they fit and installs the difference. It
+can remove only ghosts, which it replaces. Remaining ghosts are removed at the end.
 
-All jobs share uv's own cache, so it is written to only where no script of a user runs, or has left anything.
+All jobs share uv's own cache. So only steps without users' scripts, and without files that those left, write
+to it.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 _NOTICES = "notices.json"
 _CALLS_GSUTIL = "calls-gsutil"
-"""File that exists if the job's own packages name gsutil."""
+"""File that exists if the job's own packages mention gsutil."""
 _REQUIRED = re.compile(
     r"^Requires-Dist: (?P<all>(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\\n]*)$", re.MULTILINE
 )
-"""A requirement that an index is asked for by name. Those with an address come from there."""
-_MOST_TOLD = 500
-"""Distributions named in one line."""
+"""A requirement that an index resolves by name. Requirements with a URL are downloaded from there."""
+_MAX_SUMMARY = 500
+"""Maximum number of distributions in one line."""
 
 
 class Layers:
@@ -53,8 +53,8 @@ class Layers:
         now: Callable[[], int],
         terms: Callable[[], InstallationTerms],
     ) -> None:
-        """`now`: nanoseconds, only for the duration in a progress line. `terms`: returns the terms on which
-        setup scripts of users run; in addition, they cannot see the cache."""
+        """`now`: nanoseconds, only for the duration in a progress line. `terms`: returns the terms for users'
+        setup scripts, which also cannot see the cache."""
         self._now = now
         self._shelf = Shelf(root)
         self._installer = installer
@@ -87,7 +87,7 @@ class Layers:
     ) -> Prefix:
         """Build the layer unless it exists. Blocks; `stop` ends it early. `implicit`: as for `key`.
 
-        Raises PackageFailed, BuildFailed (also if it was stopped), and leaves nothing in that case.
+        Raises PackageFailed, BuildFailed (also if it was stopped), and then leaves nothing.
         """
         key = self.key(base, packages, implicit)
         final = Prefix(self._shelf.path(key), base.python)
@@ -164,7 +164,7 @@ class Layers:
         return tuple(json.loads((layer.root / _NOTICES).read_text()))
 
     def calls_gsutil(self, layer: Prefix) -> bool:
-        """Whether a file of the job's own packages names gsutil. Fast."""
+        """Whether a file of the job's own packages mentions gsutil. Fast."""
         return (layer.root / _CALLS_GSUTIL).exists()
 
     def used(self, layer: Prefix) -> None:
@@ -178,7 +178,8 @@ class Layers:
         packages: Sequence[Package],
         terms: InstallationTerms,
     ) -> Confinement:
-        """Only steps that run no script of a user may write to uv's own cache, which all jobs share."""
+        """Return the confinement. Only steps without users' scripts may write to uv's cache, which all jobs
+        share."""
         return Confinement(
             workspace=str(prefix.root / _WORKSPACE),
             writable=(str(prefix.site),),
@@ -194,8 +195,8 @@ class Layers:
 
 
 def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
-    """Make a prefix into which nothing has been installed yet; return it with the versions of the base's
-    distributions by name."""
+    """Create a prefix without installed packages; return it with the versions of the base's distributions by
+    name."""
     prefix = derive_prefix(root, base, interpreter)
     ghosts = _raise_ghosts(base, prefix)
     let_read(prefix.root)
@@ -203,7 +204,7 @@ def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, 
 
 
 def _named(text: str, packages: Sequence[Package]) -> str:
-    """Replace the packages' paths in the cache by their own URIs in the installer's output."""
+    """Replace the packages' cache paths by their URIs in the installer's output."""
     for package in packages:
         for place in (package.path.as_uri(), str(package.path)):
             text = text.replace(place, package.uri)
@@ -237,11 +238,11 @@ def _normal(name: str) -> str:
 
 
 def _own_files(prefix: Prefix) -> Iterator[Path]:
-    """Yield the files of the packages that were installed from a file, which are the job's own."""
+    """Yield the files of packages that were installed from a file, which are the job's own."""
     site = prefix.site.resolve()
     for direct in prefix.site.glob("*.dist-info/direct_url.json"):
         record = (read_small(direct.with_name("RECORD")) or b"").decode(errors="replace")
-        # This service does not follow them to anything else.
+        # The service does not follow links to other files.
         places = (prefix.site / line.partition(",")[0] for line in record.splitlines())
         yield from (p for p in places if is_file(p) and p.resolve().is_relative_to(site))
 
@@ -252,7 +253,8 @@ def _name_gsutil(prefix: Prefix) -> bool:
 
 def _search_packages_last(prefix: Prefix) -> None:
     """Put the directories of the job's own packages last on the path. Python 2 searched a module's own
-    directory first, but first they would hide modules of the standard library from all other packages."""
+    directory first. But in the first place, they would hide modules of the standard library from all other
+    packages."""
     places = (p.parent.relative_to(prefix.site) for p in _own_files(prefix) if p.suffix == ".py")
     lines = sorted({str(place) for place in places if place.name})
     # Path files are read in the order of their names: this one after that of the base.
@@ -265,7 +267,7 @@ def _summary(prefix: Prefix, base: dict[str, str]) -> str:
         name, version = _distribution(metadata)
         instead = base.get(name, "")
         installed.append(f"{name} {version}" + (f" (instead of {instead})" if instead else ""))
-    shown = installed[:_MOST_TOLD]
+    shown = installed[:_MAX_SUMMARY]
     if len(installed) > len(shown):
         shown.append(f"{len(installed) - len(shown)} more")
     return f"Installed on top of the runtime: {', '.join(shown) or 'nothing'}."
@@ -276,8 +278,8 @@ _PLAIN = "--no-build-isolation"
 
 
 class Installation(Struct, frozen=True):
-    """Installs a job's packages into the prefix of its layer. Every step runs confined by `apart`: scripts of
-    users may write to the prefix and the workspace."""
+    """Installs a job's packages into the prefix of its layer. `apart` confines every step: users' scripts may
+    write to the prefix and the workspace."""
 
     installer: Installer
     prefix: Prefix
@@ -291,15 +293,15 @@ class Installation(Struct, frozen=True):
     def run(self) -> None:
         """Install the packages in the cheapest way that works. Blocks. Raises InstallFailed, BuildFailed."""
         try:
-            # Most jobs need nothing but the base. They must not wait for an index, nor fail without one.
+            # Most jobs need only the base. They must not wait for an index, nor fail without one.
             self._install(["--offline"], self._paths(), plain=(_PLAIN,), tell=False)
         except InstallFailed as failure:
             if failure.is_final:
                 raise
         else:
             return
-        self.progress("What the runtime has will not do; the package index is asked as well.")
-        # A script may have left code that every Python there would run, also the one that may write to the
+        self.progress("The runtime lacks required packages. Searching the package index.")
+        # A script may have left code that every later Python would run, even one with write access to the
         # shared cache.
         self.renew()
         what = self._paths()
@@ -309,22 +311,22 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # Their requirements have to be built as well, or one project came twice, or the wheels are
-            # unusable. uv has printed "error": without a further line it would look like the end.
-            self.progress("Wheels alone will not do; what has none is built from its source.")
+            # Requirements without wheels must be built, or two packages are the same project, or the wheels
+            # are unusable. uv has printed "error": without a further line it would look like the end.
+            self.progress("Wheels are not enough. Building the other packages from source.")
             self._thoroughly(what)
         else:
             self._replace_other_versions(what)
 
     def _replace_other_versions(self, wheels: Sequence[Path]) -> None:
-        """Install again, building from source, if wheels alone gave other versions than the newest. When the
-        newest version of a requirement needs something without a wheel, the installer goes to versions that
-        do not need it, such as very old ones or pre-releases. If the build fails, those stay."""
+        """Install again, building from source, if a wheel-only installation has other versions than the
+        newest. When the newest version of a requirement depends on a package without a wheel, the installer
+        chooses other versions, such as very old ones or pre-releases. If the build fails, those remain."""
         others = self._other_versions(wheels)
         if not others:
             return
         self.progress(
-            f"With wheels alone it would be {', '.join(others)}; what has no wheel is built from its source."
+            f"Wheels exist only for {', '.join(others)}. Building packages without wheels from source."
         )
         self.renew()
         try:
@@ -332,13 +334,13 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            self.progress("That cannot be built here, so these versions stay.")
+            self.progress("The build failed on this machine, so these versions remain.")
             self.renew()
             self._from_wheels([self._wheel(path) for path in self._paths()])
 
     def _other_versions(self, wheels: Sequence[Path]) -> list[str]:
-        """Return the requirements of the packages that were installed in another version than the newest one
-        with a wheel, as texts with name and versions."""
+        """Return the requirements of the packages whose installed version is not the newest one with a wheel,
+        as texts with name and versions."""
         own = {_distribution(wheel)[0] for wheel in wheels}
         installed: dict[str, str] = {}
         requirements: list[re.Match[str]] = []
@@ -364,7 +366,7 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # Two packages may ask for two versions, for example: what was installed suits both.
+            # For example, two packages may require two versions: the installed one satisfies both.
             return []
         return [
             f"{name} {installed[name]} (not {version})"
@@ -373,7 +375,7 @@ class Installation(Struct, frozen=True):
         ]
 
     def _wheel(self, path: Path) -> Path:
-        """Return the package as a wheel, built confined if it is none. Raises InstallFailed."""
+        """Return the package as a wheel, built confined if it is not one. Raises InstallFailed."""
         if path.suffix == ".whl":
             return path
         apart = replace(
@@ -386,8 +388,8 @@ class Installation(Struct, frozen=True):
         return max(wheels, key=lambda wheel: wheel.stat().st_mtime_ns)
 
     def _from_wheels(self, wheels: Sequence[Path]) -> None:
-        """Install wheels and their requirements from wheels alone. The installer runs no script then, and
-        opens archives that strangers made."""
+        """Install wheels and their requirements from wheels only. The installer then runs no script, but
+        opens archives from untrusted authors."""
         paths = list(map(str, dict.fromkeys(wheels)))
         what = ["--only-binary", ":all:", *paths]
         site, python = self.prefix.site, self.prefix.executable
@@ -403,7 +405,7 @@ class Installation(Struct, frozen=True):
         apart.prepare()
         self.installer.cache.mkdir(parents=True, exist_ok=True)
         self.installer.install(python, site, what, self.progress, stop=self.stop, apart=apart)
-        # Confined, because every start of a Python there runs what they have put into path files.
+        # Confined, because every start of that Python runs the code in path files.
         self.installer.compile(python, site, self.progress, self.apart)
 
     def _thoroughly(self, what: Sequence[Path]) -> None:
@@ -412,7 +414,7 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if "conflicting URLs" not in str(failure):
                 raise
-            # The same project came twice: install one after the other, and the later one stays
+            # Two packages are the same project: install one after the other, so that the later one remains
             # (spec/program#arguments: in order).
             for path in what:
                 self._install([], [path])

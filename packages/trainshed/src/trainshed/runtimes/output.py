@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator
 
 _BREAKS = re.compile(rb"[\r\n]+")
 _CHUNK = 1 << 16
-_LONGEST = 1 << 16
-"""Most bytes of a line; the rest of a longer one becomes further lines."""
-_REST = 64
-"""Most chunks that are read after the last writer should be gone; a pipe holds one."""
+_MAX_LINE = 1 << 16
+"""Maximum bytes of a line; a longer one becomes several lines."""
+_MAX_CHUNKS = 64
+"""Maximum number of chunks to read after the expected end of output; a pipe contains one."""
 
 
 def lines(output: int, beat: float, line: int | None = None) -> Iterator[str | None]:
     """Yield the lines of a pipe that are not empty, without trailing white space, until every writer has
-    closed it; None after each `beat` seconds of silence. `line`: a handle that is readable once no more
-    output is expected, so that processes that escaped and still hold the pipe are not waited for; None =
-    there is none."""
-    rest, left = b"", _REST
+    closed it; None after each `beat` seconds of silence.
+
+    `line`: a handle that becomes readable when no more output is expected, so that escaped processes which
+    still have the pipe open are ignored. None = no such handle.
+    """
+    rest, left = b"", _MAX_CHUNKS
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
         if line is not None:
@@ -33,7 +35,7 @@ def lines(output: int, beat: float, line: int | None = None) -> Iterator[str | N
                 break
             data = os.read(output, _CHUNK)
             *whole, rest = _BREAKS.split(rest + data)
-            if len(rest) > _LONGEST:
+            if len(rest) > _MAX_LINE:
                 whole, rest = [*whole, rest], b""
             yield from filter(None, map(_text, whole))
             if not data:
@@ -47,18 +49,20 @@ def _text(line: bytes) -> str:
 
 
 BEAT = 5.0
-"""Seconds of silence after which progress is reported."""
+"""Seconds of silence before a progress report."""
 NOISE = ("Using CPython ", "Using Python ")
-"""Beginnings of lines that tell people nothing."""
-_MOST_LINES = 10_000
-"""Lines shown of one installer: a setup script may print anything, and each line goes into the job's log."""
+"""Prefixes of lines that are useless for people."""
+_MAX_LINES = 10_000
+"""Maximum number of lines of one installer: a setup script may print anything, and each line goes into the
+log."""
 _CHANGES = (" + ", " - ", " ~ ")
 _MAX_CHANGES = 20
-"""Longest list of changed packages that is shown; longer ones are whole environments, which have a list."""
+"""Maximum length of a list of changed packages; longer lists are whole environments, which have their own
+list."""
 _DETAIL = re.compile(
     r" *(Building|Built|Downloaded|Prepared) |Downloading .*\(([\d.]+KiB|\d(\.\d)?MiB|[1-4]\d(\.\d)?MiB)\)"
 )
-"""Lines of uv that are not shown: single packages, and downloads of less than 50 MiB."""
+"""Lines of uv to hide: single packages, and downloads of less than 50 MiB."""
 
 
 class Narration:
@@ -68,14 +72,14 @@ class Narration:
         self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False
     ) -> None:
         self._tell = tell
-        #: What the installer is doing, shown while it has printed nothing.
+        #: The installer's activity, shown before its first line.
         self._doing = doing
-        #: Whether its output is not shown.
+        #: Whether to hide its output.
         self._quiet = quiet
         self._changed: list[str] = []
         self._last = ""
         self._silent = 0.0
-        #: Seconds of silence at which it is reported next.
+        #: Seconds of silence before the next report.
         self._patience = BEAT
         self._heard = 0
 
@@ -84,21 +88,20 @@ class Narration:
         if not line.strip() or self._quiet or _DETAIL.match(line):
             return
         self._heard += 1
-        if self._heard > _MOST_LINES:
-            if self._heard == _MOST_LINES + 1:
-                self._tell(f"It has said more than {_MOST_LINES} lines; the rest is not shown.")
+        if self._heard > _MAX_LINES:
+            if self._heard == _MAX_LINES + 1:
+                self._tell(f"The output has more than {_MAX_LINES} lines; the rest is hidden.")
             return
         if line.startswith(_CHANGES):
             self._changed.append(line.strip().replace("==", " "))
             return
         self.end()
         self._last = line.strip()
-        # uv starts a line with one space when it completes something; more spaces are some other layout.
+        # uv starts a line with one space when it completes a step; more spaces are another layout.
         self._tell(line.removeprefix(" "))
 
     def silence(self) -> None:
-        """Count another `BEAT` in which the installer printed nothing. Report it after 5, 10, 20, 40, …
-        seconds."""
+        """Count another `BEAT` of silence. Report it after 5, 10, 20, 40, … seconds."""
         self._silent += BEAT
         if self._silent < self._patience:
             return

@@ -1,4 +1,4 @@
-"""Fetches a job's packages from their bucket once, and names them by content. It does not open them
+"""Fetches a job's packages from their bucket once, and stores them by content. It does not open them
 (`archives`)."""
 
 import hashlib
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from trainshed.core.packages import JobPackage
-from trainshed.runtimes.confinement import MOST_UNPACKED
+from trainshed.runtimes.confinement import MAX_UNPACKED
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource, Progress
 from trainshed.runtimes.stop import Stop
 
@@ -40,8 +40,8 @@ class Packages:
         self._known: dict[tuple[str, str], str] = {}
 
     def known(self, packages: Sequence[JobPackage]) -> tuple[Package, ...] | None:
-        """Return the packages if all of them were fetched before, have not changed since and are the pinned
-        ones, else None. Fast, fetches nothing."""
+        """Return the packages if all of them were fetched before, have not changed since and match their
+        pins, else None. Fast, fetches nothing."""
         fetched: list[Package] = []
         for package in packages:
             uri = package.uri
@@ -58,10 +58,9 @@ class Packages:
     def fetch(
         self, packages: Sequence[JobPackage], progress: Progress | None = None
     ) -> tuple[Package, ...]:
-        """Return the packages, in order, read from the bucket where needed, which is reported to `progress`.
-        Blocks.
+        """Return the packages, in order, read from the bucket if necessary, which `progress` reports. Blocks.
 
-        Raises PackageFailed if one does not exist, is too large or is not the pinned one, BuildFailed if it
+        Raises PackageFailed if one does not exist, is too large or does not match its pin, BuildFailed if it
         cannot be read or stored here.
         """
         return tuple(self._pinned(package, progress) for package in packages)
@@ -74,12 +73,12 @@ class Packages:
 
     def _fetch(self, uri: str, progress: Progress | None) -> Package:
         try:
-            # Asked before reading: a write in between makes the index entry stale, not wrong.
+            # Read before the content: a write in between makes the index entry stale, not wrong.
             fingerprint = self._source.fingerprint(uri)
             if fingerprint and (digest := self._digest(uri, fingerprint)):
                 place = self._place(uri, digest)
                 if place.exists():
-                    # The cache cleaner goes by the time of last use.
+                    # The cache cleaner uses the time of last use.
                     os.utime(place)
                     return Package(uri, digest, place)
             if progress is not None:
@@ -110,10 +109,10 @@ class Packages:
                 while chunk := content.read(_CHUNK):
                     self._closing.check()
                     hashed.update(chunk)
-                    if copy.tell() + len(chunk) > MOST_UNPACKED:
+                    if copy.tell() + len(chunk) > MAX_UNPACKED:
                         raise PackageFailed(
-                            f"The package {uri} has more than {MOST_UNPACKED >> 30} GiB, which is the limit "
-                            "of a package. Give programs what is that large by a bucket."
+                            f"The package {uri} has more than {MAX_UNPACKED >> 30} GiB, the maximum size "
+                            "of a package. Store large files in a bucket instead."
                         )
                     copy.write(chunk)
         except BaseException:
@@ -124,7 +123,7 @@ class Packages:
     def _place(self, uri: str, digest: str) -> Path:
         # A wheel is identified by its name. A source distribution is identified by its own setup script:
         # people pack it by hand, and the Vertex SDK puts a timestamp in front of the name, which installers
-        # would believe.
+        # would trust.
         name = _NOT_IN_A_FILE_NAME.sub("_", PurePosixPath(uri).name) or "package"
         if source := _SOURCE.search(name):
             name = f"package{source[0]}"

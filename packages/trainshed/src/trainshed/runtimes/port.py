@@ -1,5 +1,5 @@
-"""Declares the runtimes port, which turns a chosen runtime and a job's packages into a directory to start
-programs from."""
+"""Declares the runtimes port, which turns a chosen runtime and a job's packages into a directory from which
+programs start."""
 
 from collections.abc import Callable
 from typing import BinaryIO, Protocol
@@ -11,7 +11,7 @@ from trainshed.core.runtime import Image, RuntimeChoice
 
 
 class PackageFailed(Exception):
-    """The job's own package cannot be fetched or installed: the user's mistake. The message holds the
+    """The job's own package cannot be fetched or installed: the user's mistake. The message contains the
     installer's last lines."""
 
 
@@ -27,34 +27,33 @@ class PackageSource(Protocol):
         ...
 
     def fingerprint(self, uri: str) -> str | None:
-        """Return a short text that changes whenever the content does (generation, checksum), or None if
-        unknown.
+        """Return a short text that changes with the content (generation, checksum), or None if unknown.
 
-        Must answer at once (a stat), because `Runtimes.ready` calls it on the event loop.
+        Must return immediately (a stat), because `Runtimes.ready` calls it on the event loop.
         """
         ...
 
 
 class PreparedRuntime(Struct, frozen=True):
     #: Directory of a tiny Python environment (interpreter link, configuration, path file) that sees the
-    #: shared base and the job's packages. Where it is read-only, a program's own installs go to its user
-    #: base. "" with an `image`.
+    #: shared base and the job's packages. If it is read-only, a program's own installs go to its user base.
+    #: "" with an `image`.
     template: str
-    #: Lines on what was installed, for the log.
+    #: Lines about the installed packages, for the log.
     notices: tuple[str, ...] = ()
-    #: Directories of console scripts, to be put on PATH after the user base's `bin` and the template's.
+    #: Directories of console scripts, for PATH after the user base's `bin` and the template's.
     path: tuple[str, ...] = ()
     #: Directories that no program may write to. Permission bits do not stop root, so the replica's mount
     #: namespace should bind them read-only.
     read_only: tuple[str, ...] = ()
-    #: The container image that the program runs in; None = it runs in `template`.
+    #: The container image of the program; None = it runs in `template`.
     image: Image | None = None
-    #: What can be imported in advance; None = nothing.
+    #: The modules to import in advance; None = none.
     preloadable: "Preloadable | None" = None
 
 
 class Preloadable(Struct, frozen=True):
-    """The part of a runtime that can be imported once for many programs."""
+    """The part of a runtime that is imported once for many programs."""
 
     #: Directory of the runtime's own Python environment, without packages of jobs.
     template: str
@@ -63,20 +62,20 @@ class Preloadable(Struct, frozen=True):
 
 
 Progress = Callable[[str], None]
-"""Takes one line about the progress of a build; called from any thread."""
+"""Accepts one line about the progress of a build; called from any thread."""
 
 
 def unheard(line: str) -> None:
-    """Take a line of progress that nobody listens for."""
+    """Ignore a line of progress."""
 
 
 class Runtimes(Protocol):
-    """Builds and caches environments. Every method is safe to repeat and to call from several tasks."""
+    """Builds and caches environments. All methods are idempotent and safe for several tasks."""
 
     def ready(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
     ) -> PreparedRuntime | None:
-        """Return the environment if nothing has to be built or fetched, else None. Never blocks for long."""
+        """Return the environment if no build or fetch is necessary, else None. Never blocks for long."""
         ...
 
     async def prepare(
@@ -85,14 +84,13 @@ class Runtimes(Protocol):
         packages: tuple[JobPackage, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
-        """Build what is missing, once for all callers that wait. Each caller gets the `progress` from the
-        moment at which it began to wait. Raises PackageFailed, also for a package that is not the pinned one,
-        and BuildFailed."""
+        """Build missing parts, once for all waiting callers. Each caller gets the `progress` from the start
+        of its wait. Raises PackageFailed, also for a package that does not match its pin, and BuildFailed."""
         ...
 
     def reduction(self) -> str | None:
-        """Return the directory in which programs find the package `trainshed_reduction`
-        (spec/reduction#frameworks), None if it has to be prepared. Never blocks for long."""
+        """Return the directory with the package `trainshed_reduction` for programs
+        (spec/reduction#frameworks), None if it must be prepared. Never blocks for long."""
         ...
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:

@@ -1,13 +1,13 @@
-"""Makes Python prefixes of our own, which have the machine's interpreter and standard library by reference,
-and a `site-packages` of their own.
+"""Creates private Python prefixes, which refer to the machine's interpreter and standard library, and have
+their own `site-packages`.
 
-Why not virtual environments: their programs see either no base packages or the host's own ones. In a prefix
-the base packages *are* the interpreter's site-packages, and the host's are out of sight. A prefix is a copy
-of the interpreter's binary, links to every entry of the standard library, and a `site-packages`. The binary
-is copied (a layer's is a hard link of it) because Python up to 3.10 looks for its library beside the
-*resolved* executable.
+Programs in virtual environments see either no base packages or the host's own ones. In a prefix, the base
+packages *are* the interpreter's site-packages, and the host's are invisible. A prefix is a copy of the
+interpreter's binary, links to every entry of the standard library, and a `site-packages`. The binary is a
+copy (a layer's is a hard link to it) because Python up to 3.10 searches its library next to the *resolved*
+executable.
 
-This module makes and reads prefixes; it installs nothing into them.
+This module creates and reads prefixes; it installs nothing into them.
 """
 
 import os
@@ -46,24 +46,24 @@ class Prefix(Struct, frozen=True, dict=True):
 
     @cached_property
     def scripts(self) -> Path:
-        """Directory of console scripts, apart from `bin`, which would hide the replica's own `python` on
+        """Directory of console scripts, separate from `bin`, which would hide the replica's own `python` on
         PATH."""
         return self.root / "scripts"
 
     @cached_property
     def excluded(self) -> Path:
-        """Directory with metadata, for resolvers, of packages that are left out although something here needs
-        them."""
+        """Directory with metadata, for resolvers, of packages that are excluded although an installed package
+        requires them."""
         return self.root / "excluded"
 
     @cached_property
     def template(self) -> Path:
-        """Directory that each replica starts its Python from (`write_template`)."""
+        """Directory from which each replica starts its Python (`write_template`)."""
         return self.root / "template"
 
 
 def make_prefix(root: Path, interpreter: Interpreter) -> Prefix:
-    """Make a prefix with an empty `site-packages` at `root`, which must not exist."""
+    """Create a prefix with an empty `site-packages` at `root`, which must not exist."""
     prefix = _skeleton(root, interpreter)
     shutil.copy2(interpreter.executable, prefix.executable)
     _link_site(prefix)
@@ -71,23 +71,23 @@ def make_prefix(root: Path, interpreter: Interpreter) -> Prefix:
 
 
 def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
-    """Make a prefix at `root` whose `site-packages` is empty and followed by the one of `base`.
+    """Create a prefix at `root` whose `site-packages` is empty, followed by the one of `base`.
 
-    The order of a program's imports becomes: its own installs, its user installs, this prefix, the base.
+    A program's import order becomes: its own installs, its user installs, this prefix, the base.
     """
     prefix = _skeleton(root, interpreter)
     prefix.executable.hardlink_to(base.executable)
     for renamed in base.root.glob("lib/python3*/dist-packages"):
         _link(prefix.root / renamed.relative_to(base.root), prefix.site)
-    # Python does not read further path files in a directory that a path file names. `addsitedir` does, with
-    # that directory as their place, where namespace packages look for their parts.
+    # Python ignores path files in a directory that a path file adds. `addsitedir` reads them, with that
+    # directory as their place, where namespace packages search for their parts.
     lines = [str(base.site), f"import site; site.addsitedir({str(base.site)!r})"]
     (prefix.site / _PTH_OF_BASE).write_text("".join(line + "\n" for line in lines))
     return prefix
 
 
 def base_of(root: Path) -> Path | None:
-    """Return the root of the base of the prefix at `root`; None if that was not derived from another one."""
+    """Return the root of the base of the prefix at `root`; None if it has no base."""
     for path in root.glob(f"lib/python3*/site-packages/{_PTH_OF_BASE}"):
         # Three levels up from site-packages (python3.X, lib) is the root.
         return Path(path.read_text().partition("\n")[0]).parents[2]
@@ -95,7 +95,7 @@ def base_of(root: Path) -> Path | None:
 
 
 def take_scripts(prefix: Prefix) -> None:
-    """Move console scripts out of `site-packages/bin`, and have them run by the `python3` that PATH names.
+    """Move console scripts out of `site-packages/bin`, and have them run by the first `python3` on PATH.
 
     That is the replica's own interpreter, not the one that installed them.
     """
@@ -125,12 +125,12 @@ def take_scripts(prefix: Prefix) -> None:
 
 
 def write_command(prefix: Prefix, name: str, program: str) -> None:
-    """Put a command in the place of all console scripts. The prefix's own Python runs it, whatever the
-    caller's variables say."""
+    """Replace all console scripts by one command. The prefix's own Python runs it, regardless of the caller's
+    variables."""
     shutil.rmtree(prefix.scripts)
     prefix.scripts.mkdir()
     script = prefix.scripts / name
-    # A shell line that Python reads as a string: it leads to the interpreter, wherever the prefix is.
+    # A shell line that Python reads as a string: it finds the interpreter, wherever the prefix is.
     run = f"'''exec' \"${{0%/*}}/../bin/python{prefix.python}\" -I \"$0\" \"$@\"\n' '''\n"
     script.write_text(f"#!/bin/sh\n{run}{program}")
     script.chmod(0o755)
@@ -145,7 +145,7 @@ def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
     for entry in os.scandir(interpreter.stdlib):
         if entry.name not in _NOT_LINKED:
             (prefix.library / entry.name).symlink_to(entry.path)
-    # Relocatable builds look for libpython beside `bin`; distributions with lib64 look there for the library.
+    # Relocatable builds search libpython next to `bin`; distributions with lib64 search the library there.
     beside = Path(interpreter.library_directory)
     if beside.is_relative_to(interpreter.prefix):
         for shared in beside.glob("libpython*"):
@@ -183,11 +183,11 @@ def _link(place: Path, target: Path) -> None:
 
 
 def write_template(prefix: Prefix, final: Prefix) -> None:
-    """Write the template of the prefix that is being built at `prefix` and will be at `final`.
+    """Write the template of the prefix that is being built at `prefix` and will be moved to `final`.
 
     Layout: `pyvenv.cfg`; `bin/` with `python`, `python3`, `python3.X` (links to the prefix's binary);
     `lib/python3.X/site-packages/`, empty. Each start of a program copies these entries
-    (`trainshed.replica.supervisor.program.install_python`). `pip` is among the prefix's console scripts.
+    (`trainshed.replica.supervisor.program.install_python`). `pip` is one of the prefix's console scripts.
     """
     template = prefix.template
     binaries = template / "bin"
@@ -200,7 +200,7 @@ def write_template(prefix: Prefix, final: Prefix) -> None:
         (template / "lib64").symlink_to("lib")
     (template / "pyvenv.cfg").write_text(
         f"home = {final.executable.parent}\n"
-        # "System" is our prefix: this shows the base packages, which a program's own installs precede.
+        # "System" is our prefix: this adds the base packages after a program's own installs.
         "include-system-site-packages = true\n"
         f"version = {prefix.python}\n"
     )

@@ -1,8 +1,8 @@
-"""Prepares the package `trainshed_reduction` in the cache, as programs of jobs with reducers import it, once
-for all jobs and Pythons.
+"""Prepares the package `trainshed_reduction` in the cache for programs of jobs with reducers, once for all
+jobs and Pythons.
 
-It is named by its sources and by the compiler that made its part in C. Without a compiler that part is
-missing, and sums are native; so they are for an hour where the compiler has failed.
+Its name depends on its sources and on the compiler of its C part. Without a compiler, that part is missing,
+and sums are native. After a compiler error, sums are native for an hour.
 """
 
 import functools
@@ -45,7 +45,7 @@ def content() -> Mapping[str, bytes]:
             for path in sources
         },
         f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {release()}\n".encode(),
-        # PyTorch loads it by this.
+        # PyTorch loads the package by this entry point.
         f"{information}/entry_points.txt": (
             b"[torch.backends]\ntrainshed_reduction = trainshed_reduction.autoload:autoload\n"
         ),
@@ -68,8 +68,8 @@ def digest() -> str:
 
 
 def unpack(directory: Path) -> None:
-    """Write the files and the libraries that are built already to a directory for PYTHONPATH, which is made
-    if needed. Raises OSError."""
+    """Write the files and the built libraries to a directory for PYTHONPATH, which is created if necessary.
+    Raises OSError."""
     for name, data in (*content().items(), *built().items()):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def unpack(directory: Path) -> None:
 
 
 def built() -> Mapping[str, bytes]:
-    """Return the compiled C libraries that lie beside their sources, as in an image of the service; by their
+    """Return the compiled C libraries next to their sources, which an image of the service contains; by their
     paths, like `content`."""
     libraries = sorted((_SOURCE / "native").glob("*.so"))
     return {f"{PACKAGE}/native/{path.name}": path.read_bytes() for path in libraries}
@@ -85,15 +85,15 @@ def built() -> Mapping[str, bytes]:
 
 _LAYOUT = "1"
 _COMPILERS = ("cc", "gcc", "clang")
-_PASSED_ON = ("CC", "PATH", "TMPDIR")
-_SECONDS = 300.0
-"""Seconds for each step; more than the package itself gives its compiler."""
-_AGAIN_SECONDS = 3600
-"""A compiler that has failed, for lack of time or memory perhaps, is tried again in the next such time."""
+_INHERITED_NAMES = ("CC", "PATH", "TMPDIR")
+_STEP_TIMEOUT = 300.0
+"""Timeout of each step in seconds; longer than the package's own timeout for its compiler."""
+_RETRY_INTERVAL = 3600
+"""Seconds before a failed compiler is tried again; it may have lacked time or memory."""
 
 
 class _NotCompiled(Exception):
-    """The part in C could not be built, though there is a compiler."""
+    """A compiler exists, but the C part could not be built."""
 
 
 class Reduction:
@@ -104,7 +104,7 @@ class Reduction:
     ) -> None:
         """`closing`: ends `build`, which then raises BuildFailed."""
         self._shelf, self._closing = Shelf(root), closing or Stop()
-        #: Variables by which a compiler is found (PATH, CC); None = this process's.
+        #: Variables for finding a compiler (PATH, CC); None = this process's.
         self._environ = os.environ if environ is None else environ
 
     @cached_property
@@ -121,11 +121,11 @@ class Reduction:
 
     @property
     def _without(self) -> str:
-        """The name of the package without its part in C, for now."""
-        return f"{self.key}-without-{int(time.time()) // _AGAIN_SECONDS}"
+        """The current name of the package without its C part."""
+        return f"{self.key}-without-{int(time.time()) // _RETRY_INTERVAL}"
 
     def find(self) -> Path | None:
-        """Return the directory for PYTHONPATH if it is prepared, which is used now. Fast."""
+        """Return the directory for PYTHONPATH if it is prepared, and record its use. Fast."""
         key = next(filter(self._shelf.has, (self.key, self._without)), None)
         if key is None:
             return None
@@ -133,8 +133,8 @@ class Reduction:
         return self._shelf.path(key)
 
     def build(self, progress: Progress) -> Path:
-        """Prepare the package unless it exists; return its directory. Blocks, a second or two. Raises
-        BuildFailed, and leaves nothing in that case."""
+        """Prepare the package unless it exists; return its directory. Blocks for a second or two. Raises
+        BuildFailed, and then leaves nothing."""
 
         def fill(draft: Path, *, is_whole: bool = True) -> None:
             unpack(draft)
@@ -144,7 +144,7 @@ class Reduction:
                     progress(f"Reducers are not used, and all-reduce is native: {lines}")
                     if self._compiler():
                         raise _NotCompiled
-            # Reducers are to restart quickly, and could not keep what they have compiled.
+            # Reducers must restart quickly, and could not keep their own compiled modules.
             self._run(draft, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
             let_read(draft)
 
@@ -161,9 +161,11 @@ class Reduction:
             ) from failure
 
     def _run(self, draft: Path, *arguments: str) -> str | None:
-        """Run our Python in the draft; return the last line of its output if it fails, None if not. No step
-        is needed for correct results."""
-        passed_on = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
+        """Run our Python in the draft; return the last line of its output if it fails, else None. Correct
+        results do not depend on any step."""
+        passed_on = {
+            name: self._environ[name] for name in _INHERITED_NAMES if name in self._environ
+        }
         with subprocess.Popen(
             [sys.executable, "-s", *arguments],
             cwd=draft,
@@ -175,10 +177,10 @@ class Reduction:
         ) as process:
             self._closing.began(process, partial(kill, process))
             try:
-                output, _ = process.communicate(timeout=_SECONDS)
+                output, _ = process.communicate(timeout=_STEP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 kill(process)
-                return f"{arguments[1]} took longer than {_SECONDS:g} s"
+                return f"{arguments[1]} took longer than {_STEP_TIMEOUT:g} s"
             finally:
                 self._closing.ended(process)
         self._closing.check()

@@ -41,28 +41,29 @@ log = logging.getLogger(__name__)
 _BUILDERS = 4
 
 
-def _nobody_said() -> InstallationTerms:
-    raise BuildFailed("The packages of jobs cannot be installed: nobody has said on what terms.")
+def _no_terms() -> InstallationTerms:
+    raise BuildFailed("The packages of jobs cannot be installed: the service has set no terms.")
 
 
 class RuntimeSettings(Struct, frozen=True):
-    """What an operator decides about runtimes."""
+    """An operator's settings of runtimes."""
 
     #: Whether to refuse substitutes.
     exact: bool = False
     image_map: tuple[MappedImage, ...] = ()
-    #: Bytes that the cache may take, beyond which what was used least recently goes; None = any.
+    #: Maximum size of the cache in bytes, enforced by removing the least recently used entries; None =
+    #: unlimited.
     cache_size: Bytes | None = None
     #: Whether this machine has a GPU; called when it first matters.
     has_gpu: Callable[[], bool] = lambda: False
-    #: Returns the terms on which users' setup scripts run. Called in threads; builds raise what it raises.
-    terms: Callable[[], InstallationTerms] = _nobody_said
+    #: Returns the terms for users' setup scripts. Called in threads; builds pass on its exceptions.
+    terms: Callable[[], InstallationTerms] = _no_terms
 
 
 class LocalRuntimes:
-    """The `Runtimes` port on this machine. Everything lies below `cache`, which several services may share.
+    """The `Runtimes` port on this machine. All files are below `cache`, which several services may share.
 
-    `now`: ns since the epoch. `images`: None if container images cannot be run.
+    `now`: ns since the epoch. `images`: None if the service cannot run container images.
     """
 
     def __init__(
@@ -85,13 +86,13 @@ class LocalRuntimes:
         self._layers = Layers(cache / "layers", installer, now, settings.terms)
         self._packages = Packages(cache / "packages", source, installer.closing)
         self._reduction = Reduction(cache / REDUCTION, closing=installer.closing)
-        #: gsutil could not be built since this service started, and jobs do without.
+        #: gsutil could not be built since this service started, so jobs run without it.
         self._lacks_gsutil = False
         self._images = images
         self._contained = ContainerRuntimes(images, self._packages)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
         self._bases = SingleFlight[None](self._workers)
-        # Unlike a base, a layer runs setup scripts of users and is of no use to other jobs, so it is
+        # Unlike a base, a layer runs users' setup scripts and is useless to other jobs, so its build is
         # abandoned.
         self._tops = SingleFlight[Prefix](self._workers, abandons=True)
         self.catalog = LocalCatalog(
@@ -104,7 +105,7 @@ class LocalRuntimes:
 
     def search(self) -> None:
         """Start background work: find interpreters and image tools, so that no request waits for them, and
-        finish compiling environments."""
+        complete environments."""
         heed(self._workers.submit(self._interpreters.search), "looking for interpreters")
         heed(self._workers.submit(self._environments.compile_all), "compiling environments")
         if self._images is not None:
@@ -112,7 +113,7 @@ class LocalRuntimes:
 
     def close(self) -> None:
         """Stop running builds and start no more. Stop the callers of `prepare` first. Blocks until the
-        threads end."""
+        threads exit."""
         self._installer.close()
         if self._images is not None:
             self._images.close()
@@ -121,13 +122,13 @@ class LocalRuntimes:
     def ready(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
     ) -> PreparedRuntime | None:
-        """See the port. A few stat calls for each package; nothing is read, run or fetched."""
+        """See the port. A few stat calls for each package; reads, runs and fetches nothing."""
         if choice.family == CONTAINER:
             return self._contained.ready(choice, packages)
         try:
             base = self._environments.resolve(choice, self._interpreters)
         except BuildFailed:
-            # `prepare` will report it, where a failure belongs.
+            # `prepare` will report it.
             return None
         if not self._environments.has(base):
             return None
@@ -151,7 +152,7 @@ class LocalRuntimes:
         packages: tuple[JobPackage, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
-        """See the port. A cancelled caller stops no build that others wait for."""
+        """See the port. A cancelled caller does not stop builds with other waiting callers."""
         prepared = await self._prepare(choice, packages, progress)
         if self._cache_size is not None:
             heed(self._workers.submit(self._bound, self._cache_size), "bounding the cache")
@@ -159,7 +160,7 @@ class LocalRuntimes:
 
     def _bound(self, most: Bytes) -> None:
         for piece in bound(self._cache, self._installer, most, Nanos(self._now())):
-            log.info("removed from the cache, which is full: %s %s", piece.kind, piece.name)
+            log.info("removed from the full cache: %s %s", piece.kind, piece.name)
 
     async def _prepare(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...], progress: Progress | None
@@ -172,8 +173,8 @@ class LocalRuntimes:
             await building
             command = await self._built_gsutil(choice, None, progress)
             return self._prepared(base, None, command)
-        # The packages are fetched while the base is built; if that fails, this caller stops waiting for the
-        # base.
+        # Fetch the packages during the build of the base; after a failed fetch, this caller does not wait for
+        # the base.
         building.add_done_callback(looked_at)
         fetching = asyncio.to_thread(self._packages.fetch, packages, progress)
         try:
@@ -216,8 +217,8 @@ class LocalRuntimes:
     async def _built_gsutil(
         self, choice: RuntimeChoice, layer: Prefix | None, progress: Progress | None
     ) -> Base | None:
-        """Return gsutil for a program that calls it, built if needed; None for others, and where it cannot be
-        built, which its job's log says."""
+        """Return gsutil for a program that calls it, built if necessary. None for other programs, and if the
+        build fails, which the job's log shows."""
         if not self._calls_gsutil(choice, layer):
             return None
         ready = await asyncio.to_thread(self._gsutil)
@@ -227,11 +228,11 @@ class LocalRuntimes:
             command = await asyncio.to_thread(self._resolve_gsutil)
             await self._build(command, progress)
         except BuildFailed as failure:
-            # It may only be named, in a comment for example.
+            # The program may only mention it, in a comment for example.
             self._lacks_gsutil = True
             (progress or unheard)(
-                f"The command gsutil is not there: {failure} Jobs run without it until the service is "
-                f"started again, or `trainshed runtimes build {GSUTIL}` has built it."
+                f"The command gsutil is not available: {failure} Jobs run without it until the service is "
+                f"restarted, or `trainshed runtimes build {GSUTIL}` has built it."
             )
             return None
         return command
@@ -243,7 +244,7 @@ class LocalRuntimes:
             )
 
     def _resolve_gsutil(self) -> Base:
-        """Raises BuildFailed: no Python here can run it."""
+        """Return gsutil's environment. Raises BuildFailed if no Python here can run it."""
         choice = self.catalog.named(GSUTIL)
         if isinstance(choice, RuntimeRefusal):
             raise BuildFailed(choice.reason)
@@ -273,12 +274,11 @@ class LocalRuntimes:
 
 
 class ContainerRuntimes:
-    """Prepares container images as runtimes. Packages are installed in the image when its program starts
-    (`trainshed.runtimes.images.executor`); whether they are there and are the pinned ones is checked
-    before."""
+    """Prepares container images as runtimes. The packages are installed in the image when its program starts
+    (`trainshed.runtimes.images.executor`). Before, it checks that they exist and match their pins."""
 
     def __init__(self, images: "ContainerImages | None", packages: Packages) -> None:
-        #: None if none can be run.
+        #: None if the service cannot run images.
         self._images = images
         self._packages = packages
 
@@ -295,7 +295,7 @@ class ContainerRuntimes:
     ) -> PreparedRuntime:
         if self._images is None:
             raise BuildFailed(
-                f"The image {choice.image} cannot be run: this service does not run container "
+                f"The image {choice.image} cannot run: this service does not run container "
                 "images any more."
             )
         await asyncio.to_thread(self._packages.fetch, packages, progress)

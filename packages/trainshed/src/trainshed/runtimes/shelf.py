@@ -1,16 +1,16 @@
-"""Keeps finished directories that are named by their content: built once, read-only, complete or absent.
+"""Keeps finished directories with names by their content: built once, read-only, complete or absent.
 
-A directory appears under its key by one rename, after it was built elsewhere under a lock file that other
-services on the same cache respect. It is trusted if it is known to be on disk, or was built since this boot.
-So a job need not wait for the disk, and a power cut cannot leave a directory that looks finished but has
-empty files. The last step of a build, `finish`, runs after the directory is in use and before it is marked as
-being on disk. If the process ends during that step, the next service completes it (`finish_all`).
+A directory is built elsewhere, under a lock file that other services on the same cache honor. Then one rename
+puts it at its key. It is trusted if it is known to be on disk, or was built since this boot. So a job need
+not wait for the disk, and a power failure cannot leave a directory that looks finished but has empty files.
+The last step of a build, `finish`, runs after the directory is in use and before it is marked as being on
+disk. If the process ends during that step, the next service completes it (`finish_all`).
 
-Each has a file `.built`, which holds the boot and the path that it was built for: environments have their own
-paths in them, so one that was moved or copied elsewhere counts as missing, and is built again. The file's
-modification time says when the directory was used last. Programs lock that file: a shim
-keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends with the shim in any case. So
-nothing that a program runs from is removed, whether a service runs or not.
+Each directory has a file `.built`, which contains the boot ID and the path of the build. Environments contain
+their own paths, so a moved or copied one counts as missing, and is built again. The file's modification time
+is the time of the last use. Each shim has a shared lock on that file
+(`trainshed.replica.supervisor.program`), which always ends with the shim. So no directory that a program uses
+is removed, whether a service runs or not.
 """
 
 import logging
@@ -40,23 +40,23 @@ _CREATE = os.O_RDWR | os.O_CREAT
 SETTLING = "shelf-settling"
 """Name of the threads that finish a directory and wait for the disk after a build."""
 
-_PAUSE = 0.1
-"""Seconds between two looks whether another process has built what is waited for."""
+_POLL_INTERVAL = 0.1
+"""Interval in seconds of the checks for another process's build."""
 _STAMP_NS = 30 * 10**9
 """Precision, in nanoseconds, of the time of last use."""
 
 
 def settle() -> None:
-    """Wait until all directories that this process has built are finished and on disk. Others are built again
-    after a reboot."""
+    """Wait until all directories of this process are finished and on disk. Others are built again after a
+    reboot."""
     for thread in threading.enumerate():
         if thread.name == SETTLING:
             thread.join()
 
 
 class ShelfEntry(Struct, frozen=True):
-    """An entry of a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a
-    builder or a power cut left behind."""
+    """An entry of a shelf. `used`: time of the last use, ns since the epoch. `whole`: False for the leftovers
+    of a builder or a power failure."""
 
     key: str
     path: Path
@@ -72,11 +72,11 @@ class Shelf:
         self._boot = durable.boot()
 
     def path(self, key: str) -> Path:
-        """Return the path of that key's directory, which exists once it is built."""
+        """Return the path of that key's directory, which exists after its build."""
         return self._root / key
 
     def has(self, key: str) -> bool:
-        """Whether the directory exists, is complete and was built for this place. Two file-system calls."""
+        """Whether the directory exists, is complete and was built for this path. Two file-system calls."""
         path = self.path(key)
         try:
             boot, _, place = (path / _BUILT).read_text().partition("\n")
@@ -87,9 +87,9 @@ class Shelf:
         return (bool(self._boot) and boot == self._boot) or self._mark(key).exists()
 
     def used(self, key: str) -> None:
-        """Record that the directory is used now. One file-system call, two now and then."""
+        """Record a use of the directory. One file-system call, sometimes two."""
         built = self.path(key) / _BUILT
-        # The cache of another user cannot be written to; its owner sees by the locks what is used.
+        # Another user's cache is read-only; its owner detects uses by the locks.
         with suppress(OSError):
             stat = built.stat()
             now = time.time_ns()
@@ -97,7 +97,7 @@ class Shelf:
                 os.utime(built, ns=(now, now))
 
     def last_used(self, key: str) -> int:
-        """Return when the directory was used last, ns since the epoch. Raises OSError."""
+        """Return the time of the directory's last use, ns since the epoch. Raises OSError."""
         return (self.path(key) / _BUILT).stat().st_mtime_ns
 
     def put(
@@ -112,14 +112,17 @@ class Shelf:
     ) -> Path:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
-        `build` fills the directory `draft`, which does not exist yet; its exceptions are passed on, and leave
-        nothing. `finish(path)` completes the directory in a thread after this method has returned; the
-        directory must be usable without it. `writable`: name of a sub-directory whose permissions stay as
-        they are. `progress`: hears if another process builds the same key, and is waited for. `stop`: ends
-        that wait with BuildFailed.
+        Args:
+            build: Fills the directory `draft`, which does not exist yet. Its exceptions are passed on, and
+            leave nothing. finish: Completes the directory in a thread after this method has returned. The
+            directory must be usable
+                without it.
+            writable: Name of a subdirectory whose permissions do not change.
+            progress: Receives a line if this method waits for another process with the same key.
+            stop: Ends that wait with BuildFailed.
         """
         final = self.path(key)
-        # First without the lock: a cache that several users share may be read-only to this one.
+        # First without the lock: a shared cache may be read-only for this user.
         if self.has(key):
             return final
         with self._locked(key, progress, stop or Stop()):
@@ -139,7 +142,7 @@ class Shelf:
             except BaseException:
                 remove_tree(draft)
                 raise
-            # Only now, because an ordinary user cannot move a directory that may not be written to.
+            # Only now, because an ordinary user cannot move a read-only directory.
             freeze(final)
             if not self._boot:
                 self._mark(key).touch()
@@ -168,7 +171,7 @@ class Shelf:
                 yield ShelfEntry(key, path, path.stat().st_mtime_ns, whole=False)
 
     def is_held(self, kept: ShelfEntry) -> bool:
-        """Whether a program runs from the entry, or it is being built. Raises OSError."""
+        """Whether a program uses the entry, or it is being built. Raises OSError."""
         if not kept.whole:
             try:
                 with _open(self._root / _LOCKS / kept.key) as building:
@@ -179,8 +182,8 @@ class Shelf:
             return not durable.try_lock(built)
 
     def remove(self, kept: ShelfEntry) -> bool:
-        """Remove an entry; return False if it is held, or was used since it was listed. Blocks for as long as
-        the disk takes. Raises OSError."""
+        """Remove an entry; return False if it is in use, or was used since it was listed. Blocks for the
+        disk. Raises OSError."""
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / kept.key, _CREATE) as building:
@@ -205,12 +208,12 @@ class Shelf:
         return self._root / _LOCKS / key
 
     def _sweep(self, key: str) -> None:
-        """Remove what a killed builder or a power cut left of a key; the lock ensures that no builder is
+        """Remove the leftovers of a killed builder or a power failure; the lock guarantees that no builder is
         alive."""
         for place in (_DRAFTS, _MARKS):
             (self._root / place).mkdir(parents=True, exist_ok=True)
-        # Other users of the machine must not run files that users' setup scripts make there, with permission
-        # bits of their choice.
+        # Users' setup scripts create files there with any permission bits, which other users of the machine
+        # must not run.
         with suppress(PermissionError):
             (self._root / _DRAFTS).chmod(0o700)
         for left in (self._root / _DRAFTS).glob(f"{key}.*"):
@@ -224,8 +227,8 @@ class Shelf:
             remove_tree(doubtful)
 
     def _settle(self, key: str, finish: Callable[[Path], None] | None) -> None:
-        """Finish a directory, then make it durable. If the process ends before that, nothing is lost now: the
-        directory is good until the next boot."""
+        """Finish a directory, then make it durable. If the process ends before that, the directory remains
+        valid until the next boot."""
         # The cache may be removed in the meantime, belong to another user, or be on a read-only or full disk.
         try:
             if finish is not None:
@@ -237,7 +240,7 @@ class Shelf:
 
     def _finish(self, key: str, finish: Callable[[Path], None]) -> None:
         with _open(self._lock(key), _CREATE) as lock:
-            # Another process that holds the lock finishes, rebuilds or removes the directory.
+            # Another process with the lock finishes, rebuilds or removes the directory.
             if not durable.try_lock(lock) or self._mark(key).exists() or not self.has(key):
                 return
             try:
@@ -256,18 +259,18 @@ class Shelf:
         self._lock(key).parent.mkdir(parents=True, exist_ok=True)
         with _open(self._lock(key), _CREATE) as descriptor:
             if not durable.try_lock(descriptor):
-                progress("Another process builds the same; waiting for it.")
-                # A thread that blocks in the kernel could not be stopped, nor the service then.
+                progress("Another process is building the same environment; waiting for it.")
+                # A thread that blocks in the kernel could not be stopped, and neither could the service.
                 while not durable.try_lock(descriptor):
                     if stop.is_asked:
-                        raise BuildFailed("Another process builds the same; no longer waited for.")
-                    time.sleep(_PAUSE)
+                        raise BuildFailed("Stopped waiting for a build of another process.")
+                    time.sleep(_POLL_INTERVAL)
             yield
 
 
 @contextmanager
 def held(place: Path) -> Generator[None]:
-    """Keep a finished directory from being removed while something is built on it."""
+    """Prevent the removal of a finished directory during a build on top of it."""
     handles = program.hold_leases([str(place)])
     try:
         yield
@@ -277,7 +280,7 @@ def held(place: Path) -> Generator[None]:
 
 
 def _is_same(path: Path, place: str) -> bool:
-    """Whether a place is that path, perhaps by another name: through a symbolic link, say."""
+    """Whether both paths refer to the same directory, perhaps through a symbolic link."""
     try:
         return str(path) == place or path.samefile(place)
     except OSError:

@@ -1,4 +1,4 @@
-"""Runs one build for each key, however many callers wait for it; each caller hears its progress from then
+"""Runs one build for each key, however many callers wait for it; each caller receives its progress from then
 on."""
 
 import asyncio
@@ -21,7 +21,7 @@ class SingleFlight(Generic[T]):
     """The running builds by key, each in a thread."""
 
     def __init__(self, workers: ThreadPoolExecutor, *, abandons: bool = False) -> None:
-        """`abandons`: whether a build that nobody waits for any more is stopped."""
+        """`abandons`: whether to stop a build without waiting callers."""
         self._workers = workers
         self._abandons = abandons
         self._flights: dict[str, _Flight[T]] = {}
@@ -29,7 +29,7 @@ class SingleFlight(Generic[T]):
 
     async def run(self, key: str, build: Build[T], hear: Progress | None) -> T:
         """Wait for the running build of that key, or start one; return its result or raise its error. A
-        cancelled caller stops no build that others wait for."""
+        cancelled caller does not stop a build with other callers."""
         flight = self._join(key, build, hear)
         flight.callers += 1
         built = asyncio.wrap_future(flight.future)
@@ -46,7 +46,7 @@ class SingleFlight(Generic[T]):
                 flight.remove_listener(hear)
 
     def others(self, key: str) -> int:
-        """Return how many builds of other keys are running or wait for their turn."""
+        """Return the number of running and queued builds of other keys."""
         with self._lock:
             return sum(other != key for other in self._flights)
 
@@ -57,7 +57,7 @@ class SingleFlight(Generic[T]):
             if flight is None:
                 flight = self._flights[key] = _Flight[T]()
             if hear is not None:
-                # Before the build begins, so that no line is missed.
+                # Before the build begins, so that no line is lost.
                 flight.add_listener(hear)
             if is_new:
                 flight.future = self._workers.submit(build, flight.tell, flight.stop)
@@ -88,14 +88,14 @@ class _Flight(Generic[T]):
             self._listeners.append(hear)
             last = self._last
         if last:
-            hear(f"It is being built already; the last that was said: {last}")
+            hear(f"It is already being built. Its last line: {last}")
 
     def remove_listener(self, hear: Progress) -> None:
         with self._lock:
             self._listeners.remove(hear)
 
     def tell(self, line: str) -> None:
-        """Pass a line on to all listeners; called in the build's thread."""
+        """Pass a line to all listeners; called in the build's thread."""
         with self._lock:
             self._last = line
             listeners = tuple(self._listeners)

@@ -19,15 +19,15 @@ wait "$main"; status=$?
 kill "$watcher"
 exit "$status"
 """
-"""Runs a command, and kills it and everything that it started when its standard input ends: if the service is
-killed, nothing may go on building or keep an image tool's lock."""
+"""Runs a command, and kills it with all its descendants when its standard input ends. So after a kill of the
+service, nothing continues to build, or to hold the lock of an image tool."""
 
-_PATIENCE = 5.0
-"""Seconds for a process to end everything that it started after it was asked to."""
+_END_TIMEOUT = 5.0
+"""Seconds that a process may take to end its descendants on request."""
 
 
 class Stop:
-    """Stops one build: its processes are killed with everything that they started, and it starts no more."""
+    """Stops one build: kills its processes with all descendants, and prevents new ones."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -42,13 +42,13 @@ class Stop:
                 end()
 
     def check(self) -> None:
-        """Raise BuildFailed if it was asked for at the end of the service."""
+        """Raise BuildFailed if the service is stopping."""
         if self.is_asked:
-            raise BuildFailed("The service is being stopped; this is built at its next start.")
+            raise BuildFailed("The service is stopping. It builds this after its next start.")
 
     def began(self, process: subprocess.Popen[bytes], end: Callable[[], None]) -> None:
-        """Note that a process of the build runs. `end`: ends it, without waiting; called at once if a stop
-        was asked for."""
+        """Register a running process of the build. `end`: ends it, without waiting; called immediately if the
+        build was stopped."""
         with self._lock:
             self._running[process] = end
             if self.is_asked:
@@ -61,18 +61,18 @@ class Stop:
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that leads a group, together with its group."""
-    # Only while nobody has waited for it, since its id could belong to another process afterwards.
+    # Only before it is reaped, because its ID could belong to another process afterwards.
     if process.returncode is None:
-        # What a rootless image tool starts may belong to other users.
+        # Processes of a rootless image tool may belong to other users.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def end_by(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Close the line of a process that supervises others, which then ends them all; kill it if it takes too
-    long. Does not wait."""
+    """Close the line of a process that supervises others, which then ends them all; kill it after a timeout.
+    Does not wait."""
     with contextlib.suppress(OSError):
         line.shutdown(socket.SHUT_WR)
-    late = threading.Timer(_PATIENCE, kill, [process])
+    late = threading.Timer(_END_TIMEOUT, kill, [process])
     late.daemon = True
     late.start()

@@ -1,7 +1,8 @@
-"""Takes extensions of torchvision and torchaudio for GPUs out of environments whose PyTorch is for CPUs.
+"""Removes extensions of torchvision and torchaudio for GPUs from environments whose PyTorch is for CPUs.
 
 The general package index has only such builds of them. Their libraries do not load with a PyTorch for CPUs,
-and then neither package can be imported. Without the extensions both use other code for most of what they do.
+and then neither package can be imported. Without the extensions, both use other code for most of their
+functions.
 """
 
 from pathlib import Path
@@ -21,9 +22,9 @@ from torchvision._absent_operators import load_library as _load_library
 
 
 def take_out_unusable(site: Path, *beneath: Path) -> None:
-    """Make torchvision and torchaudio in `site` usable with the PyTorch there, or with the first in `beneath`
-    (sites that programs see as well). Files are replaced, never written to, because they may be hard links
-    into the installer's cache."""
+    """Make torchvision and torchaudio in `site` usable with the PyTorch there, or with the first one in
+    `beneath` (sites that programs see as well). Files are replaced, never written to, because they may be
+    hard links into the installer's cache."""
     extensions = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
     if not extensions or not _is_for_cpus(site, *beneath):
         return
@@ -42,7 +43,7 @@ def take_out_unusable(site: Path, *beneath: Path) -> None:
 
 
 def _names(extension: Path, name: bytes) -> bool:
-    """Whether a library contains the name; read piece by piece, because it may have any size."""
+    """Whether a library contains the name; read in pieces, because it may have any size."""
     last = b""
     with extension.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -60,7 +61,7 @@ def _is_for_cpus(*sites: Path) -> bool:
 
 
 def _files(site: Path, pattern: str) -> list[Path]:
-    """Return plain files that match: links, which a user's setup script may have made, would lead the service
+    """Return plain files that match. A user's setup script may have made links, which would lead the service
     elsewhere."""
     folders = [site / parent for parent in Path(pattern).parents if parent != Path()]
     if any(folder.is_symlink() for folder in folders):

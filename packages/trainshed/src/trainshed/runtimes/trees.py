@@ -1,5 +1,4 @@
-"""Handles whole directory trees: measures their disk use, takes write permission away, and removes them even
-then."""
+"""Measures whole directory trees, makes them read-only, and removes even read-only ones."""
 
 import os
 import shutil
@@ -11,22 +10,21 @@ from pathlib import Path
 from trainshed.replica.system import trees
 
 SMALL = 1 << 20
-"""Most bytes of a file that is read whole."""
+"""Maximum size of a file that is read whole, in bytes."""
 BLOCK = 512
 """Bytes of a block of `st_blocks`, whatever the file system's block size is."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_file(path: Path) -> bool:
-    """Whether the path is a plain file: not a link that leads elsewhere, nor something that blocks its
-    reader."""
-    # Path's own raise for names that no file can have.
+    """Whether the path is a plain file: neither a link nor a special file that blocks its reader."""
+    # The methods of Path raise an exception for invalid names.
     return os.path.isfile(path) and not path.is_symlink()  # noqa: PTH113
 
 
 def read_small(path: Path) -> bytes | None:
-    """Return the content of a plain file; None if it is none, or has more than `SMALL` bytes. Safe for paths
-    that anybody may have made."""
+    """Return the content of a plain file; None for other files, and above `SMALL` bytes. Safe for paths from
+    untrusted programs."""
     if not is_file(path) or path.lstat().st_size > SMALL:
         return None
     with path.open("rb") as file:
@@ -34,7 +32,7 @@ def read_small(path: Path) -> bytes | None:
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a directory whose content may be read-only. Links are removed, never followed."""
+    """Remove a directory with possibly read-only content. Links are removed, never followed."""
     if not root.exists():
         return
     try:
@@ -52,24 +50,22 @@ def remove_tree(root: Path) -> None:
 
 
 def protect(root: Path, writable: str | None) -> None:
-    """Take write permission away from everything below `root`, except `root/writable`, and let everybody read
-    it.
+    """Make everything below `root` read-only and readable for all users, except `root/writable`.
 
-    Programs may run as users of their own. The permissions of the directories above decide who gets here at
-    all.
+    Programs may run as separate users. The permissions of the parent directories limit the access.
     """
     _change(root, lambda mode: _readable(mode & ~_WRITE), writable)
 
 
 def let_read(root: Path) -> None:
-    """Let everybody read what its owner may read, `root` and everything below it."""
+    """Make `root` and everything below it as readable for all users as for its owner."""
     root.chmod(stat.S_IMODE(_readable(root.stat().st_mode)))
     _change(root, _readable)
 
 
 @contextmanager
 def let_write(root: Path) -> Generator[None]:
-    """Let the owner add files to the directories of a protected tree, for the time of the context. Raises
+    """Make the directories of a protected tree writable for the owner, for the time of the context. Raises
     OSError if they belong to another user."""
     directories = [Path(directory) for directory, _, _ in os.walk(root)]
     for directory in directories:
@@ -94,22 +90,22 @@ def _change(root: Path, wanted: Callable[[int], int], left: str | None = None) -
 
 
 def _readable(mode: int) -> int:
-    """Return the mode with which everybody may read or enter what the owner may. It has no set-user-id bits:
-    the owner may be root, and a user's setup script may have chosen the bits."""
+    """Return the mode with the owner's read and execute permissions for all users. It has no setuid bits: the
+    owner may be root, and a user's setup script may have chosen the bits."""
     owners = mode & (stat.S_IRUSR | stat.S_IXUSR)
     return (mode | owners >> 3 | owners >> 6) & ~(stat.S_ISUID | stat.S_ISGID)
 
 
 def freeze(directory: Path) -> None:
-    """Protect one directory as `protect` does, without its content."""
+    """Protect one directory like `protect`, without its content."""
     directory.chmod(stat.S_IMODE(_readable(directory.stat().st_mode & ~_WRITE)))
 
 
 def size_of(*roots: Path, alone: bool = False) -> int:
-    """Return the bytes on the disk of everything below `roots`, each file counted once. What vanishes
-    meanwhile counts as nothing.
+    """Return the size on disk of everything below `roots` in bytes, each file counted once. Files that vanish
+    in the meantime do not count.
 
-    `alone`: count only what removing `roots` would free: not files that also have a name elsewhere.
+    `alone`: count only the bytes that a removal of `roots` frees, without files that have a name elsewhere.
     """
     elsewhere: dict[tuple[int, int], tuple[int, int]] = {}
     total = 0

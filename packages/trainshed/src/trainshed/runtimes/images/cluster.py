@@ -1,5 +1,5 @@
-"""The container images of a cluster that pulls and runs them itself: what they start is read by its engine,
-and known for a while."""
+"""The container images of a cluster that pulls and runs them itself. Its engine reads their default commands,
+which are cached for a short time."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from trainshed.runtimes.images.service import Images
 
 ContainerImages: TypeAlias = "Images | ClusterImages"
-"""What provides the container images of jobs."""
+"""A provider of the container images of jobs."""
 _FRESH = 60 * 10**9
-"""ns for which a registry is not asked again about one name."""
+"""Cache time of a registry's answer about one name, in ns."""
 
 
 class _Read(Struct, frozen=True):
@@ -27,8 +27,8 @@ class _Read(Struct, frozen=True):
 
 
 class ClusterImages:
-    """The images of an engine's cluster; does as `Images`. `read`: reads what an image says about itself, or
-    why that cannot be read; blocks. `now`: nanoseconds, for durations only."""
+    """The images of an engine's cluster, with the interface of `Images`. `read`: reads the configuration of
+    an image, or why that is unreadable; blocks. `now`: nanoseconds, for durations only."""
 
     def __init__(self, read: Callable[[str], Image], *, now: Callable[[], Nanos]) -> None:
         self._read = read
@@ -36,17 +36,17 @@ class ClusterImages:
         self._known: dict[str, _Read] = {}
 
     def search(self) -> None:
-        """Does nothing: there is nothing to look for on this machine."""
+        """Do nothing: this machine needs no image tool."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def refusal(self, reference: str) -> str | None:
-        """Returns None: only the cluster knows whether it can pull the image."""
+        """Return None: only the cluster knows whether it can pull the image."""
         return None
 
     def ready(self, reference: str) -> Image | None:
-        """Return what was read of the image recently."""
+        """Return the image if it was read recently."""
         read = self._known.get(reference)
         if read is None:
             return None
@@ -54,14 +54,14 @@ class ClusterImages:
         return read.image if is_final or self._now() - read.at < _FRESH else None
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Read from the registry what the image starts. Raises nothing, because jobs with their own command
-        do not need it."""
+        """Read the image's default command from the registry. Raises nothing, because jobs with their own
+        command do not need it."""
         if (known := self.ready(reference)) is not None:
             return known
         image = await asyncio.to_thread(self._read, reference)
         if image.unread and progress is not None:
             progress(
-                f"What the image {reference} starts by itself is not known here: {image.unread}."
+                f"The default command of the image {reference} is unknown here: {image.unread}."
             )
         self._known[reference] = _Read(image, self._now())
         return image

@@ -1,5 +1,5 @@
-"""Runs the commands of an image tool, podman or docker: with time limits, killed at the end of the service,
-errors in a few words; and what such tools say about images."""
+"""Runs the commands of an image tool, podman or docker, with time limits and short error messages, and kills
+them at the end of the service. Also parses the descriptions of images."""
 
 import collections
 import contextlib
@@ -24,9 +24,9 @@ from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
 
 class ToolFailed(Exception):
-    """The tool failed. The message is the essence of what it said.
+    """The tool failed. The message is the essence of its output.
 
-    `final`: a repetition will not help, because the image does not exist or may not be read.
+    `final`: a retry cannot succeed, because the image does not exist or access is denied.
     """
 
     def __init__(self, message: str, *, final: bool = False) -> None:
@@ -35,7 +35,7 @@ class ToolFailed(Exception):
 
 
 class ImageConfig(Struct, frozen=True):
-    """What an image says about itself."""
+    """The configuration of an image."""
 
     #: 64 hexadecimal digits that change with its content.
     id: str
@@ -44,7 +44,7 @@ class ImageConfig(Struct, frozen=True):
     environ: tuple[tuple[str, str], ...] = ()
     workdir: str | None = None
     user: str | None = None
-    #: Architecture as images name it, such as `amd64`; None = not said. Likewise `system`, such as `linux`.
+    #: Architecture in image terms, such as `amd64`; None = unknown. Likewise `system`, such as `linux`.
     architecture: str | None = None
     system: str | None = None
     #: Bytes when unpacked.
@@ -58,7 +58,7 @@ class ImageConfig(Struct, frozen=True):
             self.entrypoint,
             self.command,
             self.environ,
-            self.workdir or None,  # A cache of 0.2.0 has "" where an image says nothing.
+            self.workdir or None,  # A cache of 0.2.0 has "" for images without one.
             self.user or None,
         )
 
@@ -67,9 +67,9 @@ _LAST_LINES = 12
 _LOGGED = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
 _ERRORS = ("error", "fatal")
 FAILURES: Final = tomllib.loads(Path(__file__).with_name("failures.toml").read_text())
-"""What the errors of a tool mean."""
+"""Meanings of a tool's errors."""
 _OWN = ": permission denied"
-"""The system's refusal to the tool, which is not a registry's."""
+"""The operating system's rejection of the tool, which does not come from a registry."""
 
 
 class Commands:
@@ -86,11 +86,11 @@ class Commands:
         self.binary = binary
         #: Options in front of each command.
         self._options = options
-        #: The operator's variables, which say where images are, and hold proxies and log-ins.
+        #: The operator's variables: the location of images, proxies and credentials.
         self.environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
-        #: Seconds that a question may take.
+        #: Timeout of a query, in seconds.
         self._quick = quick
-        #: Seconds that a command may take that moves data.
+        #: Timeout of a command that moves data, in seconds.
         self._long = long
         self._closing = Stop()
 
@@ -111,8 +111,8 @@ class Commands:
     def follow(
         self, *arguments: str, tell: Progress, doing: str, stop: Stop, into: IO[bytes] | None = None
     ) -> None:
-        """Run a command to its end, and tell its lines, and its silences with what it is `doing`. `stop` ends
-        it. `into`: where its standard output goes, which is not told then. Raises ToolFailed."""
+        """Run a command to its end, and report its lines, and its silences with the activity `doing`. Raises
+        ToolFailed. `stop` ends it. `into`: destination of its standard output, which is then not reported."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         narration = Narration(tell, doing)
         output = (subprocess.PIPE, subprocess.STDOUT) if into is None else (into, subprocess.PIPE)
@@ -141,9 +141,9 @@ class Commands:
         seconds: float,
         output: tuple[IO[bytes] | int, int] = (subprocess.PIPE, subprocess.PIPE),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
-        """Start a command; yield it with an event that is set if it took too long. It has ended when the
-        context is left."""
-        # We alone have the other end of its input: it closes when this process ends, in whatever way.
+        """Start a command; yield it with an event that is set after a timeout. The command has ended when the
+        context exits."""
+        # Only this process has the other end of its input, which closes whenever this process ends.
         watched, ours = os.pipe()
         try:
             process = subprocess.Popen(
@@ -153,7 +153,7 @@ class Commands:
                 stderr=output[1],
                 env=self.environ,
                 cwd="/",
-                # A group of its own, because such tools restart themselves in other namespaces.
+                # A separate group, because such tools restart themselves in other namespaces.
                 start_new_session=True,
             )
         except OSError as failure:
@@ -176,7 +176,7 @@ class Commands:
                 yield process, late
             finally:
                 limit.cancel()
-                # Nobody reads its further output, for which it would wait forever.
+                # Without a reader of its further output, it would wait forever.
                 kill(process)
                 process.wait()
                 os.close(ours)
@@ -197,14 +197,14 @@ class Commands:
 
 
 def logged(line: str) -> tuple[str | None, str]:
-    """Return level and message of a line of a tool's log; None and the line if it is none."""
+    """Return level and message of a line of a tool's log; None and the line for other lines."""
     if match := _LOGGED.match(line):
         return match["level"], match["message"].strip().replace('\\"', '"')
     return None, line
 
 
 def essence(errors: str) -> str:
-    """Return what explains the failure in a tool's standard error: its last complaint, without decoration."""
+    """Return the cause of a failure from a tool's standard error: its last complaint, without decoration."""
     complaints: list[str] = []
     for line in errors.splitlines():
         level, message = logged(line.strip())
@@ -222,8 +222,8 @@ _UNKNOWN = ("no such image", "image not known", "no such object")
 
 
 class ImageTool:
-    """podman or docker, behind its command line: inspects, pulls and exports images, and never runs one. All
-    methods except `close` block, and raise ToolFailed; all may be called from several threads."""
+    """podman or docker, behind its command line: inspects, pulls and exports images, and never runs them. All
+    methods except `close` block, raise ToolFailed, and are safe for several threads."""
 
     def __init__(self, name: str, commands: Commands) -> None:
         """`name`: the tool's usual name."""
@@ -231,7 +231,7 @@ class ImageTool:
         self._commands = commands
 
     def inspect(self, reference: str) -> ImageConfig | None:
-        """Return the image of that name or id on this machine; None if there is none."""
+        """Return the image of that name or ID on this machine; None if it does not exist."""
         try:
             answer = self._commands.ask("image", "inspect", "--", reference)
         except ToolFailed as failure:
@@ -242,17 +242,17 @@ class ImageTool:
         return _config(images[0]) if images else None
 
     def pull(self, reference: str, tell: Progress, stop: Stop) -> None:
-        """Pull an image from its registry. `tell`: called with each line that the tool prints, and now and
-        then without one. `stop` ends the pull."""
+        """Pull an image from its registry. `tell`: called with each line of the tool's output, and regularly
+        during silence. `stop` ends the pull."""
         self._commands.follow("pull", "--", reference, tell=tell, doing="pulling", stop=stop)
 
     def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
         """Export its root file system, all layers in one, as a tar stream. `tell` and `stop`: as for `pull`.
 
-        Uses a container that is never started, the only thing that both tools export. `name`: its name; one
-        that a killed export left is removed."""
+        Uses a container that is never started, which both tools can export. `name`: its name; a container of
+        that name, left by a killed export, is removed."""
         self._remove(name)
-        # The command is never run; without one, an image that has none could not be exported.
+        # The command never runs, but is necessary to export an image without a default command.
         create = ("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
         self._commands.ask(*create)
         try:
@@ -263,11 +263,11 @@ class ImageTool:
             self._remove(name)
 
     def close(self) -> None:
-        """Kill running commands; no further ones can be run. Does not wait."""
+        """Kill running commands, and start no more. Does not wait."""
         self._commands.close()
 
     def _remove(self, name: str) -> None:
-        # There is usually none; what cannot be removed now is found by its name next time.
+        # Mostly it does not exist. A container that cannot be removed now is found by its name next time.
         with contextlib.suppress(ToolFailed):
             self._commands.ask("rm", "--force", name)
 

@@ -1,7 +1,7 @@
 """Installs a job's packages inside a container image, then becomes the job's program. Runs on Python 3.6.
 
-The text of this module is given to the image's Python on the command line, so that the image needs nothing of
-ours.
+The image's Python gets the text of this module on the command line, so that the image needs nothing of
+Trainshed.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _SCHEME = "gs://"
 
 def wrapped(packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]") -> "tuple[str, ...]":
     """Return the command line that installs the packages in their order and continues as `argv`. `packages`:
-    the URI of each, and what the SHA-256 of its content begins with, "" = it is not pinned."""
+    the URI of each, and the first digits of its SHA-256, "" = not pinned."""
     import inspect
 
     source = inspect.getsource(sys.modules[__name__])
@@ -52,7 +52,7 @@ def say(line: str) -> None:
 
 
 def settle_base() -> None:
-    """Make sure that there is a user base to install into, and that PATH finds its commands."""
+    """Ensure that a user base for installations exists, and that PATH contains its commands."""
     home = os.path.expanduser("~")
     if not os.access(home, os.W_OK):
         os.environ["PYTHONUSERBASE"] = tempfile.mkdtemp(prefix="python-")
@@ -61,13 +61,13 @@ def settle_base() -> None:
 
 
 def fetched(uri: str, digest: str, directory: str) -> str:
-    """Return the path of a copy of the package in `directory`: of its file below /gcs where the bucket is
-    mounted, else fetched from the storage endpoint. Exits if that fails, or if it is not the pinned one."""
+    """Return the path of a copy of the package in `directory`: of its file below /gcs if the bucket is
+    mounted, else from the storage endpoint. Exits on failure, or if it is not the pinned package."""
     bucket, _, name = uri[len(_SCHEME) :].partition("/")
     shown = os.path.join("/gcs", bucket, name)
     os.mkdir(directory)
     place = os.path.join(directory, os.path.basename(name))
-    # A copy, because others may write to the bucket while it is checked and installed.
+    # A copy, because other writers may change the bucket between the check and the installation.
     if os.path.isfile(shown):
         shutil.copyfile(shown, place)
     else:
@@ -83,8 +83,8 @@ def check(uri: str, digest: str, path: str) -> None:
             hashed.update(block)
     if not hashed.hexdigest().startswith(digest):
         sys.exit(
-            "The package %s is not the one that the job was made with: the SHA-256 of that begins with %s, "
-            "and that of what lies there now is %s. Nothing of it was run."
+            "The package %s has changed since the job was created: its SHA-256 began with %s, and is now %s. "
+            "Nothing of it was run. Submit the job again to use the new package."
             % (uri, digest, hashed.hexdigest())
         )
 
@@ -104,8 +104,8 @@ def download(uri: str, bucket: str, name: str, place: str) -> None:
 
 
 def install(path: str) -> None:
-    """Install a package with pip as the public service does: first the package itself, even if it is
-    installed already, then its requirements. Exits if that fails."""
+    """Install a package with pip, like the public service: first the package itself, even if it is installed
+    already, then its requirements. Exits on failure."""
     pip = [sys.executable, "-m", "pip", "install"]
     # pip refuses --user in a virtual environment.
     if sys.prefix == sys.base_prefix:
@@ -128,8 +128,8 @@ def install(path: str) -> None:
 
 
 def is_plain(path: str) -> bool:
-    """Whether the package is a source package that the image's own setuptools can build, so that no index is
-    needed for build requirements."""
+    """Whether the package is a source package that the image's own setuptools can build without an index for
+    build requirements."""
     can_build = importlib.util.find_spec("setuptools") is not None and (
         importlib.util.find_spec("wheel") is not None
         or importlib.util.find_spec("setuptools.command.bdist_wheel") is not None

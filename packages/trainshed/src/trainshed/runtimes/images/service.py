@@ -1,5 +1,5 @@
-"""Provides the container images of this machine: looks them up, pulls them as the operator wants, unpacks
-them once, and describes them."""
+"""Provides the container images of this machine: finds them, pulls them according to the operator's settings,
+unpacks them once, and describes them."""
 
 import contextlib
 import functools
@@ -36,28 +36,27 @@ _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
 _FRESH = 60 * 10**9
-"""ns for which a registry's answer is valid: replicas of one job start one after another, and are
-restarted."""
+"""Cache time of a registry's answer in ns: replicas of one job start one after another, and restart."""
 _SILENT = 600 * 10**9
-"""ns for which a registry that did not answer is not asked again if the image is on this machine."""
+"""Time in ns before the next request to an unresponsive registry, if the image is on this machine."""
 
 
 class KnownImages:
-    """The ids of the images that references meant, one small file for each below `root`. Safe for several
-    threads and processes."""
+    """The IDs of the images behind references, one small file for each below `root`. Safe for several threads
+    and processes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def find(self, reference: str) -> str | None:
-        """Return the id of what a reference meant; None = it is not known. Reads one small file."""
+        """Return the last image ID of a reference; None = unknown. Reads one small file."""
         try:
             return self._place(reference).read_text()
         except (OSError, ValueError):
             return None
 
     def keep(self, reference: str, image_id: str) -> None:
-        """Write down what a reference means. Raises OSError."""
+        """Record the image ID of a reference. Raises OSError."""
         self._root.mkdir(parents=True, exist_ok=True)
         draft = self._root / f".{secrets.token_hex(8)}"
         draft.write_text(image_id)
@@ -68,8 +67,8 @@ class KnownImages:
 
 
 class PullPolicy:
-    """Decides when an image is pulled from its registry, and what is used if that fails: images on this
-    machine are used, except that the registry is asked first about the tag `latest`."""
+    """Decides when to pull an image from its registry, and which image to use if the pull fails. Images on
+    this machine are used without a request, except images with the tag `latest`."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         #: Returns nanoseconds.
@@ -77,17 +76,17 @@ class PullPolicy:
         self._good_until: dict[str, int] = {}
 
     def is_due(self, reference: str) -> bool:
-        """Whether the registry has to be asked before the image on this machine is used. Never blocks."""
-        # An image without a registry in its name may have been built here, and a registry's image of that
-        # name would replace it.
+        """Whether to pull before using the image on this machine. Never blocks."""
+        # An image without a registry in its name may have been built here. A pull could replace it by a
+        # registry's image of the same name.
         moves = tag_of(reference) == "latest" and names_registry(reference)
         return moves and self._now() > self._good_until.get(reference, -1)
 
     def get(
         self, tool: ImageTool, reference: str, tell: Progress, stop: Stop, *, can_do_without: bool
     ) -> ImageConfig | None:
-        """Return the image as the tool has it, pulled if that is due. None: it is no longer available, and
-        the caller can do without. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
+        """Return the tool's image, pulled if necessary. None: it is not available any more, and
+        `can_do_without` is set. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
         config = tool.inspect(reference)
         due = self.is_due(reference)
         if config is not None and not due:
@@ -96,7 +95,7 @@ class PullPolicy:
             if can_do_without:
                 return None
             raise PackageFailed(
-                f"The image {reference} is of no registry, and {tool.name} has none of that name here. "
+                f"The image {reference} has no registry, and {tool.name} has no image of that name here. "
                 f"{_how_to_have_it(tool)}"
             )
         tell(f"Pulling {reference} with {tool.name}.")
@@ -110,21 +109,21 @@ class PullPolicy:
             if config is None and not can_do_without:
                 raise _not_pulled(tool, reference, failure) from failure
             self._good_until[reference] = self._now() + _SILENT
-            tell(f"What is here of {reference} is used.")
+            tell(f"The local copy of {reference} is used.")
             return config
         tell(f"{reference} is pulled: {(self._now() - began) / 1e9:.1f} s.")
         self._good_until[reference] = self._now() + _FRESH
         config = tool.inspect(reference)
         if config is None:
             raise BuildFailed(
-                f"{tool.name} pulled the image {reference} and does not find it any more."
+                f"{tool.name} pulled the image {reference}, but does not find it. Submit the job again."
             )
         return config
 
 
 class Images:
-    """The container images of this machine. `root`: the shelf on which they are unpacked, closed to other
-    users because an image may hold programs that become root. `tool`: as `Tools` takes it."""
+    """The container images of this machine. `root`: the shelf of unpacked images, inaccessible to other
+    users, because an image may contain setuid programs. `tool`: see `Tools`."""
 
     def __init__(
         self,
@@ -138,14 +137,14 @@ class Images:
         self._root = root.absolute()
         #: Returns nanoseconds, for durations only.
         self._now = now
-        #: Returns why this service cannot run images at all, as a whole sentence; None = it can.
+        #: Returns the reason why this service cannot run images, as a sentence; None = it can.
         self._unsupported = unsupported
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
         self._tools = Tools(tool, environ, now)
         self._pulling = PullPolicy(now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
-        # A pull of gigabytes ends when no job waits for it.
+        # A pull of gigabytes stops when no job waits for it.
         self._flights = SingleFlight[Image](self._workers, abandons=True)
 
     def search(self) -> None:
@@ -154,39 +153,39 @@ class Images:
 
     def close(self) -> None:
         """Kill running operations and start no more. Stop the callers of `prepare` first. Blocks until the
-        threads end."""
+        threads exit."""
         self._tools.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def refusal(self, reference: str) -> str | None:
-        """Return whole sentences that say why no program can be run in that image here, and what to do; None
-        if one can. Never blocks: answers from what was found at the start."""
+        """Return why no program can run in that image here, and what to do, as sentences; None if one can.
+        Never blocks: uses the results of the last search."""
         if reason := self._unsupported():
             return reason
         if self._unpacked(self._known.find(reference)) is not None:
             return None
         reason = self._tools.missing()
         if reason and self._tools.is_stale():
-            # An operator who has just installed a tool need not restart the service.
+            # After the installation of a tool, the service needs no restart.
             self.search()
         return reason or None
 
     def ready(self, reference: str) -> Image | None:
-        """Return the image if it is unpacked and nothing has to be asked about it, else None. A few
+        """Return the image if it is unpacked and no request to the tool is necessary, else None. A few
         file-system calls."""
         known = self._known.find(reference)
-        # What a tag means now is known by the tool alone.
+        # Only the tool knows the current image of a tag.
         if known is None or not (is_pinned(reference) or self._tools.missing()):
             return None
         return self._unpacked(known)
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Get and unpack what is missing, once for all callers that wait, and return the image. Raises
+        """Get and unpack the image if necessary, once for all waiting callers, and return it. Raises
         PackageFailed, BuildFailed."""
         ahead = self._flights.others(reference)
         if progress is not None and ahead >= _WORKERS:
             progress(
-                f"{ahead} other images are being fetched; {reference} is next after one of them."
+                f"{ahead} other images are being fetched; {reference} follows after one of them."
             )
         return await self._flights.run(
             reference, functools.partial(self._prepare, reference), progress
@@ -198,9 +197,9 @@ class Images:
         unpacked = self._unpacked(known)
         if tool is None:
             if unpacked is not None:
-                tell(f"{self._tools.missing()} {reference} is used as it was unpacked before.")
+                tell(f"{self._tools.missing()} The unpacked copy of {reference} is used.")
                 return unpacked
-            raise BuildFailed(f"The image {reference} cannot be had. {self._tools.missing()}")
+            raise BuildFailed(f"The image {reference} is not available. {self._tools.missing()}")
         try:
             config = self._pulling.get(
                 tool, reference, tell, stop, can_do_without=unpacked is not None
@@ -213,7 +212,7 @@ class Images:
             self._known.keep(reference, config.id)
         except ToolFailed as failure:
             raise BuildFailed(
-                f"The image {reference} cannot be had from {tool.name}: {failure}."
+                f"The image {reference} is not available from {tool.name}: {failure}."
             ) from failure
         except unpacking.DiskFull as failure:
             raise BuildFailed(
@@ -240,8 +239,8 @@ class Images:
             started = self._now()
             draft.mkdir()
             (draft / _ROOT).mkdir(0o755)
-            # The name differs from those of other caches; by it the next export removes what a killed one
-            # left.
+            # The name differs from those of other caches. The next export removes a killed export's container
+            # by it.
             mark = hashlib.sha256(str(self._root).encode()).hexdigest()[:8]
             name = f"trainshed-{config.id[:16]}-{mark}"
             unpacking.unpack(
@@ -257,14 +256,13 @@ class Images:
         return image
 
     def _open_shelf(self) -> None:
-        """Make the shelf. Raises OSError."""
+        """Create the shelf. Raises OSError."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         stat = self._root.stat()
         if stat.st_uid != os.geteuid():
-            # Its owner could put anything into the images, which also name the users that programs of this
-            # service run as.
+            # Its owner could change the images, which also specify the users of this service's programs.
             raise PermissionError(
-                f"it belongs to user {stat.st_uid}, and images are unpacked for each user alone"
+                f"it belongs to user {stat.st_uid}, but unpacked images must belong to the service's user"
             )
         if stat.st_mode & 0o077:
             self._root.chmod(0o700)
@@ -290,8 +288,8 @@ def _check_machine(reference: str, config: ImageConfig) -> None:
     fits = theirs == ours or emulated or (ours, theirs) == ("amd64", "386")
     if system != "linux" or not fits:
         raise PackageFailed(
-            f"The image {reference} is made for {system}/{theirs}, and this machine is linux/{ours}. Build "
-            "it for this machine (--platform), or name one that is."
+            f"The image {reference} is for {system}/{theirs}, but this machine is linux/{ours}. Build the "
+            "image for this machine (--platform), or use another one."
         )
 
 
@@ -306,6 +304,6 @@ def _not_pulled(tool: ImageTool, reference: str, failure: ToolFailed) -> Excepti
 
 def _how_to_have_it(tool: ImageTool) -> str:
     return (
-        f"Put it here ({tool.name} build, {tool.name} load, {tool.name} import), give a name that a registry "
-        "answers to, or let an operator map it to a runtime or to another image (setting images)."
+        f"Add the image to this machine ({tool.name} build, {tool.name} load, {tool.name} import), use a "
+        "name with a registry, or ask the operator to map it to a runtime or another image (setting images)."
     )

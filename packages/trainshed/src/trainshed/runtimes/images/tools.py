@@ -1,5 +1,5 @@
-"""Provides podman and docker as image tools, and finds the one that works on this machine: once, and again
-now and then while there is none."""
+"""Provides podman and docker as image tools, and finds the one that works on this machine. Repeats the search
+while none works."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from trainshed.runtimes.images.commands import Commands, ImageTool, ToolFailed
 
 
 def _docker(commands: Commands) -> ImageTool:
-    """Return docker, if its daemon answers, wherever DOCKER_HOST says it is. Blocks; raises ToolFailed."""
+    """Return docker, if its daemon answers at DOCKER_HOST or its default. Blocks; raises ToolFailed."""
     commands.ask("version", "--format", "{{.Server.Version}}")
     return ImageTool("docker", commands)
 
@@ -21,20 +21,20 @@ def _podman(commands: Commands) -> ImageTool:
     facts = json.loads(commands.ask("info", "--format", "json"))
     driver = facts["store"]["graphDriverName"]
     if sum(mapping["size"] for mapping in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
-        # It can give files to one user only, so it could not take images in which others own files. That does
-        # not matter here: everything that an ordinary user unpacks is their own.
+        # It has only one user ID for files, so it would reject images with files of other users. Their owners
+        # do not matter here: an ordinary user owns everything that they unpack.
         commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
     return ImageTool("podman", commands)
 
 
 AUTO, NONE = "auto", "none"
 _PROBES: dict[str, Callable[[Commands], ImageTool]] = {"podman": _podman, "docker": _docker}
-_AGAIN = 15 * 10**9
-"""ns after which a missing tool is searched for again."""
+_SEARCH_INTERVAL = 15 * 10**9
+"""ns before the next search for a missing tool."""
 
 
 class Tools:
-    """The tool that gets images on this machine. Safe for several threads."""
+    """The image tool of this machine. Safe for several threads."""
 
     def __init__(self, wanted: str, environ: Mapping[str, str], now: Callable[[], int]) -> None:
         #: `AUTO`, `NONE`, or a name of `_PROBES`.
@@ -50,7 +50,7 @@ class Tools:
         self._searched = 0
         if wanted == NONE:
             self._missing = (
-                "Container images are not run by this service: it is set so (container_tool)."
+                "This service does not run container images, because container_tool is none."
             )
 
     def tool(self) -> ImageTool | None:
@@ -58,19 +58,18 @@ class Tools:
         return self._found
 
     def missing(self) -> str:
-        """Return whole sentences that say why there is no tool and what to do; "" if there is one, or it is
-        not known yet. Never blocks."""
+        """Return why no tool works and what to do, as sentences; "" if one works, or before the first search.
+        Never blocks."""
         return self._missing
 
     def is_stale(self) -> bool:
         """Whether it is time to `search`. Never blocks."""
         if self._found is not None or self._wanted == NONE:
             return False
-        return not self._searched or self._now() - self._searched > _AGAIN
+        return not self._searched or self._now() - self._searched > _SEARCH_INTERVAL
 
     def search(self) -> ImageTool | None:
-        """Search for a tool, unless that was done recently. Blocks, up to a minute for each tool that
-        hangs."""
+        """Search for a tool, unless a recent search exists. Blocks, up to a minute for each hanging tool."""
         with self._searching:
             if self.is_stale():
                 self._found, self._missing = self._look()
@@ -78,7 +77,7 @@ class Tools:
             return self._found
 
     def close(self) -> None:
-        """Kill what the tool does, and a probe that is running; nothing is run after that."""
+        """Kill running commands of the tool and running probes, and start no more."""
         self._closed = True
         for tool in (self._asked, self._found):
             if tool is not None:
@@ -97,24 +96,24 @@ class Tools:
             try:
                 return _probe(name, commands), ""
             except ToolFailed as failure:
-                unusable.append(f"{name} is there and says: {failure}.")
+                unusable.append(f"{name} fails: {failure}.")
         if self._wanted == AUTO:
-            cause = " ".join(unusable) or "neither was found on the service's PATH."
-            needed = "podman or docker, of which there is none that works"
+            cause = " ".join(unusable) or "neither is on the service's PATH."
+            needed = "podman or docker, but none of them works"
         else:
-            cause = " ".join(unusable) or "it was not found on the service's PATH."
-            needed = f"{self._wanted} (container_tool), which does not work"
-        what = "Set that right, or install podman" if unusable else "Install podman"
+            cause = " ".join(unusable) or "it is not on the service's PATH."
+            needed = f"{self._wanted} (setting container_tool), which does not work"
+        what = "Fix that, or install podman" if unusable else "Install podman"
         return None, (
-            f"Images are fetched by {needed}: {cause} {what}, which needs neither root nor a daemon."
+            f"Container images require {needed}: {cause} {what}, which needs neither root nor a daemon."
         )
 
 
 def _probe(name: str, commands: Commands) -> ImageTool:
     try:
         if name == "docker" and "podman" in commands.ask("--version").lower():
-            # This is podman under docker's name, as on some systems.
+            # On some systems, this is podman under docker's name.
             name = "podman"
         return _PROBES[name](commands)
     except (ValueError, KeyError, TypeError) as failure:
-        raise ToolFailed(f"its answer is not understood: {failure}") from failure
+        raise ToolFailed(f"its answer is invalid: {failure}") from failure

@@ -1,5 +1,5 @@
-"""Unpacks a root file system from a tar stream with the system's tar, which lets no link lead a file out of
-its directory."""
+"""Unpacks a root file system from a tar stream with the system's tar, which prevents path traversal through
+links."""
 
 import contextlib
 import os
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import IO
 
 _RESERVE = 64 << 20
-"""Bytes that stay free on the disk."""
+"""Bytes that remain free on the disk."""
 _HARMLESS = ("Cannot mknod: Operation not permitted", "Exiting with failure status")
-"""What tar prints when an ordinary user unpacks device files, which programs are shown anyway."""
+"""Messages of tar when an ordinary user unpacks device files, which programs get from the sandbox instead."""
 
 
 class UnpackingFailed(Exception):
-    """The stream could not be unpacked. The message says why."""
+    """The stream could not be unpacked. The message contains the reason."""
 
 
 class DiskFull(UnpackingFailed):
@@ -27,11 +27,11 @@ class DiskFull(UnpackingFailed):
 
 
 def check_room(place: Path, needed: int) -> None:
-    """Raise DiskFull if an image of so many bytes does not fit on the disk of `place`."""
+    """Raise DiskFull if an image of `needed` bytes does not fit on the disk of `place`."""
     free = shutil.disk_usage(place).free
     if needed + _RESERVE > free:
         raise DiskFull(
-            f"it takes {megabytes(needed)} unpacked, and {megabytes(free)} are free on the disk of {place}"
+            f"it needs {megabytes(needed)} unpacked, and {megabytes(free)} are free on the disk of {place}"
         )
 
 
@@ -40,17 +40,17 @@ def megabytes(size: int) -> str:
 
 
 def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
-    """Unpack into the directory `root`, which is empty, the tar stream that `export` writes. Blocks. Raises
-    UnpackingFailed, and what `export` raises unless tar is to blame."""
+    """Unpack the tar stream that `export` writes into the empty directory `root`. Blocks. Raises
+    UnpackingFailed, and the errors of `export` unless tar caused them."""
     tar = shutil.which("tar")
     if tar is None:
         raise UnpackingFailed("the program tar was not found on the service's PATH")
-    # As root, owners are kept by number, as names are the image's own; otherwise this user owns everything.
+    # Root keeps owners by number, because names belong to the image; otherwise this user owns everything.
     owners = ["--numeric-owner", "--same-owner"] if os.geteuid() == 0 else ["--no-same-owner"]
     command = [
         *(tar, "--extract", "--file=-", f"--directory={root}", "--preserve-permissions"),
         *("--delay-directory-restore", *owners, "--anchored"),
-        # Of the tool that made the stream, not of the image.
+        # These files come from the tool, not from the image.
         *("--exclude=.dockerenv", "--exclude=dev/*", "--exclude=./dev/*"),
     ]
     with tempfile.TemporaryFile() as errors:
@@ -66,7 +66,7 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
         try:
             export(process.stdin)
         except BaseException:
-            # If tar has stopped, nobody could write to it: then that is the cause.
+            # If tar has exited, the export could not write to it: then tar is the cause.
             (readers := select.poll()).register(process.stdin, 0)
             if not readers.poll(0) or not process.wait():
                 process.kill()
@@ -86,9 +86,9 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
 
 
 def remove_devices(root: Path) -> None:
-    """Remove device files from what was unpacked: programs are shown devices of our choice, never an
-    image's. Files that their owner may not read, as `/etc/shadow`, become readable to it, so that other nodes
-    can be sent them."""
+    """Remove device files from an unpacked image: programs get devices from the sandbox only. Files that
+    their owner may not read, such as `/etc/shadow`, become readable to it, so that they can be sent to other
+    nodes."""
     for directory, _, files in os.walk(root):
         for name in files:
             path = os.path.join(directory, name)  # noqa: PTH118 -- ten thousand paths: no objects for them

@@ -1,9 +1,9 @@
-"""Stands in for the compiled operators of torchvision where they do not load.
+"""Replaces the compiled operators of torchvision where they do not load.
 
 It is copied into torchvision if its extensions are for GPUs and PyTorch is for CPUs
-(`runtimes.torch_extensions`), and imported by torchvision's module `extension`. When torchvision is
-imported, it registers derived forms of some operators by name, which fails if nobody has defined them. Pillow
-reads the images; other operators fail with an error that names them.
+(`runtimes.torch_extensions`), and torchvision's module `extension` imports it. On import, torchvision
+registers derived forms of some operators by name, which fails for undefined operators. Pillow reads the
+images; other operators fail with an error that contains their name.
 """
 
 import io
@@ -19,18 +19,18 @@ _EXIF = "bool apply_exif_orientation=False"
 _MODES = (None, "L", "LA", "RGB", "RGBA")
 """Pillow's names for torchvision's `ImageReadMode`; None = the file's own mode."""
 _ADVICE = (
-    "{} is not here: this torchvision was compiled for GPUs, and its compiled operators do not load beside "
-    "a PyTorch for CPUs. Everything of torchvision that is written in Python works. For the operators take "
-    "both from one place, such as PyTorch's own index of builds for CPUs."
+    "{} is missing: this torchvision was compiled for GPUs, and its compiled operators do not load with "
+    "a PyTorch for CPUs. The Python code of torchvision works. To use the operators, install "
+    "both from one source, such as PyTorch's own index of builds for CPUs."
 )
 
 
 def assert_has_ops():
-    """Let a check pass, so that the operator itself fails when it is called."""
+    """Pass the check, so that the operator itself fails when it is called."""
 
 
 def load_library(name):
-    """Return whether the extension of that name exists: the one for images, which this module provides."""
+    """Whether the extension of that name exists: the one for images, which this module provides."""
     return name == "image"
 
 
@@ -95,4 +95,4 @@ def _register(namespace, operators):
 
 
 _LIBRARIES = [_register(namespace, operators) for namespace, operators in _OPERATORS.items()]
-"""Kept, because their definitions end with them."""
+"""Keeps the libraries alive: their definitions end with them."""
