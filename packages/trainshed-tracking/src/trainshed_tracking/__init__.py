@@ -1,1 +1,1 @@
-"""Keeps experiments, ML Metadata and tensorboards, and runs TensorBoard on what jobs wrote."""
+"""Experiments, ML Metadata and tensorboards, and TensorBoard for the output of jobs."""

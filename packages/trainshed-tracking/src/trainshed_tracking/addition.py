@@ -1,5 +1,5 @@
-"""What a service gets by this distribution (`trainshed.api.additions`): the methods of MetadataService and
-TensorboardService, and TensorBoard below `/tensorboard`; jobs get their experiments, curves and links."""
+"""Add tracking to a service (`trainshed.api.additions`): MetadataService, TensorboardService and TensorBoard
+below `/tensorboard`, and the experiments, curves and links of jobs."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -29,19 +29,19 @@ from trainshed_tracking.viewers.service import LocalViewers, ViewerPool
 from trainshed_tracking.viewers.surface import ViewerSurface
 from trainshed_tracking.viewers.views import Viewers, directories_of, jobs_of, link_to, view_of
 
-_TENSORBOARDS: Final = 4
-"""TensorBoards that run at once; beyond that the one used least lately is ended."""
+_MAX_VIEWERS: Final = 4
+"""Maximum running TensorBoards. Beyond it, the least recently used one ends."""
 _LIMITS: Final = {
     "processes": 256,
     "memory_bytes": 2 << 30,
-    # What it may leave in its own directory, which should be next to nothing.
+    # TensorBoard writes almost nothing to its own directory.
     "disk_bytes": 64 << 20,
     "seconds": 0.0,
 }
-"""Those of a TensorBoard, which is confined as builds are."""
+"""The limits of a TensorBoard. Its sandbox is that of builds."""
 
 
-class KeptTracking:
+class LocalTracking:
     """The API's `Tracking` over these stores and viewers."""
 
     def __init__(self, stores: Stores, viewers: Viewers, reader: Reader, links: Links) -> None:
@@ -68,7 +68,7 @@ class KeptTracking:
         if not directories:
             names = ", ".join(str(work.name) for work in works)
             raise FailedPrecondition(
-                f"{names}: no directory for event files is known. Give the job a base output directory "
+                f"{names}: the directory for event files is unknown. Set a base output directory "
                 "(baseOutputDirectory; --job-dir of an ml job) and write to $AIP_TENSORBOARD_LOG_DIR."
             )
         name = view_of(uids)
@@ -98,20 +98,20 @@ class KeptTracking:
 
 
 def new_addition(context: AdditionContext) -> Addition:
-    """Build it; the entry point."""
+    """Build the addition (the entry point)."""
     viewers = LocalViewers(
         context.data / "viewers",
         context.runtimes,
         context.event_files,
         lambda: replace(context.terms(), **_LIMITS),
-        pool=ViewerPool(_TENSORBOARDS),
+        pool=ViewerPool(_MAX_VIEWERS),
         closing=context.closing,
     )
     return addition_with(context, viewers)
 
 
 def addition_with(context: AdditionContext, viewers: Viewers) -> Addition:
-    """Build it with viewers of another kind."""
+    """Build the addition with other viewers."""
     stores = stores_in(context.store, context.points, context.new_uid, context.now)
     reader, links = context.store.reader, context.links
     surface = ViewerSurface(viewers, reader, context.access, links, context.closing)
@@ -119,5 +119,5 @@ def addition_with(context: AdditionContext, viewers: Viewers) -> Addition:
         {**metadata.handlers(stores), **tensorboards.handlers(stores), **points.handlers(stores)},
         streams=points.streams(stores),
         mounts=lambda _services, _registry: {"tensorboard": surface},
-        tracking=KeptTracking(stores, viewers, reader, links),
+        tracking=LocalTracking(stores, viewers, reader, links),
     )

@@ -1,4 +1,4 @@
-"""What jobs name of experiments and tensorboards (facts/experiments#jobs, facts/experiments#curves)."""
+"""References of jobs to experiments and tensorboards (facts/experiments#jobs, facts/experiments#curves)."""
 
 import contextlib
 from collections.abc import AsyncGenerator
@@ -21,7 +21,7 @@ _JOBS: Final = "_custom_jobs"
 async def unknown(
     stores: Stores, place: LocationName, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Return violations for what a job in a location names and does not exist."""
+    """Return violations for references of a job to missing resources."""
     return (
         *await _unknown_contexts(stores, place.project_id, spec, path),
         *await _unknown_board(stores, place, spec, path),
@@ -39,7 +39,7 @@ async def _unknown_board(
         return ()
     here = place.project_id, str(project_number(place.project_id))
     if board.project_id not in here or board.location != place.location:
-        # Whether another project has it must not be told either.
+        # Do not reveal whether it exists in another project.
         text = f"{board} lies elsewhere than the job, whose location is {place}."
         return (Violation(at, text),)
     try:
@@ -55,8 +55,8 @@ async def _unknown_board(
 
 @contextlib.asynccontextmanager
 async def make_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
-    """Make a new run of an experiment, for a job that names none of its own, and yield its name. It is
-    deleted if the job is refused."""
+    """Create a run of an experiment for a job without a run, and yield its name. Delete the run if the job is
+    rejected."""
     parent = NodeName.parse(experiment, NodeKind.CONTEXT)
     now = stores.now()
     display_name = f"job-{stores.new_uid()}"
@@ -65,20 +65,20 @@ async def make_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
     try:
         await stores.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
         yield str(name)
-    except Exception:  # One who only leaves has his job stored all the same.
-        with contextlib.suppress(NotFound):  # Somebody has deleted it meanwhile.
+    except Exception:  # The job of a disconnected caller is stored nevertheless.
+        with contextlib.suppress(NotFound):  # A user has deleted it.
             await stores.metadata.forget(name)
         raise
 
 
 async def add_to_run(stores: Stores, run: str, job: JobName) -> None:
-    """Add a job to its run. The run's etag stays, because clients that write to the run need not know."""
+    """Add a job to its run. Keep the run's etag, so that writes of other clients do not fail."""
     entry = {"custom_job_resource_name": str(job), "custom_job_console_uri": ""}
 
     def add(node: Node) -> Node:
         return replace(node, added={**node.added, _JOBS: [*node.added.get(_JOBS, ()), entry]})
 
-    # The job is stored, whether or not somebody has deleted its run meanwhile.
+    # The job is stored even if a user has deleted its run.
     with contextlib.suppress(NotFound):
         await stores.metadata.change(NodeName.parse(run, NodeKind.CONTEXT), add)
 
@@ -95,7 +95,7 @@ async def _unknown_contexts(
         with faults.gathered():
             name = NodeName.parse(spec[key], NodeKind.CONTEXT, of=at)
             if name.store.project_id != project:
-                # Whether that project has it must not be told either.
+                # Do not reveal whether it exists in that project.
                 faults.add(at, f"{name} lies in another project than the job.")
                 continue
             try:

@@ -1,4 +1,4 @@
-"""What tracking keeps its records in: its own parts of the service's database, and the files of points."""
+"""The stores of tracking: its own tables of the service's database, and the files of points."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ class Stores(Struct, frozen=True):
 def stores_in(
     store: Store, points: PointFiles, new_uid: Callable[[], JobUid], now: Callable[[], Nanos]
 ) -> Stores:
-    """Return those of an open database."""
+    """Return the stores of an open database."""
     parts = store.writer, store.snapshots
     return Stores(
         Tensorboards(*parts), MetadataStores(*parts), Metadata(*parts), points, new_uid, now

@@ -116,7 +116,7 @@ async def test_nothing_is_linked_to_another_store(stores: Stores) -> None:
     await stores.metadata_stores.create(make_metadata_store(other), told(2))
     theirs = NodeName(other, NodeKind.ARTIFACT, "a")
     await created(stores, make_node(theirs), make_node(context("e")))
-    with pytest.raises(InvalidRequest, match="does not lie in"):
+    with pytest.raises(InvalidRequest, match="is not in"):
         await stores.metadata.link([edge(context("e"), MEMBER, theirs)])
 
 

@@ -22,7 +22,7 @@ from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
-from trainshed_tracking.viewers.views import MOST_DIRECTORIES, directories_of
+from trainshed_tracking.viewers.views import MAX_DIRECTORIES, directories_of
 
 JOBS = f"{LOCATION}/customJobs"
 
@@ -171,14 +171,14 @@ async def test_of_many_trials_the_newest_are_shown() -> None:
     above = tuning(1)
     tried = [
         replace(job(number, f"t{number}"), parent=Parent(above.uid, above.name, number))
-        for number in range(1, MOST_DIRECTORIES + 2)
+        for number in range(1, MAX_DIRECTORIES + 2)
     ]
     store: Any = Stored(above, below=tried)
     directories = await directories_of(store, [above.uid])
-    assert len(directories) == MOST_DIRECTORIES
+    assert len(directories) == MAX_DIRECTORIES
     assert (directories[0].label, directories[-1].label) == (
         "trial-2",
-        f"trial-{MOST_DIRECTORIES + 1}",
+        f"trial-{MAX_DIRECTORIES + 1}",
     )
 
 

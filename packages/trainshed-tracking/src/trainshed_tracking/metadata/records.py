@@ -2,9 +2,8 @@
 writers' changes (facts/experiments#etags).
 
 Contexts (experiments and their runs), artifacts and executions are one kind of record; an edge says how two
-of them are related. A client sends the whole metadata as it last saw it, with what it adds. With an etag that
-is no longer the newest, that would be refused, and over REST its client gives up; so a change of a run that
-is based on an older state is merged key by key.
+of them are related. A client sends its last known metadata with its additions. An outdated etag would fail
+the write, and clients over REST do not retry. Therefore the service merges changes of a run key by key.
 """
 
 import enum
@@ -22,9 +21,9 @@ EXPERIMENT: Final = "system.Experiment"
 EXPERIMENT_RUN: Final = "system.ExperimentRun"
 """The schema of contexts that are runs of experiments."""
 MERGED: Final = (EXPERIMENT, EXPERIMENT_RUN)
-"""The schemas of contexts to which several writers, such as a notebook and a job, add together."""
+"""The schemas of contexts with several concurrent writers, such as a notebook and a job."""
 TENSORBOARD_LINK: Final = "tensorboard_link"
-"""A key in the metadata of experiments that were made from a tensorboard; clients do not show these."""
+"""A metadata key of experiments that represent a tensorboard. Clients do not show these."""
 
 
 class NodeKind(enum.StrEnum):
@@ -77,7 +76,7 @@ _STORE: Final = f"{PLACE}/metadataStores/STORE"
 
 
 class MetadataStore(Struct, frozen=True):
-    """The store that nodes belong to; most projects have only `default`."""
+    """The store of nodes. Most projects have only the store `default`."""
 
     name: StoreName
     description: str
@@ -89,11 +88,11 @@ class MetadataStore(Struct, frozen=True):
 class Change(Struct, frozen=True):
     """The last change of a key that several writers may write."""
 
-    #: The etag that the node had after it.
+    #: The node's etag after the change.
     etag: int
-    #: The value before it; None if the key was new.
+    #: The value before the change, or None if the key was new.
     was: Any = None
-    #: Etags and values of changes before it, newest first: the oldest and the newest of many.
+    #: Etags and values of earlier changes, newest first. Of many: the oldest and the newest.
     earlier: tuple[tuple[int, Any], ...] = ()
 
     @property
@@ -108,30 +107,29 @@ class Node(Struct, frozen=True):
     #: Nanoseconds since the epoch, as is `updated`.
     created: Nanos
     updated: Nanos
-    #: Milliseconds since the epoch of the last change that a client can see; it grows with every change.
+    #: Milliseconds since the epoch of the last change visible to clients. It increases with every change.
     etag: int
     display_name: str = ""
     description: str = ""
     schema_title: str = ""
     schema_version: str = ""
-    #: Artifacts: where the thing is; no other node has one.
+    #: Artifacts: the location of the content. Other nodes have none.
     uri: str = ""
     #: Artifacts and executions: the state's public name, "" = unspecified.
     state: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     #: A JSON object.
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: What the service itself adds to `metadata` when it is shown.
+    #: Values that the service adds to `metadata` in answers.
     added: dict[str, Any] = field(default_factory=dict[str, Any])
     #: Runs of experiments: the changes of each key of `metadata`, or of a map in it (`merged`).
     changes: dict[str, Change] = field(default_factory=dict[str, Change])
-    #: Contexts: the contexts that have this one as a child, in the order of their names. They follow from
-    #: edges alone.
+    #: Contexts: the parent contexts, in order of name. They derive from edges only.
     parents: tuple[NodeName, ...] = ()
 
 
 class EdgeRole(enum.StrEnum):
-    """What the target of an edge is to its source."""
+    """The role of an edge's target for its source."""
 
     #: A context's child context.
     CHILD = "child"
@@ -144,7 +142,7 @@ class EdgeRole(enum.StrEnum):
 
 
 class Edge(Struct, frozen=True):
-    """An edge from a context to what is in it, or from an execution to an artifact."""
+    """An edge from a context to its content, or from an execution to an artifact."""
 
     source: NodeName
     role: EdgeRole
@@ -155,22 +153,22 @@ class Edge(Struct, frozen=True):
 
 
 class Lineage(Struct, frozen=True):
-    """A part of the graph: artifacts and executions, and which execution read and wrote what."""
+    """A part of the graph: artifacts, executions, and their input and output events."""
 
     nodes: tuple[Node, ...] = ()
     events: tuple[Edge, ...] = ()
 
 
 SHARED: Final = ("_params", "_metrics")
-"""Maps whose keys are merged one by one; other keys of the metadata are merged as a whole."""
-_REMEMBERED: Final = 40_000
-"""About how many characters of a node's changes are kept beside the last one of each key."""
+"""Maps to merge key by key. Other keys of the metadata are merged as a whole."""
+_MAX_HISTORY: Final = 40_000
+"""Approximate maximum characters of a node's changes in addition to the last change of each key."""
 
 
 def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
     """Return `old` with other metadata and the etag `etag`, which records the keys that changed."""
     before, after = dict(_flat(old.metadata)), dict(_flat(metadata))
-    changes, most = dict(old.changes), _REMEMBERED // max(1, len(after))
+    changes, most = dict(old.changes), _MAX_HISTORY // max(1, len(after))
     for key, value in after.items():
         if key not in before or before[key] != value:
             earlier = list(changes[key].states) if key in changes else []
@@ -190,10 +188,10 @@ def new_run(name: NodeName, display_name: str, now: Nanos) -> Node:
 
 
 def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
-    """Return the metadata after a write of `metadata` by a client that last saw the state of the etag `seen`.
+    """Return the metadata after a write by a client whose last known state has the etag `seen`.
 
-    If others have changed a key since, their value stays where the write repeats the one that it had then;
-    where it has another, the write wins. Keys that the write lacks stay: nobody removes keys of a run.
+    A key that other clients changed since then keeps their value if the write repeats the old value. Another
+    value in the write wins. Keys missing from the write stay: clients do not remove keys of a run.
     """
     result = dict(node.metadata)
     for key, value in _flat(metadata):
@@ -220,6 +218,6 @@ def _flat(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _shared(metadata: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a shared map; {} if there is none."""
+    """Return a shared map, or {} if it does not exist."""
     value = metadata.get(name)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

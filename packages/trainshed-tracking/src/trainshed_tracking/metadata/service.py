@@ -1,7 +1,8 @@
-"""`aiplatform` v1 MetadataService: stores, of which clients make one called `default` in each location, and
-what is in them: contexts, artifacts and executions, which differ in a few fields only
-(facts/experiments#limits), with the filters of their lists (facts/experiments#filters) and the links between
-them: contexts and their contents, executions and the artifacts that they read and wrote.
+"""`aiplatform` v1 MetadataService: stores with contexts, artifacts and executions.
+
+Clients create a store `default` in each location. Contexts, artifacts and executions differ in a few fields
+only (facts/experiments#limits). Their lists have filters (facts/experiments#filters). Edges link contexts to
+their contents, and executions to their input and output artifacts.
 """
 
 import re
@@ -62,7 +63,7 @@ from trainshed_tracking.metadata.records import (
 from trainshed_tracking.stores import Stores
 
 MAX_METADATA: Final = 200_000
-"""Most bytes of a node's metadata as JSON."""
+"""Maximum bytes of a node's metadata as JSON."""
 _ID: Final = re.compile(r"[a-z0-9-]{1,128}")
 _FIELDS: Final = ("display_name", "description", "labels", "metadata")
 _OF_KIND: Final = {
@@ -70,7 +71,7 @@ _OF_KIND: Final = {
     NodeKind.ARTIFACT: (*_FIELDS, "state", "uri"),
     NodeKind.EXECUTION: (*_FIELDS, "state"),
 }
-"""What an update can change."""
+"""The fields of an update."""
 
 
 async def create_store(kind: Kind[StoreName, MetadataStore], call: Call, request: Any) -> Message:
@@ -110,7 +111,7 @@ async def _get(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Mess
 
 
 async def _list(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
-    """List nodes, oldest first unless `order_by` says otherwise."""
+    """List nodes in the order of `order_by`. Default: oldest first."""
     store = StoreName.parse(request.parent, of="parent")
     passes, within = await _read_filter(stores, request.filter, store, kind)
     nodes = await stores.metadata.nodes(store, kind, within)
@@ -142,7 +143,7 @@ async def _update(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
 
 
 async def _delete(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
-    """Delete a node. What was linked to it stays: a context's children, an execution's artifacts."""
+    """Delete a node. Keep linked nodes, such as a context's children and an execution's artifacts."""
     name = NodeName.parse(request.name, kind)
 
     def check(node: Node) -> None:
@@ -188,7 +189,7 @@ def view(node: Node) -> Message:
 
 
 def read_node(name: NodeName, sent: Any, now: Nanos, added: Container[str] = ()) -> Node:
-    """Return the node of a request as it would be made now. Raises InvalidRequest with all faults."""
+    """Return the new node of a request. Raises InvalidRequest with all faults."""
     faults = Faults()
     public = wire_json.to_public(sent)
     section = Section(public, name.kind.singular, faults)
@@ -222,7 +223,7 @@ def _require_small(name: NodeName, metadata: dict[str, Any]) -> None:
 
 
 def _read_id(node_id: str, field: str) -> str:
-    """Return an id unchanged. Raises InvalidRequest for an invalid one."""
+    """Return a valid ID unchanged. Raises InvalidRequest."""
     if not _ID.fullmatch(node_id):
         text = f"{node_id!r} is not an id; it has at most 128 lowercase letters, digits and dashes."
         raise InvalidRequest((Violation(field, text),))
@@ -230,10 +231,10 @@ def _read_id(node_id: str, field: str) -> str:
 
 
 def _updated(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) -> Node:
-    """Return the node after an update. Without a mask all that the request sets is taken over. Its etag is of
-    the state that it was made for, "" = any. Experiments and their runs may have an outdated one, and are
-    then merged. An update that changes nothing leaves the etag as it is. Raises Aborted, InvalidRequest."""
-    # What the service adds is not taken from the request.
+    """Return the node after an update. Without a mask, all fields in the request change. An empty etag
+    matches any state. Updates of experiments and their runs with an outdated etag are merged. An update
+    without changes keeps the etag. Raises Aborted, InvalidRequest."""
+    # Ignore values of the service in the request.
     sent, etag = read_node(node.name, resource, now, node.added), resource.etag
     is_stale = etag not in ("", str(node.etag))
     if is_stale and not (node.schema_title in MERGED and re.fullmatch("[0-9]{1,19}", etag)):
@@ -263,7 +264,7 @@ def _updated(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) -> No
 
 
 def _mismatch(node: Node, etag: str) -> Aborted:
-    """Return the error in the words by which the SDK, over gRPC, knows that it should read again."""
+    """Return the error with the text after which the SDK, over gRPC, reads the node again."""
     return Aborted(
         f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
         f"`{node.etag}`"
@@ -275,8 +276,8 @@ _ROLES: Final = {1: EdgeRole.INPUT, 2: EdgeRole.OUTPUT}
 
 
 async def add_members(stores: Stores, call: Call, request: Any) -> Message:
-    """Put artifacts and executions into a context. Its etag stays, because the client goes on with what it
-    has read."""
+    """Add artifacts and executions to a context. Keep its etag, so that the client's next write does not
+    fail."""
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     members: list[NodeName] = []
     faults = Faults()
@@ -291,7 +292,7 @@ async def add_members(stores: Stores, call: Call, request: Any) -> Message:
 
 
 async def add_children(stores: Stores, call: Call, request: Any) -> Message:
-    """Put contexts below a context; their etags stay as they are."""
+    """Add child contexts to a context. Keep their etags."""
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     at = call.services.now()
     await stores.metadata.link(
@@ -324,7 +325,7 @@ async def add_events(stores: Stores, call: Call, request: Any) -> Message:
 
 
 async def _subgraph_of(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
-    """Return what is in a context and in the contexts below it, or what an execution has read and written."""
+    """Return the contents of a context and its descendants, or the artifacts of an execution."""
     name = NodeName.parse(getattr(request, kind.singular), kind, of=kind.singular)
     lineage = await stores.metadata.lineage(name)
     graph = message("LineageSubgraph")
@@ -406,24 +407,26 @@ _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
     NodeKind.ARTIFACT: _IN_CONTEXT,
     NodeKind.EXECUTION: _IN_CONTEXT,
 }
-"""For each name: the role of the edges of the context that is named, and whether they come to it."""
+"""For each name: the role of the context's edges, and whether they are incoming."""
 _TYPES: Final = ("string_value", "number_value", "bool_value")
 Links = Mapping[Comparison | Term, frozenset[NodeName]]
-"""What each comparison of links is true of."""
+"""The matching nodes of each link comparison."""
 
 
 async def _read_filter(
     stores: Stores, text: str, store: StoreName, kind: NodeKind
 ) -> tuple[Callable[[Node], bool], frozenset[NodeName] | None]:
-    """Return the predicate of a filter, and the nodes among which all are that pass (None = any), so that not
-    all nodes of a store are read for those of one context. Raises InvalidRequest on `filter`."""
+    """Return the predicate of a filter, and a superset of the matching nodes, or None for all nodes. The
+    superset avoids reading the whole store for one context. Raises InvalidRequest on `filter`."""
     try:
         tree = parse_filter(text, with_lists=True)
         links: dict[Comparison | Term, frozenset[NodeName]] = {}
         for leaf in _comparisons(tree):
             if link := _LINKS[kind].get(leaf.name):
                 if leaf.operator not in (Operator.HAS, Operator.EQUAL):
-                    raise FilterError(f"{leaf.name} takes : or =; NOT before it says the opposite")
+                    raise FilterError(
+                        f"{leaf.name} accepts : or =. To negate it, put NOT before it"
+                    )
                 role, inward = link
                 context = _context(leaf.value, store)
                 links[leaf] = await stores.metadata.linked(context, role, inward=inward)
@@ -458,7 +461,7 @@ def _context(text: str, store: StoreName) -> NodeName:
     try:
         return NodeName.parse(text, NodeKind.CONTEXT)
     except InvalidRequest:
-        raise FilterError(f"{text!r} is no name of a context") from None
+        raise FilterError(f"{text!r} is not the name of a context") from None
 
 
 def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[Node], bool]:
@@ -473,14 +476,14 @@ def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[No
             f'{leaf.name!r} stands alone; compare a field, for example display_name="{leaf.name}"'
         )
     if text_of := _TEXTS.get(leaf.name):
-        # A node's name is compared by its id.
+        # Compare a node's name by its ID.
         test = text_test(
             replace(leaf, value=leaf.value.rpartition("/")[2]) if leaf.name == "name" else leaf
         )
         return lambda node: test(text_of(node))
     if moment_of := _MOMENTS.get(leaf.name):
         happened = moment_test(leaf)
-        # To the microsecond, as it is shown.
+        # Answers have microseconds.
         return lambda node: happened(moment_of(node) // 1_000 * 1_000)
     if leaf.path[0] == "metadata" and len(leaf.path) > 1:
         return _metadatum(leaf)
@@ -491,8 +494,8 @@ def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[No
 
 
 def _metadatum(leaf: Comparison) -> Callable[[Node], bool]:
-    """Return the test of a comparison such as `metadata.KEY.number_value = 3`; without a type, the value
-    tells its type. A value of another type is never equal."""
+    """Return the test of a comparison such as `metadata.KEY.number_value = 3`. Without a type in the name,
+    the value determines the type. A value of another type is never equal."""
     path = leaf.path[1:]
     kind = path[-1] if path[-1] in _TYPES and len(path) > 1 else ""
     keys = [key for key in (path[:-1] if kind else path) if key not in ("struct_value", "fields")]

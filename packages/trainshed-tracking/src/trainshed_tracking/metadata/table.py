@@ -35,9 +35,9 @@ _FIELDS: Final = {
     EdgeRole.INPUT: "events",
     EdgeRole.OUTPUT: "events",
 }
-"""The field of a request that an edge of each role comes from."""
+"""The request field of each role's edges."""
 MAX_LINEAGE: Final = 5_000
-"""Most nodes of a lineage."""
+"""Maximum nodes of a lineage."""
 
 
 class MetadataStores(Resources[StoreName, MetadataStore]):
@@ -53,8 +53,7 @@ class MetadataStores(Resources[StoreName, MetadataStore]):
 
 
 class Metadata(Resources[NodeName, Node]):
-    """The nodes of metadata stores. Their edges are rows of their own, from which the parents of a context
-    follow."""
+    """The nodes of metadata stores. Edges have their own rows. The parents of a context derive from edges."""
 
     sql = _SQL
     codec = NODE
@@ -81,7 +80,7 @@ class Metadata(Resources[NodeName, Node]):
         return self._with_parents(connection, super().read(connection, name))
 
     def remove(self, connection: sqlite3.Connection, record: Node) -> tuple[Node, ...]:
-        """Nodes that were linked to it stay."""
+        """Delete a node. Keep linked nodes."""
         connection.execute(_SQL["delete_edges"], {"node": _number(connection, record.name)})
         return super().remove(connection, record)
 
@@ -100,8 +99,8 @@ class Metadata(Resources[NodeName, Node]):
     async def nodes(
         self, store: StoreName, kind: NodeKind, within: Collection[NodeName] | None = None
     ) -> tuple[Node, ...]:
-        """Return the nodes of one kind, oldest first; those of `within` alone if that is not None. Raises
-        NotFound (the store)."""
+        """Return the nodes of one kind, oldest first. `within`: return only these nodes. Raises NotFound
+        (the store)."""
 
         def read(connection: sqlite3.Connection) -> tuple[Node, ...]:
             _require_store(connection, store)
@@ -109,7 +108,7 @@ class Metadata(Resources[NodeName, Node]):
                 place = asdict(store) | {"kind": kind}
                 nodes = records(connection, _SQL["list"], place, NODE)
             else:
-                # The caller was let into this store alone, and a filter may name another's context.
+                # The caller may access only this store. A filter may contain a context of another store.
                 here = [name for name in sorted(within) if (name.store, name.kind) == (store, kind)]
                 keys = map(self.key, here)
                 there = [records(connection, _SQL["get"], key, NODE) for key in keys]
@@ -119,8 +118,8 @@ class Metadata(Resources[NodeName, Node]):
         return await self._snapshots.aside(read)
 
     async def linked(self, name: NodeName, role: EdgeRole, *, inward: bool) -> frozenset[NodeName]:
-        """Return the nodes to which the edges of this role go from a node, or (`inward`) from which they come
-        to it; none for a node that does not exist."""
+        """Return the targets of a node's edges of this role, or with `inward` the sources of its incoming
+        edges. Return nothing for a missing node."""
 
         def read(connection: sqlite3.Connection) -> frozenset[NodeName]:
             return frozenset(_ends(connection, "sources" if inward else "targets", name, role))
@@ -128,8 +127,8 @@ class Metadata(Resources[NodeName, Node]):
         return await self._snapshots.aside(read)
 
     async def link(self, edges: Sequence[Edge]) -> None:
-        """Add edges, all or none; an edge that exists already stays as it is. Raises NotFound (a node),
-        InvalidRequest (a context would be among its own ancestors, or have more than ten parents)."""
+        """Add edges, all or none. Keep existing edges. Raises NotFound (a node), InvalidRequest (a context
+        would become its own ancestor, or have more than ten parents)."""
 
         def work(connection: sqlite3.Connection) -> None:
             for edge in edges:
@@ -138,8 +137,8 @@ class Metadata(Resources[NodeName, Node]):
         await self._writer.run("link", work)
 
     async def lineage(self, name: NodeName) -> Lineage:
-        """Return, for a context, its artifacts and executions, those of its child contexts, and the events
-        among them; for an execution, its artifacts. At most some thousand nodes. Raises NotFound."""
+        """Return the artifacts and executions of a context and its child contexts with their events, or the
+        artifacts of an execution. Return at most `MAX_LINEAGE` nodes. Raises NotFound."""
 
         def read(connection: sqlite3.Connection) -> Lineage:
             start = _number(connection, name)
@@ -155,11 +154,11 @@ class Metadata(Resources[NodeName, Node]):
 
 
 def _lineage(connection: sqlite3.Connection, numbers: Iterable[int]) -> Lineage:
-    """Return these nodes, none of which is a context, and the events between them."""
+    """Return these artifacts and executions with the events between them."""
     nodes = {
         number: node
         for number in sorted(numbers)
-        # Otherwise it cannot be read.
+        # Skip rows that cannot be read.
         for node in records(connection, _SQL["by_number"], {"node": number}, NODE)
     }
     events = [
@@ -174,7 +173,7 @@ def _lineage(connection: sqlite3.Connection, numbers: Iterable[int]) -> Lineage:
 
 def _link(connection: sqlite3.Connection, edge: Edge) -> None:
     if edge.source.store != edge.target.store:
-        text = f"{edge.target} does not lie in {edge.source.store}."
+        text = f"{edge.target} is not in {edge.source.store}."
         raise InvalidRequest((Violation(_FIELDS[edge.role], text),))
     source, target = _number(connection, edge.source), _number(connection, edge.target)
     ends = {"source": source, "role": edge.role, "target": target}
@@ -201,7 +200,7 @@ def _key(name: NodeName) -> Parameters:
 
 
 def _number(connection: sqlite3.Connection, name: NodeName) -> int:
-    """Return the number by which edges name a node. Raises NotFound."""
+    """Return the row number of a node, for edges. Raises NotFound."""
     row = connection.execute(_SQL["number"], _key(name)).fetchone()
     if row is None:
         raise missing(name)

@@ -1,9 +1,7 @@
-"""Writes the curves of a job to the Tensorboard that it names: an experiment for the job, a run for each
-directory with event files, and a context for either, which the SDK completes after the job
-(facts/experiments#curves).
+"""Writes the curves of a job to its Tensorboard: an experiment for the job, a run for each directory with
+event files, and a context for each, which the SDK completes after the job (facts/experiments#curves).
 
-Everything is created as if nothing existed, and what exists already stays. What users delete meanwhile is not
-created again.
+Existing resources stay. Resources that users delete during the job are not created again.
 """
 
 import contextlib
@@ -45,22 +43,22 @@ log = logging.getLogger(__name__)
 
 
 def curves_of(stores: Stores, job: Job) -> "BoardCurves | None":
-    """Return what writes a job's curves to the Tensorboard that it names; None = it names none."""
+    """Return the writer of a job's curves, or None for a job without a Tensorboard."""
     experiment = board_experiment(job)
     return BoardCurves(stores, job, experiment) if experiment is not None else None
 
 
 class _Run(Struct):
-    """A run that points are written to."""
+    """A run with its series."""
 
     resource: BoardResource
-    #: Uids of series by tag; None = the run has a series of that name and another type.
+    #: UIDs of series by tag, or None for a series of that name with another type.
     series: dict[str, int | None] = field(default_factory=dict[str, int | None])
     is_full: bool = False
 
 
 class BoardCurves:
-    """The curves of one job in its Tensorboard (`core.curves.CurveWriter`)."""
+    """Writes the curves of one job to its Tensorboard (`core.curves.CurveWriter`)."""
 
     def __init__(self, stores: Stores, job: Job, experiment: BoardExperiment) -> None:
         self._stores = stores
@@ -73,7 +71,7 @@ class BoardCurves:
         self._gone = False
 
     async def begin(self) -> None:
-        """Create the experiment, or take up the runs of an existing one."""
+        """Create the experiment, or read the runs of an existing one."""
         name, job = self._experiment.name, self._job
         experiment = self._resource(name, name.own_id, source=str(job.name))
         try:
@@ -100,14 +98,13 @@ class BoardCurves:
         )
 
     async def write(self, directory: str, points: Mapping[str, Sequence[Point]]) -> None:
-        """Add points by tag to the run of a directory; to write them again does no harm. Raises
-        Unavailable."""
+        """Add points by tag to the run of a directory (idempotent). Raises Unavailable."""
         if self._gone or not points:
             return
         try:
             run = await self._run(directory)
             await self._add_series(run, [tag for tag in points if tag not in run.series])
-            # Raises NotFound if the run was deleted meanwhile: then nothing may be written for it.
+            # Raises NotFound for a deleted run. Then write nothing.
             await self._stores.tensorboards.get(run.resource.name)
         except (NotFound, InvalidRequest) as failure:
             self._stop(f"gets no more points of this job: {failure}")
@@ -155,7 +152,7 @@ class BoardCurves:
             created = await self._stores.tensorboards.create_all(wanted)
         except InvalidRequest:
             if len(tags) == 1:
-                run.series[tags[0]] = None  # A user made a series of another type there.
+                run.series[tags[0]] = None  # A user created a series of another type.
                 return
             for tag in tags:
                 await self._add_series(run, [tag])
@@ -170,7 +167,7 @@ class BoardCurves:
             pass
         except NotFound:
             made = MetadataStore(store, "", node.created, node.created)
-            with contextlib.suppress(AlreadyExists):  # Another task was quicker.
+            with contextlib.suppress(AlreadyExists):  # Another task has created it.
                 await self._stores.metadata_stores.create(made)
             await self._create_node(node)
 

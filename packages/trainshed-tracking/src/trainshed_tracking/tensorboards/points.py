@@ -1,5 +1,4 @@
-"""Points of time series: written by run or by experiment, read in order of their steps, thinned if there are
-many."""
+"""Points of time series: writes by run or experiment, and reads in order of step, thinned to a limit."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -27,16 +26,20 @@ from trainshed_tracking.stores import Stores
 from trainshed_tracking.tensorboards.records import BoardName, BoardResource, Level, ValueType
 from trainshed_tracking.tensorboards.service import SERVICE, blob_prefix, value_number
 
-MOST_POINTS: Final = 5_000
-"""Most points of one write."""
-_MOST_OF_RUNS: Final = 10_000
-"""Most points of one write to several runs."""
-MOST_SERIES: Final = 20
-"""Most series of one batch read."""
+MAX_POINTS: Final = 5_000
+"""Maximum points of one write."""
+_MAX_POINTS_OF_RUNS: Final = 10_000
+"""Maximum points of one write to several runs."""
+MAX_SERIES: Final = 20
+"""Maximum series of one batch read."""
 MAX_BLOBS: Final = 100
-"""Most blobs of one read."""
+"""Maximum blobs of one read."""
 MAX_BLOB_BYTES: Final = 32 << 20
-_SHOWN: Final = {ValueType.SCALAR: 1_000, ValueType.TENSOR: 100, ValueType.BLOB_SEQUENCE: 100}
+_DEFAULT_POINTS: Final = {
+    ValueType.SCALAR: 1_000,
+    ValueType.TENSOR: 100,
+    ValueType.BLOB_SEQUENCE: 100,
+}
 """Default number of points of a series in an answer."""
 _Write = dict[int, list[tuple[int, list[Point]]]]
 """Points by run and series."""
@@ -52,20 +55,23 @@ async def write_run(stores: Stores, call: Call, request: Any) -> Message:
 
 
 async def write_experiment(stores: Stores, call: Call, request: Any) -> Message:
-    """Add points to several runs of an experiment; nothing is written if one request is wrong."""
+    """Add points to several runs of an experiment. Write nothing if one request is wrong."""
     parent = BoardName.parse(
         request.tensorboard_experiment, Level.EXPERIMENT, of="tensorboard_experiment"
     )
     writes: _Write = {}
     parts = request.write_run_data_requests
-    if sum(len(data.values) for part in parts for data in part.time_series_data) > _MOST_OF_RUNS:
-        text = f"At most {_MOST_OF_RUNS} points are written at once; send several requests."
+    if (
+        sum(len(data.values) for part in parts for data in part.time_series_data)
+        > _MAX_POINTS_OF_RUNS
+    ):
+        text = f"At most {_MAX_POINTS_OF_RUNS} points fit into one request. Send several requests."
         raise InvalidRequest((Violation("write_run_data_requests", text),))
     faults = Faults()
     for number, part in enumerate(parts):
         at = f"write_run_data_requests[{number}]."
         if not part.tensorboard_run.startswith(f"{parent}/"):
-            text = f"{part.tensorboard_run!r} does not stand below {parent}."
+            text = f"{part.tensorboard_run!r} is not below {parent}."
             faults.add(f"{at}tensorboard_run", text)
             continue
         with faults.gathered():
@@ -81,24 +87,23 @@ async def _write(stores: Stores, writes: _Write, faults: Faults, response: str) 
 
 
 async def read(stores: Stores, call: Call, request: Any) -> Message:
-    """Return the points of a series in the order of their steps; a negative `max_data_points` means all of
-    them."""
+    """Return the points of a series in order of step. A negative `max_data_points` returns all points."""
     name = BoardName.parse(
         request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
     )
     if request.filter:
-        text = "Points cannot be filtered; leave the filter out and choose among the answer."
+        text = "This method does not support filters. Omit the filter and select points from the answer."
         raise InvalidRequest((Violation("filter", text),))
     series = await stores.tensorboards.get(name)
-    most = request.max_data_points or _SHOWN[series.value_type or ValueType.SCALAR]
+    most = request.max_data_points or _DEFAULT_POINTS[series.value_type or ValueType.SCALAR]
     (data,) = await _read(stores, (series,), most if most > 0 else None)
     return message("ReadTensorboardTimeSeriesDataResponse", time_series_data=data)
 
 
 async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
     board = BoardName.parse(request.tensorboard, Level.TENSORBOARD, of="tensorboard")
-    if not 1 <= len(request.time_series) <= MOST_SERIES:
-        text = f"Name 1 to {MOST_SERIES} time series, not {len(request.time_series)}."
+    if not 1 <= len(request.time_series) <= MAX_SERIES:
+        text = f"Name 1 to {MAX_SERIES} time series, not {len(request.time_series)}."
         raise InvalidRequest((Violation("time_series", text),))
     names: list[BoardName] = []
     faults = Faults()
@@ -107,11 +112,11 @@ async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
         with faults.gathered():
             names.append(BoardName.parse(text, Level.SERIES, of=field))
             if names[-1].at(Level.TENSORBOARD) != board:
-                faults.add(field, f"{text!r} does not stand below {board}.")
+                faults.add(field, f"{text!r} is not below {board}.")
     faults.refuse()
     chosen = [await stores.tensorboards.get(name) for name in names]
     data: dict[BoardName, Message] = {}
-    for value_type, most in _SHOWN.items():
+    for value_type, most in _DEFAULT_POINTS.items():
         some = [
             series for series in chosen if (series.value_type or ValueType.SCALAR) == value_type
         ]
@@ -123,8 +128,8 @@ async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
 
 
 async def read_blobs(stores: Stores, call: Call, request: Any) -> AsyncGenerator[Message]:
-    """Return a stream with a response for each blob of a series that the request names. Clients upload blobs
-    as objects, and write only their ids as points."""
+    """Return a stream with a response for each requested blob of a series. Clients upload blobs as objects
+    and write only their IDs as points."""
     name = BoardName.parse(request.time_series, Level.SERIES, of="time_series")
     series = await stores.tensorboards.get(name)
     if series.value_type is not ValueType.BLOB_SEQUENCE:
@@ -155,7 +160,7 @@ def _content(services: Services, name: BoardName, blob_id: str) -> bytes:
     prefix = blob_prefix(default_bucket(services.settings.project, name.project_id), name)
     board, *below = name.ids
     path = "/".join((f"tensorboard-{board}", *below, blob_id))
-    # The SDK's uploader puts two slashes there.
+    # The SDK's uploader writes two slashes.
     for uri in (f"gs://{prefix}//{path}", f"gs://{prefix}/{path}"):
         try:
             with services.buckets.open(uri) as file:
@@ -196,14 +201,14 @@ async def _collect(stores: Stores, request: Any, at: str, writes: _Write, faults
     series and points go to `faults`. Raises InvalidRequest (its run), NotFound."""
     run_name = BoardName.parse(request.tensorboard_run, Level.RUN, of=f"{at}tensorboard_run")
     run = await stores.tensorboards.get(run_name)
-    if sum(len(data.values) for data in request.time_series_data) > MOST_POINTS:
-        text = f"At most {MOST_POINTS} points are written at once; send several requests."
+    if sum(len(data.values) for data in request.time_series_data) > MAX_POINTS:
+        text = f"At most {MAX_POINTS} points fit into one request. Send several requests."
         raise InvalidRequest((Violation(f"{at}time_series_data", text),))
     for number, data in enumerate(request.time_series_data):
         field = f"{at}time_series_data[{number}]"
         name = run_name.child(data.tensorboard_time_series_id)
         if not data.tensorboard_time_series_id:
-            faults.add(f"{field}.tensorboard_time_series_id", "The time series must be named.")
+            faults.add(f"{field}.tensorboard_time_series_id", "Set the ID of the time series.")
             continue
         series = await stores.tensorboards.get(name)
         if data.value_type not in (0, value_number(series.value_type)):
@@ -229,7 +234,7 @@ def _read_points(
         time = value.wall_time
         at = time.seconds * 10**9 + time.nanos
         if not -(2**63) <= at < 2**63:
-            text = "The time is not from 1678 to 2261, which is what is kept."
+            text = "The time is out of range. Use a time from 1678 to 2261."
             faults.add(f"{field}.values[{number}].wall_time", text)
             continue
         content = value.scalar.value if wanted == "scalar" else getattr(value, wanted)
@@ -237,7 +242,7 @@ def _read_points(
 
 
 async def _read(stores: Stores, series: Sequence[BoardResource], most: int | None) -> list[Message]:
-    """Return the points of several series, at most so many of each; the file of each run is read once."""
+    """Return the points of several series, up to a maximum of each. Read the file of each run once."""
     by_run: dict[BoardName, list[int]] = {}
     for one_series in series:
         by_run.setdefault(one_series.name.at(Level.RUN), []).append(one_series.uid)

@@ -1,7 +1,7 @@
-"""Tensorboards with their experiments, runs and time series (facts/experiments#tensorboards), and where the
-curves of a job belong among them (facts/experiments#curves). Pure.
+"""Tensorboards with their experiments, runs and time series (facts/experiments#tensorboards), and the names
+of a job's curves (facts/experiments#curves). Pure.
 
-All four are one kind of record at four levels; the points of a series are stored elsewhere.
+All four are one kind of record at four levels. Points of series are in files.
 """
 
 import enum
@@ -47,7 +47,7 @@ class BoardName(Struct, frozen=True, order=True):
 
     @property
     def parent(self) -> str:
-        """The name of the resource above it: a location, or one of these."""
+        """The name of the parent: a location or a resource."""
         place = f"projects/{self.project_id}/locations/{self.location}"
         above = zip(LEVELS, self.ids[:-1], strict=False)
         return "/".join((place, *(f"{level}/{identifier}" for level, identifier in above)))
@@ -83,7 +83,7 @@ class BoardResource(Struct, frozen=True):
     """A tensorboard, an experiment, a run or a series."""
 
     name: BoardName
-    #: Identity in the service, by which the points of a run or of a series are stored.
+    #: UID in the service, for the stored points of a run or series.
     uid: int
     #: Nanoseconds since the epoch, as is `updated`.
     created: Nanos
@@ -91,34 +91,34 @@ class BoardResource(Struct, frozen=True):
     display_name: str = ""
     description: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    #: Tensorboards: whether it is the one of its location that clients take when they name none.
+    #: Tensorboards: whether it is the default of its location.
     is_default: bool = False
-    #: Experiments: the resource that it belongs to, such as a job.
+    #: Experiments: the source resource, such as a job.
     source: str = ""
-    #: Only series have these three; elsewhere they are None or empty.
+    #: The next three fields are None or empty except for series.
     value_type: ValueType | None = None
     plugin_name: str = ""
     plugin_data: bytes = b""
 
 
-_LONGEST_RUN: Final = 100
-"""The most characters of a run's id: with the job's id before it, it is a context's id as well."""
+_MAX_RUN_ID: Final = 100
+"""Maximum characters of a run's ID. With the prefix of the job's ID it is also the ID of a context."""
 
 
 class BoardExperiment(Struct, frozen=True):
-    """The experiment for a job's curves in the Tensorboard that the job names."""
+    """The experiment for a job's curves in the job's Tensorboard."""
 
     name: BoardName
-    #: The beginning of its runs' ids: trials share the experiment of their tuning job.
+    #: The prefix of its run IDs. Trials share the experiment of their tuning job.
     prefix: str = ""
 
 
 def board_experiment(job: Job) -> BoardExperiment | None:
-    """Return the experiment that the SDK links to: its id is that of the job which a client made, so all
-    trials of a tuning job share one. None for a job that names no Tensorboard."""
+    """Return the experiment that the SDK links to, or None for a job without a Tensorboard. Its ID is that of
+    the client's job, so that all trials of a tuning job share it."""
     if not (name := job.spec.tensorboard):
         return None
-    # In the job's own location, since a name may have the project's number.
+    # Use the job's own location, because a name may contain the project's number.
     place = job.name
     board = BoardName(place.project_id, place.location, (name.rpartition("/")[2],))
     if job.parent is not None and job.parent.trial:
@@ -127,17 +127,16 @@ def board_experiment(job: Job) -> BoardExperiment | None:
 
 
 def run_id(shown: str, taken: Mapping[str, str]) -> str:
-    """Return the id of a run that is shown under the name `shown`. `taken`: the names of other runs by their
-    ids."""
+    """Return the ID of a run with the display name `shown`. `taken`: the names of other runs by ID."""
     plain = re.sub("[^a-zA-Z0-9-]", "-", shown)
-    if len(plain) <= _LONGEST_RUN and taken.get(plain, shown) == shown:
+    if len(plain) <= _MAX_RUN_ID and taken.get(plain, shown) == shown:
         return plain
     mark = hashlib.sha256(shown.encode()).hexdigest()[:8]
-    return f"{plain[: _LONGEST_RUN - 9]}-{mark}"
+    return f"{plain[: _MAX_RUN_ID - 9]}-{mark}"
 
 
 def run_name(experiment: BoardExperiment, directory: str) -> str:
-    """Return the name under which the run of a directory is shown; the log directory itself is `default`."""
+    """Return the display name of a directory's run. The log directory itself is `default`."""
     if not experiment.prefix:
         return {"": "default", "default": "./default"}.get(directory, directory)
     return "/".join(filter(None, (experiment.prefix, directory)))

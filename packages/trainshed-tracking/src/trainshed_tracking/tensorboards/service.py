@@ -1,7 +1,7 @@
 """`aiplatform` v1 TensorboardService: tensorboards, experiments, runs and time series
 (facts/experiments#tensorboards).
 
-The four levels differ in a few fields only. `points` has the points of series.
+The four levels differ in a few fields only. The module `points` handles the points of series.
 """
 
 import re
@@ -41,10 +41,10 @@ from trainshed_tracking.tensorboards.records import (
 
 SERVICE: Final = f"{V1}.TensorboardService"
 MAX_PLUGIN_DATA: Final = 65_000
-_MOST_AT_ONCE: Final = 1000
+_MAX_BATCH: Final = 1000
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 _ETAG: Final = 10**6
-"""Nanoseconds of the last update that an etag tells apart."""
+"""Resolution of etags in nanoseconds."""
 
 
 _TEXTS: Final[Mapping[str, Callable[[BoardResource], str]]] = {
@@ -65,7 +65,7 @@ _UPDATABLE: Final = {
     Level.RUN: _FIELDS,
     Level.SERIES: ("display_name", "description", "plugin_name", "plugin_data"),
 }
-"""What an update can change."""
+"""The fields of an update."""
 
 
 _NOUNS: Final = {
@@ -112,16 +112,16 @@ async def create_board(kind: BoardKind, call: Call, request: Any) -> Message:
         text = "The display name must be set."
         raise InvalidRequest((Violation("tensorboard.display_name", text),))
     refuse_key(request.tensorboard, "tensorboard")
-    # Clients put blobs there.
+    # Clients upload blobs to this folder.
     await require_default_bucket(services, name.project_id)
     return await kind.create(call, record)
 
 
 async def batch_create(stores: Stores, level: Level, call: Call, request: Any) -> Message:
-    """Create all resources of a batch, or none. Each request may name a parent of its own below the common
-    one."""
-    if not 1 <= len(request.requests) <= _MOST_AT_ONCE:
-        text = f"Send 1 to {_MOST_AT_ONCE} requests at once, not {len(request.requests)}."
+    """Create all resources of a batch, or none. Each request may have its own parent below the common
+    parent."""
+    if not 1 <= len(request.requests) <= _MAX_BATCH:
+        text = f"Send 1 to {_MAX_BATCH} requests at once, not {len(request.requests)}."
         raise InvalidRequest((Violation("requests", text),))
     records: list[BoardResource] = []
     faults = Faults()
@@ -129,7 +129,7 @@ async def batch_create(stores: Stores, level: Level, call: Call, request: Any) -
         at = f"requests[{number}]."
         parent = part.parent or request.parent
         if not f"{parent}/".startswith(f"{request.parent}/"):
-            faults.add(f"{at}parent", f"{parent!r} does not stand below {request.parent!r}.")
+            faults.add(f"{at}parent", f"{parent!r} is not below {request.parent!r}.")
             continue
         with faults.gathered(at):
             records.append(_new(level, call, part, parent))
@@ -156,7 +156,7 @@ async def _update(stores: Stores, level: Level, call: Call, request: Any) -> Mes
 def _read_update(
     level: Level, call: Call, request: Any
 ) -> tuple[BoardName, Callable[[BoardResource], BoardResource]]:
-    """Return what a request updates, and how."""
+    """Return the record of a request, and its update."""
     field, now = _field(level), call.services.now()
     sent = getattr(request, field)
     name = BoardName.parse(sent.name, level, of=f"{field}.name")
@@ -181,18 +181,18 @@ def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
     above = BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent")
     uid = call.services.new_uid()
     own_id = getattr(request, f"{_field(level)}_id")
-    # Clients choose the ids of runs and of experiments; a time series gets one here unless it names one.
+    # Clients choose the IDs of runs and experiments. The ID of a time series is optional.
     name = above.child(own_id or str(uid))
     return _read_new(getattr(request, _field(level)), name, uid, call.services.now())
 
 
 def _field(level: Level) -> str:
-    """Return the field of requests in which a resource of a level is."""
+    """Return the request field of a level's resource."""
     return snake_case(_NOUNS[level])
 
 
 def view(record: BoardResource, bucket: str | None = None) -> Message:
-    """Return a resource as its message. `bucket`: where clients are to put blobs, None = nowhere."""
+    """Return the message of a resource. `bucket`: the bucket for blobs, or None."""
     board = message(
         _NOUNS[record.name.level],
         name=str(record.name),
@@ -269,8 +269,8 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
 
 
 def _updated(record: BoardResource, sent: Any, fields: Sequence[str], now: Nanos) -> BoardResource:
-    """Return the record with the fields of the sent. Raises InvalidRequest with all faults, Aborted (it has
-    changed since its etag was read)."""
+    """Return the updated record. Raises InvalidRequest with all faults, and Aborted if the record has changed
+    since the client read its etag."""
     if sent.etag not in ("", _etag(record)):
         raise Aborted(
             f"{record.name} has changed since its etag {sent.etag!r} was read; read it again."

@@ -32,8 +32,8 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return await self._writer.run("create_all", work)
 
     async def list(self, parent: Parameters) -> tuple[BoardResource, ...]:
-        """Return the resources of a `level`, ascending by id, below a `parent`, or a location. Raises
-        NotFound (the parent does not exist)."""
+        """Return the resources of a `level` below a `parent` or location, in order of ID. Raises NotFound
+        (the parent)."""
         resources = await super().list(parent)
         if not resources and parent["level"] != Level.TENSORBOARD:
             await self.get(_parent(parent["parent"], parent["level"]))
@@ -42,7 +42,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
     async def runs(
         self, names: Sequence[BoardName]
     ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
-        """Return those of these runs that exist, each with its series, ordered by id."""
+        """Return the existing runs with their series, in order of ID."""
 
         def read(
             connection: sqlite3.Connection,
@@ -63,10 +63,9 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return await self._snapshots.aside(read)
 
     def insert(self, connection: sqlite3.Connection, record: BoardResource) -> BoardResource:
-        """Store a resource below a parent that exists. If a series with the same display name, type and
-        plug-in exists, it is returned in place of the new one, because clients create series again without
-        looking. Raises AlreadyExists, NotFound (the parent), InvalidRequest (another series of the run has
-        that display name)."""
+        """Store a resource below an existing parent. Return an existing series with the same display name,
+        type and plug-in, because clients create series repeatedly. Raises AlreadyExists, NotFound (the
+        parent), InvalidRequest (another series of the run has that display name)."""
         name = record.name
         if name.level is not Level.TENSORBOARD:
             self.read(connection, _parent(name.parent, name.level))
@@ -94,8 +93,8 @@ class Tensorboards(Resources[BoardName, BoardResource]):
     def _double(
         self, connection: sqlite3.Connection, series: BoardResource, *, is_new: bool = True
     ) -> BoardResource | None:
-        """Return the run's other series of the same display name, if its type and plug-in are also the same;
-        None if there is no such series. Raises InvalidRequest if it differs, or the series is not new."""
+        """Return the run's other series with the same display name, type and plug-in, or None without one.
+        Raises InvalidRequest if it differs, or the series is not new."""
         if series.name.level is not Level.SERIES:
             return None
         for other in records(connection, self.sql["called"], self.columns(series), self.codec):
@@ -108,14 +107,12 @@ class Tensorboards(Resources[BoardName, BoardResource]):
             if is_new and is_alike:
                 return other
             kind = "" if is_alike else " of another type"
-            text = (
-                f"A time series called {series.display_name!r}{kind} does already exist in the run."
-            )
+            text = f"A time series called {series.display_name!r}{kind} already exists in the run."
             raise InvalidRequest((Violation("tensorboard_time_series.display_name", text),))
         return None
 
     def _take_default(self, connection: sqlite3.Connection, board: BoardResource) -> None:
-        """Make the board the only default of its location, if it is a default."""
+        """If the board is a default, make it the only default of its location."""
         if not board.is_default:
             return
         for other in records(connection, self.sql["list"], self.key(board.name), self.codec):

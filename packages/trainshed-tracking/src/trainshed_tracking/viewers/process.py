@@ -1,8 +1,7 @@
-"""One viewer: TensorBoard in a confined process (`runtimes.confinement`), on a Unix socket.
+"""One viewer: TensorBoard in a sandboxed process (`runtimes.confinement`), on a Unix socket.
 
-It reads only the directories that it was lent and nothing else of the service's, has no network, and ends
-with its keeper, which ends with the service. The socket listens before the process is started: early requests
-wait.
+The process reads only its mounted directories and has no network. It ends with its keeper process, which ends
+with the service. The socket listens before the process starts, so that early requests wait.
 """
 
 import asyncio
@@ -38,9 +37,9 @@ _LOGS: Final = "logs"
 _SOCKET: Final = "socket"
 _BACKLOG: Final = 64
 _LAST_LINES: Final = 5
-_LONGEST_LINE: Final = 2000
-_PATIENCE: Final = 5.0
-"""Seconds that a keeper has to end everything; then it is killed."""
+_MAX_LINE: Final = 2000
+_EXIT_TIMEOUT: Final = 5.0
+"""Seconds that a keeper has to end all processes before it is killed."""
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _SENT: Final = (b"accept", b"accept-encoding", b"accept-language", b"content-type")
 _PASSED: Final = (
@@ -52,9 +51,8 @@ RULES: Final = Rules(
     lambda headers: [pair for pair in headers if pair[0] in _PASSED],
     most=1 << 20,
 )
-"""Only listed headers pass: no token and no cookie reaches a viewer, and nothing that a viewer says of
-cookies, other origins, addresses or workers reaches a browser. TensorBoard's page sends forms with lists of
-runs and tags."""
+"""Allowed headers. Tokens and cookies never reach a viewer. A viewer's headers for cookies, CORS, redirects
+and workers never reach a browser. TensorBoard's page sends forms with lists of runs and tags."""
 
 
 async def connected(socket: str) -> StreamLine:
@@ -81,7 +79,7 @@ class ViewerProcess:
         return not self._ended.done()
 
     async def ready(self) -> None:
-        """Wait until it serves. Raises Unavailable."""
+        """Wait until the viewer answers requests. Raises Unavailable."""
         asking = joined(self._status())
         try:
             await asyncio.wait((asking, self._ended), return_when=asyncio.FIRST_COMPLETED)
@@ -94,23 +92,23 @@ class ViewerProcess:
             await asyncio.gather(asking, return_exceptions=True)
 
     async def forward(self, request: Request, closing: asyncio.Event, lapse: Lapse) -> Response:
-        """Return its answer. Raises Unavailable, BodyTooLarge."""
+        """Return the viewer's answer. Raises Unavailable, BodyTooLarge."""
         try:
             return await forward(await self._reached(), request, RULES, closing, lapse)
         except NoAnswer as failure:
             raise Unavailable(f"{SUBJECT} gives no answer: {failure}.") from None
 
     async def ended(self) -> str | None:
-        """Wait for its end; return why it ended, None if it was asked to."""
+        """Wait for the viewer's end, and return its cause, or None after `close`."""
         return await asyncio.shield(self._ended)
 
     async def close(self) -> None:
-        """End it, and wait until it is gone."""
+        """End the viewer, and wait for its end."""
         self._is_asked = True
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_EXIT_TIMEOUT):
                 await self.ended()
                 return
         with contextlib.suppress(ProcessLookupError):
@@ -127,7 +125,7 @@ class ViewerProcess:
 
     async def _why(self) -> str:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_EXIT_TIMEOUT):
                 return await self.ended() or f"{SUBJECT} was ended."
         return f"{SUBJECT} gives no answer. {' '.join(self._last)}"
 
@@ -136,7 +134,7 @@ class ViewerProcess:
         try:
             async for line in self._process.stdout:
                 if text := line.decode(errors="replace").strip():
-                    self._last.append(text[:_LONGEST_LINE])
+                    self._last.append(text[:_MAX_LINE])
         except ValueError:
             return  # A line was longer than the stream's limit; no later line is needed.
 
@@ -151,7 +149,7 @@ class ViewerProcess:
         if verdict:
             return verdict
         lines = " ".join(self._last)
-        return f"{SUBJECT} ended with status {code}: {lines or 'it said nothing'}"
+        return f"{SUBJECT} ended with status {code}: {lines or 'it printed nothing'}"
 
 
 async def start(
@@ -160,8 +158,8 @@ async def start(
     runtime: PreparedRuntime,
     terms: InstallationTerms,
 ) -> ViewerProcess:
-    """Start a viewer. `workspace`: a directory for it alone, emptied and made here, removed at its end.
-    Raises Unavailable."""
+    """Start a viewer. `workspace`: its own directory, which is created here and removed at its end. Raises
+    Unavailable."""
     try:
         logs, lent = await asyncio.to_thread(_prepare, workspace, directories, terms.level)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -190,19 +188,19 @@ async def start(
 def _prepare(
     workspace: Path, directories: Sequence[ShownDirectory], level: str
 ) -> tuple[Path, tuple[LentDirectory, ...]]:
-    """Make the workspace; return where the event files will be, and what is to be lent there."""
+    """Create the workspace. Return the directory of event files and its mounts."""
     shutil.rmtree(workspace, ignore_errors=True)
     logs = workspace / _LOGS
     logs.mkdir(parents=True)
     places = [(shown, logs / shown.label if shown.label else logs) for shown in directories]
     if level != protocol.LEVEL_SESSION:
         for _, place in places:
-            # Made here, since the confined process may not be allowed to.
+            # Create it here, because the sandbox may forbid it.
             place.mkdir(exist_ok=True)
         return logs, tuple(
             LentDirectory(str(shown.base), shown.below, str(place)) for shown, place in places
         )
-    # At this level nothing can be mounted elsewhere, and the process sees everything in any case.
+    # At this level mounts are impossible, and the process can read all paths anyway.
     for shown, place in places:
         if place == logs:
             logs.rmdir()
@@ -213,7 +211,7 @@ def _prepare(
 async def _spawn(
     confinement: Confinement, runtime: PreparedRuntime, logs: Path
 ) -> tuple[Process, socket.socket]:
-    """Start the keeper; return it, and the connection whose end ends it."""
+    """Start the keeper. Return it, and the connection whose end ends it."""
     program = await asyncio.to_thread(_PROGRAM.read_text)
     (listener,) = confinement.handles
     python = f"{runtime.template}/bin/python"

@@ -1,5 +1,5 @@
-"""The program of a viewer: TensorBoard, on a socket that is open already. Its text is run by `python -c` in
-an environment of the family `tensorboard`; it imports nothing of Trainshed.
+"""The program of a viewer: TensorBoard on an open socket. `python -c` runs its text in an environment of the
+family `tensorboard`. It imports nothing from Trainshed.
 
 Arguments: file descriptor of the socket, directory of event files.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def with_its_fonts(application: Any) -> Any:
-    """Wrap the WSGI application so that its page requests fonts below its own path, as it does with all else:
-    TensorBoard's requests them at the root of the host (tensorflow/tensorboard#1885)."""
+    """Wrap the WSGI application so that its page requests fonts below its own path. TensorBoard requests them
+    at the root of the host (tensorflow/tensorboard#1885)."""
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
         is_page = environ["PATH_INFO"] == "/"  # The application changes `environ`.
@@ -19,7 +19,7 @@ def with_its_fonts(application: Any) -> Any:
         if not is_page:
             return parts
         try:
-            # The length must not change, because it was sent already.
+            # Keep the length, which is already sent.
             return [part.replace(b"url(/font-", b"url( font-") for part in parts]
         finally:
             if hasattr(parts, "close"):
@@ -35,11 +35,11 @@ def main(listener: int, directory: str) -> None:
 
     class Quiet(serving.WSGIRequestHandler):  # type: ignore[misc]
         def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Log nothing: the service logs the requests that it forwards."""
+            """Log nothing. The service logs forwarded requests."""
 
     class Server(program.TensorBoardServer):  # type: ignore[misc]
         def __init__(self, application: Any, flags: Any) -> None:
-            # The name is not used, since the socket exists already.
+            # The name is not used, because the socket already exists.
             self._server = serving.make_server(
                 *("unix://viewer", 0, with_its_fonts(application)),
                 threaded=True,

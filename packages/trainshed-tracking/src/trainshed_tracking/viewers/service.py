@@ -1,9 +1,8 @@
-"""The viewers of a service: finds the directories of a view, starts the TensorBoard that shows them, forwards
-requests to it, and ends it when nobody asks for it any more.
+"""The viewers of a service: finds the directories of a view, starts its TensorBoard, forwards requests to it,
+and ends it when it is idle.
 
-The environment is the family `tensorboard` of the runtimes, built at the first use. A viewer that was ended
-is started again by the next request for it: it has no state that is worth keeping.
-"""
+The environment is the family `tensorboard` of the runtimes, built at the first use. Viewers are stateless.
+The next request starts an ended viewer again."""
 
 import asyncio
 import contextlib
@@ -31,42 +30,42 @@ log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 Find = Callable[[LogDirectory], ShownDirectory | None]
-"""Finds a directory on this disk; None: it does not exist, or its project may not read it. Blocks. Raises
-FailedPrecondition: it is elsewhere."""
+"""Finds a directory on this disk. Returns None if it does not exist or its project may not read it. Blocks.
+Raises FailedPrecondition for a directory on another machine."""
 Start = Callable[[], Awaitable[ViewerProcess]]
 
 
 class _Entry(Struct, eq=False):
     name: str
-    #: Starts it and waits until it serves.
+    #: Starts the viewer and waits until it answers requests.
     starting: asyncio.Task[ViewerProcess]
-    #: Identifies what it was started to show.
+    #: Identifies the directories of the viewer.
     version: Hashable
-    #: Number of requests that it serves or that wait for its start.
+    #: Number of current requests, including requests that wait for the start.
     busy: int = 0
-    #: Ends it; set while it serves nobody.
+    #: Ends the idle viewer.
     alarm: asyncio.TimerHandle | None = None
 
     @property
     def viewer(self) -> ViewerProcess | None:
-        """The viewer that serves; None: none does yet, or none could be started."""
+        """The running viewer, or None before its start or after a failed start."""
         done = self.starting.done() and not self.starting.cancelled()
         return self.starting.result() if done and self.starting.exception() is None else None
 
     @property
     def is_over(self) -> bool:
-        """Whether it could not be started, or has ended by itself."""
+        """Whether the viewer failed to start, or has exited."""
         return self.starting.done() and (self.viewer is None or not self.viewer.is_alive)
 
 
 class ViewerPool:
-    """The running viewers, each started by the first request for it. Runs on the event loop only. `most`:
-    limit at once. `idle`: seconds without a request after which a viewer is ended."""
+    """The running viewers. The first request starts a viewer. Runs only on the event loop. `most`: maximum
+    running viewers. `idle`: seconds without a request after which a viewer ends."""
 
     def __init__(self, most: int, idle: float = 600.0) -> None:
         self._most: Final = most
         self._idle: Final = idle
-        #: By name; the one that was used least lately comes first.
+        #: By name, least recently used first.
         self._entries: dict[str, _Entry] = {}
         self._ending = Crew()
 
@@ -74,7 +73,7 @@ class ViewerPool:
         return len(self._entries)
 
     def has(self, name: str) -> bool:
-        """Whether a viewer of that name is there, so that `viewer` starts none."""
+        """Whether a viewer of that name exists, so that `viewer` starts none."""
         entry = self._entries.get(name)
         return entry is not None and not entry.is_over
 
@@ -82,9 +81,9 @@ class ViewerPool:
     async def viewer(
         self, name: str, start: Start, version: Hashable = None, *, renew: bool = False
     ) -> AsyncGenerator[ViewerProcess]:
-        """Yield the viewer of that name for as long as it is used; start one if there is none. `version`:
-        identifies what a new one shows; `renew`: end one of another version first. Raises Unavailable: all
-        that may run are in use; and what `start` and `ready` raise."""
+        """Yield the viewer of that name, and start it if it does not run. `version`: identifies its
+        directories. `renew`: replace a viewer of another version. Raises Unavailable if all viewers are in
+        use, and the errors of `start` and `ready`."""
         entry = self._entries.get(name)
         if entry is not None and (entry.is_over or (renew and entry.version != version)):
             self._drop(entry)
@@ -102,19 +101,19 @@ class ViewerPool:
         except asyncio.CancelledError:
             if entry.starting.cancelled():
                 raise Unavailable(
-                    "TensorBoard was ended while it started; open it again."
+                    "TensorBoard was ended while it started. Open it again."
                 ) from None
             raise
         finally:
             self._leave(entry)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """End the viewers whose names are `wanted`, without waiting for that."""
+        """End the viewers whose names are `wanted`, without waiting."""
         for entry in [entry for entry in self._entries.values() if wanted(entry.name)]:
             self._drop(entry)
 
     async def close(self) -> None:
-        """End all of them, and wait until they are gone."""
+        """End all viewers, and wait for their ends."""
         self.end(lambda name: True)
         await self._ending.settled()
 
@@ -130,7 +129,7 @@ class ViewerPool:
         return viewer
 
     def _make_room(self) -> None:
-        """End the least recently used viewer, if the limit is reached. Raises Unavailable: all are in use."""
+        """End the least recently used viewer at the limit. Raises Unavailable if all are in use."""
         if len(self._entries) < self._most:
             return
         unused = next((entry for entry in self._entries.values() if not entry.busy), None)
@@ -148,7 +147,7 @@ class ViewerPool:
         if entry.is_over:
             self._drop(entry)
             return
-        # It was used now as well.
+        # Move it to the most recently used end.
         self._entries[entry.name] = self._entries.pop(entry.name)
         if self._idle and not entry.busy:
             entry.alarm = asyncio.get_running_loop().call_later(self._idle, self._drop, entry)
@@ -176,8 +175,8 @@ async def _gone(entry: _Entry) -> None:
 
 
 class LocalViewers:
-    """The API's `Viewers` on this machine. `root`: a directory of its own. `terms`: returns the terms on
-    which viewers run; called in threads; its BuildFailed is reported to callers."""
+    """The API's `Viewers` on this machine. `root`: its own directory. `terms`: returns the sandbox terms of
+    viewers in threads. Callers receive its BuildFailed."""
 
     def __init__(
         self,
@@ -212,7 +211,7 @@ class LocalViewers:
         self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
         runtime = await self._runtime(lambda line: None)
-        # A page that is reloaded shows what there is now; its own further requests stay with that.
+        # A reload shows the current directories. The page's other requests use the same viewer.
         renew = request.path == "/"
         shown: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
@@ -225,7 +224,7 @@ class LocalViewers:
         self._pool.end(wanted)
 
     async def close(self) -> None:
-        """End all of them, and wait until they are gone."""
+        """End all viewers, and wait for their ends."""
         await self._pool.close()
         await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
@@ -236,7 +235,7 @@ class LocalViewers:
             raise FailedPrecondition(choice.reason)
         if ready := self._runtimes.ready(choice, ()):
             return ready
-        say("Installing TensorBoard, once for all jobs; this takes some seconds.")
+        say("Installing TensorBoard once for all jobs. This takes some seconds.")
         loop = asyncio.get_running_loop()
         try:
             return await self._runtimes.prepare(choice, (), lambda line: _said(loop, say, line))
@@ -252,13 +251,14 @@ class LocalViewers:
         self, name: str, shown: Sequence[ShownDirectory], runtime: PreparedRuntime
     ) -> ViewerProcess:
         terms = await asyncio.to_thread(self._known_terms)
-        # A new directory each time: the viewer before may still be ending. A file's name has 255 bytes.
+        # Use a new directory, because the previous viewer may still be ending. A file name has up to 255
+        # bytes.
         self._started += 1
         workspace = self._root / f"{name[:60]}.{self._started}"
         return await start(workspace, shown, runtime, terms)
 
     def _existing(self, directories: Sequence[LogDirectory]) -> Sequence[ShownDirectory]:
-        """Return the directories that exist. Raises FailedPrecondition: none does."""
+        """Return the existing directories. Raises FailedPrecondition if none exists."""
         if not (shown := self._found(directories)):
             places = ", ".join(directory.uri for directory in directories) or "any bucket"
             raise FailedPrecondition(
@@ -269,7 +269,7 @@ class LocalViewers:
 
     def _known_terms(self) -> InstallationTerms:
         if not self._started:
-            # It may be left of a service that was killed.
+            # A killed service may have left it.
             shutil.rmtree(self._root, ignore_errors=True)
         try:
             return self._terms()
@@ -281,6 +281,6 @@ class LocalViewers:
 
 
 def _said(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:
-    """Pass a line on from a thread, which may go on after the loop has ended."""
+    """Pass a line from a thread, which may outlive the loop."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(say, line)

@@ -1,6 +1,6 @@
-"""`/tensorboard/...`: the page behind a link, the opening of a view, and what its TensorBoard serves.
+"""`/tensorboard/...`: the page of a link, the opening of a view, and its TensorBoard.
 
-GET  /tensorboard/            the page; the view stands behind the # of its address, which no server is sent
+GET  /tensorboard/            the page; the view is behind the # of its address, which browsers never send
 GET  /tensorboard/PART        its parts
 POST /tensorboard/open        {view, key} of a link: lines {line} until {path} or {error}
 ANY  /tensorboard/VIEW/MARK/  TensorBoard itself, for holders of a mark of the view (docs/adr/0034)
@@ -34,14 +34,14 @@ from trainshed_tracking.viewers.views import (
 )
 
 _PAGE: Final = LinkPage(PATH, Path(__file__).parent / "page", "style-src 'self'; img-src data:")
-_MOST: Final = 4096
-"""Most bytes of a request to open a view, which anybody may send."""
+_MAX_BODY: Final = 4096
+"""Maximum bytes of a request to open a view, which needs no authentication."""
 _FRESH: Final = (b"cache-control", b"no-store")
 _SERVED: Final = frozenset({"GET", "HEAD", "POST"})
 
 
 class ViewerSurface:
-    """Answers requests below `/tensorboard`. They need no token, but the key of a link or the mark of a
+    """Answers requests below `/tensorboard`. Instead of a token, they need the key of a link or the mark of a
     view."""
 
     def __init__(
@@ -63,7 +63,7 @@ class ViewerSurface:
         await serve(Request(scope, receive), self.answer, error_answer, receive, send)
 
     async def answer(self, request: Request) -> Response:
-        """Answer a request. Raises whatever is wrong with it."""
+        """Answer a request. Raises the errors of wrong requests."""
         request.api = "trainshed_v1"
         if (request.method, request.raw_path) == ("POST", f"{PATH}open"):
             return await self._open(request)
@@ -71,13 +71,13 @@ class ViewerSurface:
         if slash and jobs_of(view) and request.method in _SERVED:
             return await self._forward(request, view)
         text = (
-            f"There is nothing at {request.method} {request.path}; "
-            "`trainshed tensorboard JOB` prints the link to what a job wrote."
+            f"{request.method} {request.path} does not exist. "
+            "`trainshed tensorboard JOB` prints the link to a job's TensorBoard."
         )
         return _PAGE.answer(request) or refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
 
     async def _open(self, request: Request) -> Response:
-        fields = await sent_object(request, _MOST)
+        fields = await sent_object(request, _MAX_BODY)
         view = str(fields.get("view"))
         whose = self._links.read(view_link(view), str(fields.get("key")))
         with guesses(request.scope):
@@ -94,13 +94,12 @@ class ViewerSurface:
         whose = self._links.lets(PATH + view, mark)
         if whose is None:
             raise Unauthenticated(
-                "This browser has not opened this view, or a day ago: open the job's link again, which "
-                "`trainshed tensorboard JOB` prints."
+                "This browser has not opened this view within a day. Open the job's link again. "
+                "`trainshed tensorboard JOB` prints it."
             )
         if "service-worker" in request.headers:
-            # Browsers send this header when a page installs a script that answers for the server from then
-            # on.
-            raise PermissionDenied("A page of TensorBoard installs no service worker.")
+            # Browsers send this header to install a service worker.
+            raise PermissionDenied("Pages of TensorBoard may not install a service worker.")
         directories = await self._directories(view, whose)
         host = request.headers.get("host", "")
         guards = _guards(sources_of(self._links.address, f"{PATH}{view}/{mark}/", host))
@@ -112,8 +111,8 @@ class ViewerSurface:
         return answer
 
     async def _directories(self, view: str, whose: Shown | None) -> tuple[LogDirectory, ...]:
-        """Return the directories of a view. `whose`: what its link or mark says. Raises PermissionDenied,
-        NotFound."""
+        """Return the directories of a view. `whose`: the credential of its link or mark. Raises
+        PermissionDenied, NotFound."""
         known = self._access.known
         holder(known, whose, OPEN_VIEW, ())
         directories = await directories_of(self._reader, jobs_of(view))
@@ -122,14 +121,13 @@ class ViewerSurface:
 
 
 def _guards(sources: str) -> list[tuple[bytes, bytes]]:
-    """Return headers that limit what a page of TensorBoard may do, whatever a job wrote into it: it can reach
-    only what lies below its own path. It can open no window, by which it could reach other pages of this
-    service."""
+    """Return headers that confine a page of TensorBoard against XSS by a job's output. The page can request
+    only addresses below its own path. It cannot open windows to reach other pages of this service."""
     policy = (
         "sandbox allow-scripts allow-same-origin allow-forms allow-downloads allow-modals; "
         f"default-src 'none'; script-src {sources} 'unsafe-eval'; style-src {sources} 'unsafe-inline' data:; "
         f"img-src {sources} data: blob:; media-src {sources} data: blob:; font-src {sources} data:; "
-        # Curves are drawn by a worker.
+        # A worker draws curves.
         f"connect-src {sources}; worker-src {sources}; frame-src 'none'; form-action 'none'; "
         "base-uri 'none'; frame-ancestors 'none'"
     )
@@ -137,7 +135,7 @@ def _guards(sources: str) -> list[tuple[bytes, bytes]]:
         (b"content-security-policy", policy.encode()),
         (b"cross-origin-opener-policy", b"noopener-allow-popups"),
         (b"cross-origin-resource-policy", b"same-origin"),
-        # The address holds the mark: it is told to nobody, and kept nowhere.
+        # The address contains the mark: do not send or store it.
         (b"referrer-policy", b"no-referrer"),
         _FRESH,
         (b"x-content-type-options", b"nosniff"),
@@ -147,8 +145,8 @@ def _guards(sources: str) -> list[tuple[bytes, bytes]]:
 async def _opening(
     viewers: Viewers, view: str, directories: Sequence[LogDirectory], path: str
 ) -> AsyncGenerator[bytes]:
-    """Yield what is done until the view serves, as lines of JSON; the last one has its path beside the
-    page's, or what is wrong."""
+    """Yield the progress until the view answers requests, as lines of JSON. The last line contains its path
+    relative to the page, or an error."""
     lines: asyncio.Queue[str | None] = asyncio.Queue()
     opening = joined(viewers.open(view, directories, lines.put_nowait))
     opening.add_done_callback(lambda _: lines.put_nowait(None))

@@ -1,4 +1,4 @@
-"""Views of what jobs wrote: which jobs one TensorBoard shows, from which directories, and the link to it."""
+"""Views of jobs' output: the jobs and directories of one TensorBoard, and its link."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -20,80 +20,78 @@ from trainshed.summaries.directories import LogDirectory
 PATH: Final = "/tensorboard/"
 _VIEW: Final = re.compile(rf"[1-9][0-9]{{0,18}}(?:-[1-9][0-9]{{0,18}}){{0,{MOST_JOBS - 1}}}")
 _HOST: Final = re.compile(r"[A-Za-z0-9.*_-]+(:[0-9]{1,5})?")
-"""A host that a browser's content security policy can name: no addresses in brackets."""
+"""A host that a content security policy can contain: no addresses in brackets."""
 
 
 class Viewers(Protocol):
-    """TensorBoards that show what jobs wrote, each in a process of its own. `name`: of a view. Methods that
-    raise, raise FailedPrecondition (the message says why not, and what to do) or Unavailable."""
+    """TensorBoards of jobs' output, each in its own process. `name`: of a view. Methods raise
+    FailedPrecondition, with a remedy in the message, or Unavailable."""
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
-        """Whether there is anything to show in one of the directories."""
+        """Whether one of the directories contains event files."""
         ...
 
     async def open(
         self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
     ) -> None:
-        """Make a view's TensorBoard serve; installs and starts it if need be. `say`: called with each line
-        that tells what is being done."""
+        """Start a view's TensorBoard, and install it if necessary. `say`: receives progress lines."""
         ...
 
     async def forward(
         self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
-        """Return TensorBoard's answer to a request, whose path is TensorBoard's own; it ends with `lapse`.
-        Starts it again if it was ended. Also raises BodyTooLarge."""
+        """Return TensorBoard's answer to a request with TensorBoard's own path. The answer ends with `lapse`.
+        Start an ended TensorBoard again. Also raises BodyTooLarge."""
         ...
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """End the views whose names are `wanted`, without waiting for that."""
+        """End the views whose names are `wanted`, without waiting."""
         ...
 
     async def close(self) -> None:
-        """End all of them, and wait until they are gone."""
+        """End all views, and wait for their ends."""
         ...
 
 
 def view_link(view: str) -> str:
-    """Return what the key of a view's link is for; a mark is for its path."""
+    """Return the purpose of a view link's key. The purpose of a mark is its path."""
     return f"tensorboard link {view}"
 
 
 def view_of(jobs: Sequence[JobUid]) -> str:
-    """Return the name of the view of these jobs, each named once: `7`, `7-12`."""
+    """Return the name of the view of distinct jobs: `7`, `7-12`."""
     return "-".join(str(uid) for uid in dict.fromkeys(jobs))
 
 
 def jobs_of(view: str) -> tuple[JobUid, ...]:
-    """Return the jobs of a view; () if no view can have this name."""
+    """Return the jobs of a view, or () for an invalid name."""
     if _VIEW.fullmatch(view) is None:
         return ()
     return tuple(JobUid(int(part)) for part in view.split("-"))
 
 
 def link_to(links: Links, view: str, shown: Shown) -> str:
-    """Return the link to a view for whoever has shown this."""
+    """Return the link to a view for the holder of a credential."""
     return f"{links.address}{PATH}#view={view}&key={links.issue(view_link(view), shown)}"
 
 
 def sources_of(address: str, path: str, host: str) -> str:
-    """Return the addresses below which everything of a view lies, for a content security policy. `address`:
-    where browsers reach the service; `path`: of the view, with its mark; `host`: where this one has."""
+    """Return the base addresses of a view, for a content security policy. `address`: the service's address
+    for browsers. `path`: the path of the view, with its mark. `host`: the Host header."""
     own = urlsplit(address)
     sources = [f"{own.netloc}{own.path}{path}" if _HOST.fullmatch(own.netloc) else "'self'"]
     sources.append(f"{host}{path}" if _HOST.fullmatch(host) else "'self'")
     return " ".join(dict.fromkeys(sources))
 
 
-MOST_DIRECTORIES: Final = 100
-"""Most directories that a view shows; of a tuning job those of the newest trials."""
+MAX_DIRECTORIES: Final = 100
+"""Maximum directories of a view. A tuning job shows its newest trials."""
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_LONGEST: Final = 60
+_MAX_TITLE: Final = 60
 
 
 async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDirectory, ...]:
-    """Return the log directories of these jobs, and of the jobs that they have made. Raises NotFound if one
-    of them was deleted."""
+    """Return the log directories of these jobs and their child jobs. Raises NotFound for a deleted job."""
     jobs: list[tuple[str, Job]] = []
     for uid in uids:
         try:
@@ -109,7 +107,7 @@ async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDir
         title = _title(work.display_name or work.name.job_id) if len(uids) > 1 else None
         jobs += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
     written = [(name, job, uri) for name, job in jobs if (uri := job.spec.log_directory)]
-    shown = written[-MOST_DIRECTORIES:]
+    shown = written[-MAX_DIRECTORIES:]
     names = [name for name, _, _ in shown]
     directories: list[LogDirectory] = []
     for name, job, uri in shown:
@@ -128,5 +126,5 @@ def _name(job: Job, parent: str | None) -> str:
 
 
 def _title(text: str) -> str:
-    """Return `text` as a directory's name; never one that is hidden or leads up."""
-    return _ODD.sub("-", text)[:_LONGEST].strip("-.") or "job"
+    """Return `text` as a directory's name, without path traversal and hidden names."""
+    return _ODD.sub("-", text)[:_MAX_TITLE].strip("-.") or "job"

@@ -30,7 +30,7 @@ async function open() {
   delete document.body.dataset.state;
   again.hidden = true;
   lines.replaceChildren();
-  state.textContent = "Opening …";
+  state.textContent = "Opening…";
   let ended = false;
   try {
     const answer = await fetch("open", { method: "POST", body: JSON.stringify(wanted) });
