@@ -34,7 +34,7 @@ hypothesis.settings.register_profile("all", PATIENT)
 hypothesis.settings.register_profile("some", PATIENT, max_examples=50)
 hypothesis.settings.load_profile("all" if SOAKS else "some")
 
-LONGEST = (
+SLOWEST_FILES = (
     "reduction/test_torch.py",
     "slurm/",
     "engines/test_conformance.py",
@@ -136,8 +136,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def _rank(nodeid: str) -> int:
     inside = nodeid.partition("tests/")[2]
-    ranks = (rank for rank, name in enumerate(LONGEST) if inside.startswith(name))
-    return next(ranks, len(LONGEST))
+    ranks = (rank for rank, name in enumerate(SLOWEST_FILES) if inside.startswith(name))
+    return next(ranks, len(SLOWEST_FILES))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,8 +1,8 @@
-"""The demo: three replicas learn together to tell handwritten digits apart.
+"""The demo: three replicas learn together to recognize handwritten digits.
 
-In each epoch every replica trains on its share of the images, and goes on with the average of all weights,
-which the first replica keeps. That one saves checkpoints, and goes on from the last one when it is started
-again; the others keep nothing.
+In each epoch every replica trains on its share of the images. It then continues with the average of all
+weights, which the first replica stores. The first replica saves checkpoints and resumes from the last one
+after a restart. The others keep no state.
 """
 
 import io
@@ -19,11 +19,11 @@ import numpy as np
 EPOCHS = 30
 CHECKPOINT_EPOCHS = 5
 EPOCH_SECONDS = 0.12
-"""The least time that an epoch takes: the job would be over before anybody can watch it."""
+"""Minimum duration of an epoch in seconds: otherwise the job would finish before you can watch it."""
 
 
 class Learned:
-    """The weights that all replicas have learned together; the others call its methods over connections."""
+    """The shared weights. The other replicas call its methods over connections."""
 
     def __init__(self, size: int, epoch: int, weights: Any) -> None:
         self.size, self.epoch, self.weights = size, epoch, weights
@@ -31,12 +31,13 @@ class Learned:
         self._complete = Condition()
 
     def now(self) -> tuple[int, Any]:
-        """Return the number of epochs that are done, and the weights after them."""
+        """Return the number of finished epochs, and the weights after them."""
         return self.epoch, self.weights
 
     def add(self, rank: int, epoch: int, weights: Any) -> tuple[int, Any]:
-        """Wait until all replicas have added their part of an epoch; return the next epoch and its weights.
-        One that was started again may add its part twice; both are equal."""
+        """Wait until all replicas have added their part of an epoch; return the next epoch and its weights. A
+        restarted replica may add its part twice; both are equal.
+        """
         with self._complete:
             if epoch == self.epoch:
                 self._parts[rank] = weights
@@ -49,12 +50,12 @@ class Learned:
 
 
 def main() -> None:
-    """Do what the service says this replica is to do."""
-    # It tells every replica the addresses of all, and which of them it is.
+    """Run the role that the service assigned to this replica."""
+    # The service gives every replica the addresses of all replicas and its own index.
     spec = json.loads(os.environ["CLUSTER_SPEC"])
     cluster, task = spec["cluster"], spec["task"]
     host, _, port = cluster["workerpool0"][0].partition(":")
-    # Only this job's replicas know the key, since each job's hosts have names of their own.
+    # Only this job's replicas know the key, because each job has its own host names.
     manager = BaseManager((host, int(port)), json.dumps(cluster, sort_keys=True).encode())
     size = 1 + len(cluster.get("workerpool1", []))
     if task["type"] == "workerpool0":
@@ -64,7 +65,7 @@ def main() -> None:
 
 
 def lead(manager: BaseManager, size: int) -> None:
-    """Train with the others, save checkpoints and, in the end, the model."""
+    """Train with the others, save checkpoints and, at the end, the model."""
     checkpoints = Folder(os.environ["AIP_CHECKPOINT_DIR"])
     (images, labels), held_out = load_digits()
     epoch, weights = 0, np.zeros((images.shape[1], 10))
@@ -88,7 +89,7 @@ def lead(manager: BaseManager, size: int) -> None:
 
 
 def work(manager: BaseManager, rank: int, size: int) -> None:
-    """Train on a share of the images, beginning at the first replica's current epoch."""
+    """Train on a share of the images, starting at the first replica's current epoch."""
     (images, labels), _ = load_digits()
     BaseManager.register("learned")
     epoch = 0
@@ -102,14 +103,15 @@ def work(manager: BaseManager, rank: int, size: int) -> None:
                 part = train(weights, images[rank::size], labels[rank::size], epoch)
                 epoch, weights = learned.add(rank, epoch, part)
         except (EOFError, OSError):
-            # The first replica may start later than this one, and it is started again when it was lost.
+            # The first replica may start later than this one, and it is restarted if it is lost.
             time.sleep(0.1)
 
 
 def load_digits() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Return (images, labels) of 1,437 digits to learn from, and of 360 others. An image is a row of 64
-    pixels from 0 to 1, and the constant 1."""
-    # Read as a file: to import scikit-learn takes each replica longer than to learn.
+    """Return (images, labels) of 1,437 training digits and of 360 test digits. An image is a row of 64 pixels
+    from 0 to 1, and the constant 1.
+    """
+    # Read as a file: importing scikit-learn takes longer than the training.
     package = cast(Any, find_spec("sklearn")).submodule_search_locations[0]
     digits = np.loadtxt(f"{package}/datasets/data/digits.csv.gz", delimiter=",")
     images, labels = np.c_[digits[:, :64] / 16, np.ones(len(digits))], digits[:, 64].astype(int)
@@ -128,7 +130,7 @@ def train(weights: Any, images: Any, labels: Any, epoch: int) -> Any:
 
 
 def accuracy(weights: Any, images: Any, labels: Any) -> float:
-    """Return the share of images whose digit is told right."""
+    """Return the fraction of images whose digit is recognized."""
     return float(((images @ weights).argmax(axis=1) == labels).mean())
 
 

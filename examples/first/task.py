@@ -1,4 +1,4 @@
-"""A first program to run as a job: replicas fit a line together, and the first one keeps the model."""
+"""A first program to run as a job: replicas fit a line together, and the first one saves the model."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
 epochs = parser.parse_args().epochs
 
-# MASTER_ADDR, RANK and WORLD_SIZE are set for each replica.
+# The service sets MASTER_ADDR, RANK and WORLD_SIZE for each replica.
 distributed.init_process_group("gloo")
 rank = distributed.get_rank()
 torch.manual_seed(rank)

@@ -1,14 +1,14 @@
-"""From a table to the best model, as a notebook does it with the Vertex SDK.
+"""From a table to the best model with the Vertex SDK, like in a notebook.
 
     trainshed up &                      # or ./dev up
     eval "$(trainshed env)"
     pip install 'google-cloud-aiplatform[metadata]' google-cloud-storage
     python examples/notebook/notebook.py
 
-Each part below is a cell (`# %%`) of an editor that knows them.
+Editors with cell support show each part below as a cell (`# %%`).
 """
 
-# %% Where the service is, and the experiment that all of this belongs to
+# %% Connect to the service, and select the experiment
 import os
 import pathlib
 import random
@@ -28,7 +28,7 @@ aiplatform.init(
     experiment=EXPERIMENT,
 )
 
-# %% A table of customers: who has been here for short and calls often, leaves
+# %% Create a table of customers: new customers who call often leave
 chance = random.Random(7)
 rows = ["months,calls,left"]
 for _ in range(1000):
@@ -41,7 +41,7 @@ dataset = aiplatform.TabularDataset.create(
     display_name="customers", gcs_source=f"gs://{BUCKET}/{EXPERIMENT}/customers.csv"
 )
 
-# %% Three runs beside each other, on the same split of the table
+# %% Run three trainings in parallel on the same split of the table
 tensorboard = aiplatform.Tensorboard.create(display_name=EXPERIMENT)
 trained = {}
 for rate in (0.01, 0.1, 1.0):
@@ -69,10 +69,10 @@ for rate in (0.01, 0.1, 1.0):
 for model in trained.values():
     model.wait()
 
-# %% Compare them, and take the best
+# %% Compare them, and select the best
 table = aiplatform.get_experiment_df(EXPERIMENT).sort_values("metric.accuracy", ascending=False)
 print(table[["run_name", "state", "param.learning_rate", "metric.accuracy", "metric.rows"]])
 best = table.iloc[0]["run_name"]
 
-# %% Where its model lies
+# %% Print the location of its model
 print(f"{best} is the best; its model lies in {trained[best].uri}")

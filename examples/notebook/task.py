@@ -18,7 +18,7 @@ args = parser.parse_args()
 
 
 def split(name):
-    """The features and the labels of one split; buckets are mounted below /gcs."""
+    """Return the features and the labels of one split. Buckets are mounted below /gcs."""
     pattern = os.environ[f"AIP_{name}_DATA_URI"].replace("gs://", "/gcs/")
     frame = pd.concat(pd.read_csv(path) for path in sorted(glob.glob(pattern)))
     features = torch.tensor(frame[["months", "calls"]].values, dtype=torch.float32)
@@ -34,7 +34,7 @@ model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate)
 loss_of = torch.nn.BCEWithLogitsLoss()
 
-# The run was begun by the notebook; what it logged there stays.
+# The notebook has started the run. Its values stay.
 aiplatform.init(experiment=args.experiment)
 aiplatform.start_run(args.run, resume=True)
 with SummaryWriter(os.environ["AIP_TENSORBOARD_LOG_DIR"].replace("gs://", "/gcs/")) as curves:

@@ -1,4 +1,4 @@
-"""Learns digits with scikit-learn, and goes on after its last checkpoint when it is started again."""
+"""Trains on digits with scikit-learn, and resumes from its last checkpoint after a restart."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ if last.exists():
 while epoch < options.epochs:
     model.partial_fit(images, labels, classes=range(10))
     epoch += 1
-    # Whole or not at all: a program may be killed while it writes.
+    # Write atomically: a program may be killed during the write.
     written = last.with_suffix(".written")
     written.write_bytes(pickle.dumps((epoch, model)))
     written.replace(last)

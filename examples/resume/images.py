@@ -1,4 +1,4 @@
-"""Learns with PyTorch, and goes on after its last checkpoint when it is started again."""
+"""Trains with PyTorch, and resumes from its last checkpoint after a restart."""
 
 import argparse
 import os
@@ -25,7 +25,7 @@ epoch = 0
 if last.exists():
     saved = torch.load(last)
     model.load_state_dict(saved["model"])
-    # Without its momentum the optimizer would begin anew.
+    # Without its momentum the optimizer would start from zero.
     optimizer.load_state_dict(saved["optimizer"])
     epoch = saved["epoch"]
     print(f"goes on after epoch {epoch}", flush=True)
@@ -35,7 +35,7 @@ while epoch < options.epochs:
     loss.backward()
     optimizer.step()
     epoch += 1
-    # Whole or not at all: a program may be killed while it writes.
+    # Write atomically: a program may be killed during the write.
     written = last.with_suffix(".written")
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
     torch.save(state, written)

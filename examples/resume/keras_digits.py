@@ -1,4 +1,4 @@
-"""Learns digits with Keras, which goes on after its last checkpoint by itself when it is started again."""
+"""Trains on digits with Keras, whose callback resumes from the last checkpoint after a restart."""
 
 import argparse
 import os

@@ -1,5 +1,6 @@
-"""Debian's chromium, without a window of its own where that is installed: it takes two thirds of the
-processor's time. The screens that pages are looked at on, and what it complains about."""
+"""Debian's chromium, the headless build if installed, which uses a third less CPU time. Also the screen sizes
+of pages, and the browser's complaints.
+"""
 
 import base64
 import shutil
@@ -30,7 +31,7 @@ def sign_in(page: Page, service: Service) -> None:
 
 
 def credentials_of(service: Service) -> str:
-    """What a browser that is signed in sends as `Authorization`."""
+    """Return the `Authorization` header of a signed-in browser."""
     code = service.call("POST", "/login/link", {})["uri"].partition("code=")[2]
     headers = {
         "Origin": service.rest,
@@ -44,12 +45,12 @@ def credentials_of(service: Service) -> str:
 
 @dataclass
 class PageMessages:
-    """What the browser complained about."""
+    """The complaints of the browser."""
 
     texts: list[str] = field(default_factory=list[str])
 
     def listen(self, page: Page) -> None:
-        """Note errors and warnings of a page."""
+        """Record errors and warnings of a page."""
         page.on("pageerror", lambda error: self.texts.append(f"{page.url}: {error}"))
         page.on(
             "console",

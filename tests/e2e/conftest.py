@@ -1,5 +1,6 @@
-"""One service for the whole end-to-end run; tests that kill it start their own. Packages of Node,
-installed once."""
+"""One service for the whole end-to-end run. Tests that kill it start their own. Node packages are installed
+once.
+"""
 
 import fcntl
 import hashlib
@@ -19,8 +20,9 @@ from tests.e2e.stories import make_pipe
 NODE = Path(__file__).parent / "node"
 
 RUNTIME_VERSION = ("--runtime-version=2.11", "--python-version=3.7")
-"""Of `ml` jobs on the service that the files share. It runs them in the environment that the other jobs have:
-what the real ones hold is gigabytes, and the subject of `./dev test-runtimes`."""
+"""Settings for `ml` jobs on the shared service. They use the environment of the other jobs, because the real
+ones have gigabytes and belong to `./dev test-runtimes`.
+"""
 
 MAPPED = f"""
 [[images]]
@@ -42,7 +44,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def commons() -> Iterator[Path]:
-    """A directory for programs and the test, which programs may read; to pipes in it they may write."""
+    """A directory shared by programs and the test: programs may read it, and write to pipes in it."""
     place = Path(tempfile.mkdtemp(dir=common_place()))
     place.chmod(0o755)
     yield place
@@ -51,15 +53,13 @@ def commons() -> Iterator[Path]:
 
 @pytest.fixture
 def gate(commons: Path) -> Path:
-    """A pipe that a program can wait at: `open(gate).read()`; `gate.write_text("")` lets one that waits go
-    on."""
+    """Create a pipe at which a program waits: `open(gate).read()`. `gate.write_text("")` releases it."""
     return make_pipe(commons / "gate")
 
 
 @pytest.fixture(scope="session")
 def node_modules() -> Path:
-    """What programs of Node need, installed once for all test runs of a checkout, also by those that go on
-    side by side."""
+    """Node packages of programs, installed once for all test runs of a checkout, including parallel ones."""
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed: the Node client and a certified issuer are NOT tested")
     locks = [NODE / name for name in ("package.json", "package-lock.json")]
@@ -83,8 +83,9 @@ def node_modules() -> Path:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Of one file: while it is there, nothing else in this process can have an event loop. It
-    draws by itself, not by a GPU that the processor plays. `shed.example` is a name on the network."""
+    """A browser for one file. While it exists, this process cannot run another event loop. It renders in
+    software without an emulated GPU. `shed.example` resolves to an address of the network.
+    """
     names = "--host-resolver-rules=MAP shed.example 127.0.0.1"
     arguments = ["--no-sandbox", "--disable-gpu", names]
     with sync_playwright() as playwright:
@@ -95,7 +96,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def page_messages() -> Iterator[PageMessages]:
-    """What browsers complain about, which is to be nothing."""
+    """Complaints of browsers, which must be empty."""
     noted = PageMessages()
     yield noted
     assert noted.texts == []
@@ -105,7 +106,7 @@ def page_messages() -> Iterator[PageMessages]:
 def enter(
     chromium: Browser, service: Service, page_messages: PageMessages
 ) -> Iterator[Callable[..., Page]]:
-    """A page of somebody who has followed the link of `trainshed console`."""
+    """A page whose user has followed the link of `trainshed console`."""
     contexts: list[BrowserContext] = []
 
     def entered(form: str = "light") -> Page:

@@ -1,4 +1,4 @@
-"""The real gcloud against a test's service: no account, no shared configuration, nothing but loopback."""
+"""The real gcloud with a test's service: no account, no shared configuration, only loopback."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ BINARY = shutil.which("gcloud")
 needs_gcloud = pytest.mark.skipif(
     BINARY is None, reason="gcloud is NOT INSTALLED: nothing here was tried with the real command"
 )
-"""Beside `@pytest.mark.gcloud`: skips, and says so."""
+"""Used with `@pytest.mark.gcloud`: skips with a message."""
 
 
 ALONE = {
@@ -32,7 +32,7 @@ ALONE = {
     "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
     "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
 }
-"""Variables with which nothing leaves the machine or waits for a person."""
+"""Variables that prevent network access and prompts."""
 _APIS = "AIPLATFORM ML LOGGING CLOUDRESOURCEMANAGER IAM IAMCREDENTIALS SERVICEUSAGE"
 _COMMANDS = (
     "crash_handling logs.stream ai.custom_jobs.custom_jobs_util ai.custom_jobs.flags ai.log_util "
@@ -48,8 +48,9 @@ _LOADED = (
 
 @functools.cache
 def _loaded() -> Nursery | None:
-    """Forks commands that have loaded what both services' begin with, most of what a command computes. None
-    if this gcloud is not laid out as one that brings its Python."""
+    """Forks commands from a process that has loaded the modules of both services' commands, which are most of
+    a command's CPU time. None if this gcloud does not bundle a Python.
+    """
     assert BINARY is not None
     root = Path(BINARY).resolve().parents[1]
     python = root / "platform/bundledpythonunix/bin/python3"
@@ -68,7 +69,7 @@ def _loaded() -> Nursery | None:
 
 
 class _Loaded(NamedTuple):
-    """What runs one command."""
+    """Return the process that runs a command."""
 
     nursery: Nursery
     program: list[str]
@@ -77,13 +78,13 @@ class _Loaded(NamedTuple):
 
 def _loaded_for(arguments: Sequence[str], environ: Mapping[str, str]) -> _Loaded | None:
     assert BINARY is not None
-    # Those of storage have processes of their own, which begin as their parent did. What has loaded gcloud
-    # knows no accounts.
+    # Storage commands start processes from the state of their parent. A process that has loaded gcloud has no
+    # accounts.
     is_apart = arguments[0] == "storage" or "CLOUDSDK_AUTH_ACCESS_TOKEN" not in environ
     if is_apart or not (nursery := _loaded()):
         return None
     root = Path(BINARY).resolve().parents[1]
-    # As the command's own script has it.
+    # As in the command's own script.
     surroundings = {
         **environ,
         "CLOUDSDK_ROOT_DIR": str(root),
@@ -112,8 +113,9 @@ def _run(
 
 @dataclass(frozen=True)
 class Gcloud:
-    """Runs gcloud with an environment as `trainshed env` prints it (spec/clients#recipes). Without a token of
-    the service's it is whoever is signed in to gcloud."""
+    """Runs gcloud with the environment of `trainshed env` (spec/clients#recipes). Without a service token it
+    uses the signed-in gcloud user.
+    """
 
     service: Service
     configuration: Path
@@ -137,14 +139,14 @@ class Gcloud:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{buckets}/storage/v1/",
             "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
             **ALONE,
-            # Lines come when they are printed, also into a pipe.
+            # Flush each line, also into a pipe.
             "PYTHONUNBUFFERED": "1",
         }
 
     def run(
         self, *arguments: str, fails: bool = False, timeout: float = 60, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run to the end; asserts that it succeeds, or with `fails` that it does not."""
+        """Run to the end and assert success, or failure with `fails`."""
         ended = _run(arguments, self.environment(), timeout, cwd)
         done = subprocess.CompletedProcess(
             ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode()
@@ -155,7 +157,7 @@ class Gcloud:
 
     @contextlib.contextmanager
     def started(self, *arguments: str) -> "Generator[Output]":
-        """A gcloud that goes on beside the test, for commands that may never end; killed at the end."""
+        """A gcloud in parallel with the test, for commands that may never exit. Killed at the end."""
         assert BINARY is not None
         environ = self.environment()
         reader, writer = os.pipe()
@@ -184,14 +186,14 @@ class Gcloud:
 
 @dataclass
 class Output:
-    """What a running gcloud prints, line by line, without the test ever waiting for its end."""
+    """The output of a running gcloud, line by line, without waiting for its exit."""
 
     stream: TextIO
     kill: Callable[[], object]
     lines: list[str] = field(default_factory=list[str])
 
     def until(self, wanted: str, *, timeout: float = 60) -> str:
-        """Read on to a line that contains `wanted`; returns it. It is killed if that does not come."""
+        """Read up to a line that contains `wanted` and return it. Without such a line, kill the process."""
         too_late = Timer(timeout, self.kill)
         too_late.start()
         try:

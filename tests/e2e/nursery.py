@@ -1,9 +1,9 @@
-"""Python processes that need not load what they begin with: forked by a process that has loaded it (ADR 54).
+"""Python processes that need not load their modules: forks of a process that has loaded them (ADR 54).
 
-A test starts a service, or a program with the Vertex SDK, where what it loads takes longer than what it does.
-A nursery is a process of one thread that has loaded the modules and done nothing; `fork` is like
-`subprocess.Popen([sys.executable, ...])` but for the command line that others see. Of services, test_up.py
-starts real ones. A nursery ends when the process of the tests that began it does.
+Loading the modules of a service or of the Vertex SDK takes longer than most tests. A nursery is a
+single-threaded process that has loaded the modules and does nothing else. `fork` is like
+`subprocess.Popen([sys.executable, ...])`, except for the visible command line. test_up.py starts real
+services. A nursery ends with the test process that started it.
 """
 
 import array
@@ -50,11 +50,11 @@ BUCKETS = (
 SDK = ("google.cloud.aiplatform", "google.cloud.storage")
 _ROOT = Path(__file__).parents[2]
 _SAY_WHERE = signal.SIGUSR1
-"""Programs that are files answer it with the stacks of their threads."""
+"""Programs in files answer this signal with the stacks of their threads."""
 
 
 class Forked:
-    """A process of a nursery; what a test needs of `subprocess.Popen`."""
+    """A process of a nursery, with the required parts of `subprocess.Popen`."""
 
     def __init__(self, pid: int, ended: int) -> None:
         self.pid = pid
@@ -83,7 +83,7 @@ class Forked:
     def _look(self, timeout: float | None) -> int | None:
         if self.returncode is not None:
             return self.returncode
-        # `select` knows no descriptors as high as some tests open.
+        # `select` does not support descriptors as high as some tests open.
         ended = select.poll()
         ended.register(self._ended, select.POLLIN)
         if ended.poll(None if timeout is None else timeout * 1000):
@@ -94,7 +94,7 @@ class Forked:
 
 
 class Nursery:
-    """A process that has loaded `modules`; of another Python and with other variables, if that is said."""
+    """A process that has loaded `modules`, optionally with another Python and other variables."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Nursery:
         self._lock = threading.Lock()
         self._ours, its = socket.socketpair()
         with its:
-            # "up": by this word tests tell services from what they have started.
+            # "up": tests distinguish services from their children by this word.
             words = [str(python), "-m", __name__, "up", str(its.fileno()), *modules]
             self._process = subprocess.Popen(words, env=environ, cwd=_ROOT, pass_fds=[its.fileno()])
         atexit.register(self._ours.close)
@@ -121,7 +121,9 @@ class Nursery:
         kept: Sequence[int] = (),
         cwd: Path | None = None,
     ) -> Forked:
-        """Run `-m MODULE` or a file, with arguments. `kept`: descriptors that it has by the same numbers."""
+        """Run `-m MODULE` or a file, with arguments. `kept`: descriptors that it inherits with the same
+        numbers.
+        """
         reader, writer = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         request = {
@@ -151,7 +153,7 @@ class Nursery:
         seconds: float = 120,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run it to its end, at most so long. `stdin`: its input."""
+        """Run it to its end within a time limit. `stdin`: its input."""
         with (
             tempfile.TemporaryFile() as taken,
             tempfile.TemporaryFile() as output,
@@ -171,7 +173,7 @@ class Nursery:
                 status = process.wait(seconds)
             except subprocess.TimeoutExpired as late:
                 process.send_signal(_SAY_WHERE)
-                # It goes on as before, so this is for how long it may take to say it.
+                # It continues as before, so this is the maximum time for its report.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(1)
                 for file in (output, complained):
@@ -192,7 +194,7 @@ def services() -> Nursery:
 
 @functools.cache
 def buckets() -> Nursery:
-    """Of bucket processes without a service, which are as small as those of a service."""
+    """A nursery of bucket processes without a service, as small as those of a service."""
     return Nursery(BUCKETS)
 
 
@@ -205,7 +207,7 @@ def sdk_programs() -> Nursery:
 
 
 def _serve(control: socket.socket) -> None:
-    """Returns in a child that is to run `sys.argv`."""
+    """Serve forks. Returns in a child that must run `sys.argv`."""
     waker, woken = socket.socketpair()
     waker.setblocking(False)
     woken.setblocking(False)
@@ -222,7 +224,7 @@ def _serve(control: socket.socket) -> None:
         descriptors = array.array("i")
         size, ancillary, _, _ = control.recvmsg(10, socket.CMSG_SPACE(64 * descriptors.itemsize))
         if not size:
-            # The tests are over. Those who were forked end by themselves or are ended.
+            # The tests are over. Forked processes end on their own or are ended.
             os._exit(0)
         for _, _, content in ancillary:
             descriptors.frombytes(content)
@@ -245,11 +247,11 @@ def _serve(control: socket.socket) -> None:
 
 
 def _heard(_number: int, _frame: FrameType | None) -> None:
-    """Of the end of a child: `select` is woken by its number."""
+    """The exit of a child wakes `select` by its signal number."""
 
 
 def _bury(pids: dict[int, int]) -> None:
-    """Tell who waits for a child of its end. `pids`: where each is told."""
+    """Report the exits of children. `pids`: the receiver of each report."""
     while pids:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -261,9 +263,9 @@ def _bury(pids: dict[int, int]) -> None:
 
 
 def _become(request: Mapping[str, Any], handles: Sequence[int]) -> None:
-    """Have the surroundings of a process that was started."""
+    """Take over the environment of a started process."""
     numbers = (0, 1, 2, *request["kept"])
-    free = max(numbers) + 1  # None at or above it is anybody's number.
+    free = max(numbers) + 1  # An unused descriptor number at or above it.
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, free) for descriptor in handles]
     for descriptor in handles:
         os.close(descriptor)
@@ -288,7 +290,7 @@ def _run() -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.disable()  # What is loaded stays.
+    gc.disable()  # Keep loaded modules.
     for module in sys.argv[3:]:
         importlib.import_module(module)
     assert threading.active_count() == 1, "what has threads cannot be forked"

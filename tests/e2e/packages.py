@@ -1,4 +1,4 @@
-"""Python packages for jobs, made and uploaded by tests."""
+"""Python packages for jobs, built and uploaded by tests."""
 
 import io
 import tarfile
@@ -14,7 +14,7 @@ _SETUP = "from setuptools import setup; setup(name='pkg', version='1.0', package
 
 
 def archived(files: Mapping[str, str]) -> bytes:
-    """A tar archive of texts, compressed as those of source distributions are."""
+    """Return a tar archive of texts with the compression of source distributions."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
         for name, text in files.items():
@@ -25,7 +25,7 @@ def archived(files: Mapping[str, str]) -> bytes:
 
 
 def source_package(task: str, setup: str = _SETUP) -> bytes:
-    """A source distribution whose module trainer.task is `task`, built by `setup`."""
+    """Return a source distribution whose module trainer.task is `task`, built by `setup`."""
     files = {
         "pkg-1.0/setup.py": setup,
         "pkg-1.0/trainer/__init__.py": "",
@@ -36,7 +36,7 @@ def source_package(task: str, setup: str = _SETUP) -> bytes:
 
 
 def wheel(name: str, source: str, version: str = "0.1", needs: Sequence[str] = ()) -> bytes:
-    """A wheel with one module, which needs nothing to be built with."""
+    """Return a wheel with one module, which needs no build tools."""
     info = f"{name}-{version}.dist-info"
     required = "".join(f"Requires-Dist: {need}\n" for need in needs)
     files = {
@@ -53,7 +53,7 @@ def wheel(name: str, source: str, version: str = "0.1", needs: Sequence[str] = (
 
 
 def packed(name: str, directory: Path) -> Path:
-    """The program's source distribution, with the names that `setup.py sdist` gives."""
+    """Return the program's source distribution, named as by `setup.py sdist`."""
     top = f"{name}-0.1"
     archive = directory / f"{top}.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
@@ -62,7 +62,7 @@ def packed(name: str, directory: Path) -> Path:
 
 
 def upload(service: Service, name: str, content: bytes) -> str:
-    """Put an object into the default bucket; returns its URI."""
+    """Upload an object to the default bucket; return its URI."""
     service.put("trainshed", name, content)
     return f"gs://trainshed/{name}"
 
@@ -73,7 +73,7 @@ def package_job(*uris: str) -> dict[str, Any]:
 
 
 class Objects:
-    """A bucket that is a dictionary; a fingerprint is the content itself, so to say."""
+    """A bucket in a dictionary. A fingerprint is the content itself."""
 
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Who is there on this machine: processes that carry a mark, mounts and control groups of a service."""
+"""Processes with a mark, and mounts and cgroups of a service on this machine."""
 
 import contextlib
 import os
@@ -10,34 +10,36 @@ from pathlib import Path
 
 
 def new_mark() -> str:
-    """A word that no other process carries."""
+    """Return a word that no other process contains."""
     return f"mark-{uuid.uuid4().hex}"
 
 
 def _all(file: str) -> Iterator[tuple[int, bytes]]:
-    """Every process that is there, with what that file of it says."""
+    """Yield every process, with the contents of that file of it."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
                 content = Path(entry.path, file).read_bytes()
             except OSError:
-                continue  # Ended since it was listed.
+                continue  # It has exited since the listing.
             yield int(entry.name), content
 
 
 def marked(mark: str) -> list[int]:
-    """Processes with `mark` in their command line or environment, zombies excluded, this process too."""
+    """Return processes with `mark` in their command line or environment, without zombies and this process."""
     texts = (pair for file in ("cmdline", "environ") for pair in _all(file))
     return sorted({pid for pid, text in texts if mark.encode() in text} - {os.getpid()})
 
 
 def commands(*words: str) -> list[int]:
-    """Processes with all of these words in their command line, which is quicker to look through."""
+    """Return processes with all of these words in their command line, which is faster."""
     return [pid for pid, line in _all("cmdline") if all(word.encode() in line for word in words)]
 
 
 def wait_until_gone(pids: Iterable[int], seconds: float = 60) -> None:
-    """Wait for the end of processes, of others as well; woken by the kernel. A zombie is gone."""
+    """Wait for the exit of processes, including those of other parents, through the kernel. A zombie has
+    exited.
+    """
     for pid in pids:
         try:
             handle = os.pidfd_open(pid)
@@ -50,14 +52,15 @@ def wait_until_gone(pids: Iterable[int], seconds: float = 60) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of a process."""
+    """Return the direct children of a process."""
     stats = _all("stat")
     return [child for child, stat in stats if int(stat.rpartition(b")")[2].split()[1]) == pid]
 
 
 def end_those_in(directory: Path) -> None:
-    """End every process that works in a directory or below it, as replicas do; their programs end with
-    them."""
+    """Kill all processes whose working directory is in a directory, as replicas have. Their programs end with
+    them.
+    """
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
@@ -66,7 +69,7 @@ def end_those_in(directory: Path) -> None:
 
 
 def command_line(pid: int) -> str:
-    """Its words; "" for a process that has ended."""
+    """Return its command line; "" for a process that has exited."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -75,7 +78,7 @@ def command_line(pid: int) -> str:
 
 
 def leftovers(data: Path) -> list[str]:
-    """What a service with its data in `data` left on the machine: mounts, control groups, slots."""
+    """Return the leftovers of a service with its data in `data`: mounts, cgroups, slots."""
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(data) in line]
     from trainshed.engines.local.machine import identity
 
@@ -90,6 +93,6 @@ def leftovers(data: Path) -> list[str]:
 
 
 def processor_seconds(pid: int, *, with_children: bool = False) -> float:
-    """What a process, and its ended children, have computed so far, all threads together."""
+    """Return the CPU time of a process and its exited children, with all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11 : 15 if with_children else 13])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""A real service for end-to-end tests: started as a user would, on free ports, in a directory of its own."""
+"""A real service for end-to-end tests: started like a user's, on free ports, in its own directory."""
 
 import atexit
 import contextlib
@@ -27,13 +27,13 @@ from trainshed.__main__ import group
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "test-cache"
-"""Runtimes built once for all test runs of a checkout; never the user's own cache."""
+"""Runtimes built once for all test runs of a checkout, separate from the user's cache."""
 
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:slim"
 SLIM = "1.6+slim" if sys.version_info < (3, 14) else "1.9+slim"
-"""The release of scikit-learn in which jobs run that do not care."""
+"""The scikit-learn version of jobs without special needs."""
 SMALL = f'runtime = "scikit-learn {SLIM}"\npython = "3.10"'
-"""Lines of a service's settings: images stand for the environment that `SKLEARN` has."""
+"""Settings of a service: all images use the environment of `SKLEARN`."""
 PROJECT, REGION = "trainshed", "us-central1"
 
 
@@ -49,13 +49,13 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """Of an error."""
+        """Lines of the log in an error."""
         return self.json["error"]["message"]
 
 
 @dataclass
 class Service:
-    """A running service. `rest` is its URL; `kill` and `terminate` end the service process alone."""
+    """A running service. `rest` is its URL. `kill` and `terminate` end only the service process."""
 
     data: Path
     process: subprocess.Popen[bytes] | nursery.Forked
@@ -76,9 +76,9 @@ class Service:
         headers: Mapping[str, str] = {},
         seconds: float = 60,
     ) -> Generator[http.client.HTTPResponse]:
-        """The answer of one request on a connection of its own. `body`: JSON, unless it is bytes or a file,
-        which is sent in chunks. `place`: of service.json. `token`: the service's own if it is empty; None
-        sends none."""
+        """Send a request on a new connection; return the response. `body`: JSON, bytes, or a file, which is
+        sent in chunks. `place`: of service.json. `token`: "" sends the service's own, None sends none.
+        """
         parts = urlsplit(self.rest if place == "rest" else str(self.extra[place]))
         is_tls = parts.scheme == "https"
         connect = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
@@ -92,20 +92,21 @@ class Service:
             yield connection.getresponse()
 
     def ask(self, verb: str, path: str, body: Any = None, **how: Any) -> Answer:
-        """The whole answer, whatever it says; with what `opened` takes."""
+        """Return the complete response with any status. Arguments as in `opened`."""
         with self.opened(verb, path, body, **how) as answer:
             return Answer(answer.status, answer.headers, answer.read())
 
     def call(self, verb: str, path: str, body: Any = None, *, expect: int = 200) -> Any:
-        """One JSON request with the service's token; asserts the HTTP status."""
+        """Send a JSON request with the service's token; assert the HTTP status."""
         answer = self.ask(verb, path, body)
         text = answer.body.decode(errors="replace")
         assert answer.status == expect, f"{verb} {path}: {answer.status} {text}"
         return answer.json if text else None
 
     def watch(self, job_id: str, seconds: float = math.inf) -> Iterator[dict[str, Any]]:
-        """Views of a job at each change, until its end; sleeps on the service's stream, never polls. Fails if
-        the job has not ended after so many seconds."""
+        """Yield views of a job at each change, until its end, from the service's stream. Fails if the job
+        does not end in time.
+        """
         end = time.monotonic() + seconds
         last: Any = None
         for line in self.stream(f"/trainshed/v1/jobs/{job_id}/watch"):
@@ -114,23 +115,24 @@ class Service:
             assert time.monotonic() < end, f"{job_id} is not over after {seconds} s: {last}"
 
     def finish(self, job_id: str, seconds: float = math.inf) -> dict[str, Any]:
-        """Wait for the end of a job; the last view. Fails if it has not come after so many seconds."""
+        """Wait for the end of a job; return the last view. Fails if it does not end in time."""
         return list(self.watch(job_id, seconds))[-1]
 
     def wait_for_autopsy(self, job_id: str) -> None:
-        """Wait for what a failed job left: it is taken care of after its end is told."""
+        """Wait for the files of a failed job, which are stored after its end is published."""
         end = time.monotonic() + 60
         while not self.call("GET", f"/trainshed/v1/jobs/{job_id}")["autopsies"]:
             assert time.monotonic() < end, f"{job_id} left nothing within a minute"
             time.sleep(0.05)
 
     def lines(self, job_id: str, replica: str | None = None) -> list[str]:
-        """All log messages of the programs of a job that is over, oldest first; with `replica` "service"
-        those of builds."""
+        """Return all log messages of a finished job's programs, oldest first. `replica` "service": those of
+        builds.
+        """
         return list(self._messages(job_id, replica))
 
     def follow(self, job_id: str, replica: str | None = None) -> Iterator[str]:
-        """Log messages of programs, of one replica or of all, as they come, until the end of the job."""
+        """Yield log messages of one replica or of all, live, until the end of the job."""
         return self._messages(job_id, replica, follow="true")
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
@@ -140,7 +142,7 @@ class Service:
         assert self.ask("POST", path, content, headers=kind).status == 200
 
     def read(self, bucket: str, name: str, generation: str = "") -> bytes:
-        """The content of an object."""
+        """Return the content of an object."""
         path = f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media&generation={generation}"
         answer = self.ask("GET", path)
         assert answer.status == 200, answer.body
@@ -153,7 +155,7 @@ class Service:
         return (line["message"] for line in entries if replica or line["task"] != "service")
 
     def stream(self, path: str) -> Iterator[bytes]:
-        """The lines of an answer as they come; a silent one has a blank line now and then."""
+        """Yield the lines of a response as they arrive. A silent one has blank lines."""
         with self.opened("GET", path, seconds=180) as answer:
             assert answer.status == 200, answer.read()
             yield from answer
@@ -179,8 +181,9 @@ def trainshed(
     variables: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command on a service to its end; what it loads is loaded already (tests/e2e/nursery.py).
-    `status`: what it has to end with; None if that does not matter."""
+    """Run a command on a service, with its modules already loaded (tests/e2e/nursery.py). `status`: expected
+    exit status; None = any.
+    """
     words = ["-m", "trainshed", *arguments]
     run = nursery.services().run(
         words, {**environment(data), **(variables or {})}, stdin=stdin.encode(), cwd=cwd
@@ -194,8 +197,9 @@ def trainshed(
 
 @functools.cache
 def common_place() -> Path:
-    """A directory that programs may read, pipes in it write to as well: they find nothing else of the
-    machine's /tmp."""
+    """A directory that programs may read, with pipes that they may write: the rest of the machine's /tmp is
+    hidden.
+    """
     place = Path(tempfile.mkdtemp(prefix="trainshed-commons-"))
     place.chmod(0o755)
     atexit.register(shutil.rmtree, place, ignore_errors=True)
@@ -204,7 +208,7 @@ def common_place() -> Path:
 
 @functools.cache
 def _certificates() -> Path:
-    """Where services of this process find certificates: those of the first, which made them."""
+    """The certificates of this process's services, created by the first one."""
     place = Path(tempfile.mkdtemp(prefix="trainshed-tls-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return place / "tls"
@@ -212,8 +216,9 @@ def _certificates() -> Path:
 
 @functools.cache
 def _pythons() -> Path:
-    """In the place of pyenv's directory: those of its Pythons that jobs of tests run in. A service runs each
-    that it finds, which takes as long as all else of its start."""
+    """Replaces pyenv's directory: only the Pythons that jobs of tests use. A service runs each Python that it
+    finds, which takes as long as the rest of its start.
+    """
     place = Path(tempfile.mkdtemp(prefix="trainshed-pyenv-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     (place / "versions").mkdir()
@@ -225,7 +230,7 @@ def _pythons() -> Path:
 
 
 def environment(data: Path) -> dict[str, str]:
-    # A service asks the tool for images how it is; a tool is for tests that gave it a storage of its own.
+    # A service runs the image tool to check it. Only tests with their own image storage have a tool.
     images = {} if "CONTAINERS_STORAGE_CONF" in os.environ else {"TRAINSHED_CONTAINER_TOOL": "none"}
     return {
         **images,
@@ -240,7 +245,7 @@ def environment(data: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def beginning(place: Path, *words: str, **variables: str) -> Generator["subprocess.Popen[str]"]:
-    """A command that has a service of its own, and its temporary directory in `place`."""
+    """Run a command with its own service, with its temporary directory in `place`."""
     (place / "tmp").mkdir(exist_ok=True)
     process = subprocess.Popen(
         command(*words),
@@ -259,14 +264,15 @@ def beginning(place: Path, *words: str, **variables: str) -> Generator["subproce
 
 
 class NotStarted(AssertionError):
-    """A service ended before it served requests; the message has its log."""
+    """A service exited before it was ready. The message contains its log."""
 
 
 def ready(
     data: Path, process: subprocess.Popen[bytes] | nursery.Forked, reader: int, log: Path
 ) -> Service:
-    """The service of a process that was given the other end of `reader` as `--ready-fd`; returns once it
-    serves requests. Raises NotStarted."""
+    """Return the service of a process that writes to `reader` through `--ready-fd`, as soon as it is ready.
+    Raises NotStarted.
+    """
     with os.fdopen(reader) as pipe:
         line = pipe.readline()
     if not line:
@@ -277,7 +283,7 @@ def ready(
 
 
 def launch(argv: Sequence[str], log: Path, **options: Any) -> tuple[subprocess.Popen[bytes], int]:
-    """A process of `up` with options of Popen's, and the end of a pipe for `ready`."""
+    """Start `up` with options of Popen; return the process and the pipe for `ready`."""
     reader, writer = os.pipe()
     with log.open("ab") as output:
         process = subprocess.Popen[bytes](
@@ -299,11 +305,11 @@ def start(
     new_authority: bool = False,
     forked: bool = True,
 ) -> Service:
-    """`trainshed up` on a free port; returns once it serves requests.
+    """Start `trainshed up` on a free port; return when it is ready.
 
-    `prefix`: a command that runs it, such as `unshare --user`. `own_group`: as from a shell, its own process
-    group. `new_authority`: it makes its certificates, which costs it half a second, as users' services do.
-    `forked`: what it loads is loaded already (tests/e2e/nursery.py).
+    `prefix`: a command that runs it, such as `unshare --user`. `own_group`: a separate process group, as from
+    a shell. `new_authority`: it creates its certificates, which takes half a second, like a user's service.
+    `forked`: its modules are already loaded (tests/e2e/nursery.py).
     """
     data.mkdir(parents=True, exist_ok=True)
     if not new_authority and _certificates().exists() and not (data / "tls").exists():
@@ -341,7 +347,7 @@ def start(
 def running(
     data: Path, *args: str, settings: str = "", new_authority: bool = False, forked: bool = True
 ) -> Generator[Service]:
-    """A service that is gone with its jobs when the block ends. `settings`: its file of them."""
+    """A service that is stopped with its jobs at the end of the block. `settings`: its configuration file."""
     if settings:
         config = data.with_suffix(".toml")
         config.write_text(settings)
@@ -359,14 +365,14 @@ def running(
 
 
 def down(data: Path) -> None:
-    """`trainshed down` in this process, which has loaded what it needs already."""
+    """Run `trainshed down` in this process, which has its modules loaded."""
     CliRunner().invoke(group, ["down", "--data", str(data)], catch_exceptions=False)
 
 
 def worker_pool(
     count: int = 1, machine: str = "n1-standard-4", **program: object
 ) -> dict[str, Any]:
-    """One of so many replicas; 0 replicas skip it."""
+    """Return a pool with this number of replicas; None for 0."""
     if not count:
         return {}
     return {"machineSpec": {"machineType": machine}, "replicaCount": str(count), **program}
@@ -377,7 +383,7 @@ def custom_job(*pools: dict[str, Any], name: str = "job") -> dict[str, Any]:
 
 
 def container_job(script: str, *, pools: Sequence[int] = (1,), name: str = "job") -> dict[str, Any]:
-    """A CustomJob that runs a Python script in the scikit-learn image; 0 replicas skip a pool."""
+    """Return a CustomJob that runs a Python script in the scikit-learn image. 0 replicas omit a pool."""
 
     def program() -> dict[str, Any]:
         return {"imageUri": SKLEARN, "command": ["python3", "-c", script]}
@@ -389,12 +395,12 @@ CUSTOM_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
 
 
 def submit(service: Service, body: dict[str, Any]) -> str:
-    """Create a CustomJob; returns its id."""
+    """Create a CustomJob; return its ID."""
     return service.call("POST", CUSTOM_JOBS, body)["name"].rsplit("/", 1)[1]
 
 
 def given_by_env(service: Service) -> dict[str, str]:
-    """The environment of a shell after `eval "$(trainshed env)"`."""
+    """Return the environment of a shell after `eval "$(trainshed env)"`."""
     printed = trainshed("env", data=service.data).stdout
     shell = execute(
         "/bin/sh", "-c", f"{printed}\nenv -0", env=environment(service.data), check=True, timeout=60
@@ -405,21 +411,22 @@ def given_by_env(service: Service) -> dict[str, str]:
 def seen_by(
     program: Path, *arguments: str, variables: dict[str, str], seconds: float = 240
 ) -> dict[str, Any]:
-    """Run a client's program, for so many seconds at most, and return the JSON of its one line `SEEN ...`."""
+    """Run a client's program within a time limit; return the JSON of its line `SEEN ...`."""
     done = nursery.sdk_programs().run([str(program), *arguments], variables, seconds=seconds)
     assert done.returncode == 0, done.stderr.decode()
     return json_of(done.stdout.decode().splitlines(), "SEEN")
 
 
 def json_of(lines: Iterable[str], word: str) -> Any:
-    """The JSON behind the one line that begins with `word`."""
+    """Return the JSON after `word` of the single line that starts with it."""
     (line,) = (line for line in lines if line.startswith(f"{word} "))
     return json.loads(line.removeprefix(word))
 
 
 KEPT_CHANNEL = "import grpc; kept = grpc.insecure_channel('localhost:1')\n"
-"""Keeps gRPC's threads: when the last channel is collected, gRPC 1.85 waits for them with Python's lock, and
-for ever if one of them drops an object of Python (grpc/grpc#42247)."""
+"""Keep gRPC's threads. gRPC 1.85 waits for them with the GIL when the last channel is collected, forever if
+one of them drops a Python object (grpc/grpc#42247).
+"""
 
 _SDK = """
 import json, os, pathlib, sys, time
@@ -441,8 +448,9 @@ aiplatform.init(
 def seen_by_sdk(
     service: Service, program: str, *arguments: str, transport: str = "grpc", seconds: float = 240
 ) -> dict[str, Any]:
-    """Return what a program says of the Vertex SDK, over gRPC with TLS or REST: it goes on from `_SDK`, and
-    finds its own arguments in `arguments`."""
+    """Return the output of a program with the Vertex SDK, over gRPC with TLS or REST. It continues `_SDK`,
+    and `arguments` contains its arguments.
+    """
     endpoint = str(service.extra["grpc_tls"]) if transport == "grpc" else service.rest
     with tempfile.TemporaryDirectory() as place:
         path = Path(place, "program.py")

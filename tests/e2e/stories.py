@@ -1,4 +1,4 @@
-"""What became of a job, read as a tester asks it: verdicts of its timeline, starts of its program."""
+"""The history of a job for tests: verdicts in its timeline, starts of its program."""
 
 import os
 from collections import Counter
@@ -11,12 +11,12 @@ from tests.e2e.running import CUSTOM_JOBS, SKLEARN, Service, custom_job, worker_
 
 PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
 BEGUN = "begun"
-"""What `telling` programs print first."""
+"""The first output of `telling` programs."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One decision of the failure table. `budget`: "2/3", the second of three; None where none is counted."""
+    """One decision of the failure table. `budget`: "2/3" is the second of three; None without a count."""
 
     rule: str
     effect: str
@@ -26,8 +26,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Story:
-    """A job that is over. `public`: the resource as the API gives it; `view`: ours; `entries`: its
-    timeline."""
+    """A finished job. `public`: the resource in the public API. `view`: in Trainshed's API. `entries`: its
+    timeline.
+    """
 
     view: dict[str, Any]
     public: dict[str, Any]
@@ -48,7 +49,7 @@ class Story:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """All but the last one of a job that succeeded."""
+        """All except the last one of a successful job."""
         return _verdicts(self.entries)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
@@ -56,12 +57,12 @@ class Story:
 
 
 def telling(script: str) -> str:
-    """A program that says that it has begun before it does what `script` says."""
+    """Return a program that reports its start before it runs `script`."""
     return f"print({BEGUN!r}, flush=True)\n{script}"
 
 
 def make_pipe(path: Path) -> Path:
-    """A pipe that every user may open."""
+    """Create a pipe that every user may open."""
     os.mkfifo(path)
     path.chmod(0o666)
     return path
@@ -75,8 +76,9 @@ def at(gate: Path, then: str = "") -> str:
 def pools(
     *scripts: str | tuple[str, int], mark: str = "", machine: str = "n1-standard-4"
 ) -> dict[str, Any]:
-    """A CustomJob with a program per worker pool, with a number of replicas if it is not 1, that tells its
-    begin."""
+    """Return a CustomJob with a reporting program per worker pool, with a number of replicas if
+    it is not 1.
+    """
 
     def pool(script: str, count: int = 1) -> dict[str, Any]:
         command = ["python3", "-c", f"{telling(script)}\n# {mark}"]
@@ -88,7 +90,7 @@ def pools(
 
 
 def story_of(service: Service, job_id: str) -> Story:
-    """Wait for the job's end, and read all about it."""
+    """Wait for the job's end, and read its history."""
     view = service.finish(job_id)
     return Story(
         view,
@@ -108,7 +110,7 @@ def _verdicts(entries: list[dict[str, Any]]) -> list[Verdict]:
 
 
 def begun(service: Service, job_id: str) -> Iterator[str]:
-    """The replicas whose programs began, once for each time."""
+    """Return the replicas whose programs started, once for each start."""
     view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
     for replica in view["replicas"]:
         for line in service.lines(job_id, replica["id"]):
@@ -117,7 +119,7 @@ def begun(service: Service, job_id: str) -> Iterator[str]:
 
 
 def until(lines: Iterator[str], wanted: str) -> list[str]:
-    """Read on in a log that is followed until a line is `wanted`; what came before it."""
+    """Read a followed log until a line is `wanted`; return the lines before it."""
     before: list[str] = []
     for line in lines:
         if line == wanted:

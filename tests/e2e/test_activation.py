@@ -1,5 +1,6 @@
-"""A service whose listening sockets another process keeps, as systemd does for trainshed.socket: no caller is
-refused while it restarts (docs/server.md)."""
+"""A service whose listening sockets belong to another process, like systemd's for trainshed.socket: no
+connection is refused during a restart (docs/server.md).
+"""
 
 import contextlib
 import fcntl
@@ -35,13 +36,13 @@ _RETRYABLE = {"UNAVAILABLE", "503", "ConnectionResetError", "RemoteDisconnected"
 
 
 class Keeper:
-    """Keeps the sockets of a service: REST, storage, gRPC without and with TLS, storage with TLS."""
+    """Owns the sockets of a service: REST, storage, gRPC without and with TLS, storage with TLS."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
         self.sockets = [socket.create_server(("127.0.0.1", port)) for port in _run_of_ports()]
         self.port = self.sockets[0].getsockname()[1]
-        # Away from those that the service is to find.
+        # Different from the numbers that the service expects.
         self.handles = [
             fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD, 50) for listener in self.sockets
         ]
@@ -81,7 +82,7 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
 
 
 class Caller:
-    """Calls one port ten times a second, on its own thread; counts outcomes."""
+    """Calls one port ten times a second in a thread, and counts results."""
 
     def __init__(self, call: Callable[[], str], stop: threading.Event) -> None:
         self.outcomes = Counter[str]()
@@ -99,7 +100,7 @@ class Caller:
             self.is_answered.set()
 
     def wait(self) -> None:
-        """Wait for the end of a call from now on."""
+        """Wait for the end of the next call."""
         self.is_answered.clear()
         assert self.is_answered.wait(60), "no answer within a minute"
 
@@ -133,7 +134,7 @@ def _document(keeper: Keeper) -> dict[str, Any]:
 
 
 def _when_serving(keeper: Keeper) -> None:
-    """Return when a request is answered, which waits for that in the socket."""
+    """Return when a request that waits in the socket is answered."""
     assert _get(keeper.port, "/healthz", "") == "200"
 
 
@@ -204,7 +205,7 @@ def _refusal(process: "subprocess.Popen[bytes]") -> str:
     return errors.decode()
 
 
-def test_a_socket_that_no_setting_uses_ends_the_start(keeper: Keeper) -> None:
+def test_unused_activation_socket_fails_the_start(keeper: Keeper) -> None:
     """Its callers would wait forever."""
     [other] = free_ports(1)
     text = _refusal(keeper.popen("--grpc-port", str(other)))
@@ -212,7 +213,7 @@ def test_a_socket_that_no_setting_uses_ends_the_start(keeper: Keeper) -> None:
     assert f"{keeper.port}, {keeper.port + 1}, {other}, {keeper.port + 3}" in text
 
 
-def test_a_socket_that_other_machines_reach_needs_settings_for_that(keeper: Keeper) -> None:
+def test_public_activation_socket_needs_matching_settings(keeper: Keeper) -> None:
     """Tokens would cross the network without TLS."""
     keeper.sockets[0].close()
     os.close(keeper.handles[0])

@@ -1,7 +1,7 @@
-"""google-api-python-client against a real service: `ml` v1 (spec/submit#refusals,
-facts/resources#ml, spec/clients#recipes).
+"""google-api-python-client with a real service: `ml` v1 (spec/submit#refusals, facts/resources#ml,
+spec/clients#recipes).
 
-The library is untyped: what it builds from a discovery document is `Any` here.
+The library is untyped: objects from a discovery document are `Any`.
 """
 
 import importlib
@@ -25,7 +25,7 @@ def credentials(token: str) -> Any:
 
 
 def built(service: Service, api: str, version: str) -> Any:
-    """As in the recipe: the document that the library ships, and our address."""
+    """As in the recipe: the library's document with this service's address."""
     options = untyped("google.api_core.client_options").ClientOptions(api_endpoint=service.rest)
     return discovery.build(
         api,
@@ -36,8 +36,8 @@ def built(service: Service, api: str, version: str) -> Any:
     )
 
 
-def test_a_job_is_made_and_read_by_clients_from_every_document(service: Service) -> None:
-    """The served one names this host, so that a client built from it needs no endpoint."""
+def test_clients_of_every_discovery_document_create_and_read_a_job(service: Service) -> None:
+    """The served document contains this host, so that a client built from it needs no endpoint."""
     script = {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", ""]}
     master = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "masterConfig": script}
     body = {"jobId": "census", "trainingInput": {**master, "region": "us-central1"}}

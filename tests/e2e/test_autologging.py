@@ -1,5 +1,6 @@
-"""The Vertex SDK's `enable_autolog`: MLflow is installed beside the job's script, and what it sees of the
-training becomes a run of the experiment (facts/experiments#autologging)."""
+"""The Vertex SDK's `enable_autolog`: MLflow is installed with the job's script, and its records of the
+training become a run of the experiment (facts/experiments#autologging).
+"""
 
 from pathlib import Path
 
@@ -32,9 +33,7 @@ print("SEEN", json.dumps({"params": run.get_params(), "metrics": run.get_metrics
 
 
 @pytest.mark.runtimes
-def test_a_scripts_training_is_logged_to_the_run_of_its_job(
-    service: Service, tmp_path: Path
-) -> None:
+def test_autologging_records_a_script_in_its_jobs_run(service: Service, tmp_path: Path) -> None:
     trainer = tmp_path / "trainer.py"
     trainer.write_text(_TRAINER)
     seen = seen_by_sdk(service, _CLIENT, str(trainer), transport="rest", seconds=900)

@@ -1,5 +1,4 @@
-"""A backup that is taken while jobs print and objects are written, restored at another path beside the
-original."""
+"""A backup taken while jobs print and objects are written, restored at another path next to the original."""
 
 import json
 import signal
@@ -32,7 +31,7 @@ for number in range({count}):
 
 
 def put(service: Service, name: str, content: bytes, bucket: str = BUCKET) -> None:
-    """An object with metadata of its own, by one multipart request."""
+    """Create an object with metadata in one multipart request."""
     about = json.dumps(
         {
             "name": name,
@@ -63,12 +62,12 @@ def objects(service: Service) -> dict[str, dict[str, Any]]:
 
 
 def told(resource: dict[str, Any]) -> dict[str, Any]:
-    """All of it but the addresses, which name the service."""
+    """Return all of it except addresses, which contain the service's host."""
     return {key: value for key, value in resource.items() if not key.endswith("Link")}
 
 
 def generations(service: Service) -> list[tuple[str, bytes]]:
-    """Those of an object in a bucket with versioning, each with its content."""
+    """Return the versions of an object in a versioned bucket, each with its content."""
     listed = service.call("GET", f"/storage/v1/b/{VERSIONED}/o?versions=true")["items"]
     numbers = [item["generation"] for item in listed]
     return [(number, service.read(VERSIONED, "x", number)) for number in numbers]
@@ -76,7 +75,7 @@ def generations(service: Service) -> list[tuple[str, bytes]]:
 
 @contextmanager
 def written_all_the_time(service: Service) -> Generator[None]:
-    """Objects are written many a second as long as the block lasts, all of them once before it begins."""
+    """Write objects continuously during the block, all of them once before it starts."""
     over = threading.Event()
 
     def write(numbers: range) -> None:
@@ -108,7 +107,7 @@ def trainshed(*arguments: str | Path, data: Path) -> subprocess.CompletedProcess
 
 
 def write_curve(service: Service) -> str:
-    """A time series with three points; returns its path."""
+    """Create a time series with three points; return its path."""
     place = f"/v1/projects/{PROJECT}/locations/{REGION}"
     board = service.call("POST", f"{place}/tensorboards", {"displayName": "board"})
     experiment = f"/v1/{board['response']['name']}/experiments"
@@ -127,7 +126,7 @@ def write_curve(service: Service) -> str:
 
 
 @needs_view
-def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_path: Path) -> None:
+def test_backup_under_load_can_be_restored_next_to_the_original(data: Path, tmp_path: Path) -> None:
     mark = new_mark()
     with running(data) as original:
         done = submit(
@@ -165,7 +164,7 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
             # Objects: bytes and metadata.
             here, there = objects(twin), objects(original)
             assert {name: blob for name, blob in here.items() if name.startswith("quiet/")} == quiet
-            # The twin's own job is started again and writes its files anew, while they are compared.
+            # The restored job restarts and writes its files again during the comparison.
             same = [
                 name
                 for name in here
@@ -180,30 +179,30 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
                     assert blob["contentType"] == "text/x-test"
             assert generations(twin) == generations(original)
             assert [content for _, content in generations(twin)] == [b"one", b"two", b"three"]
-            # Issue: a program's file of holes filled the disk with zeros.
+            # Regression: a sparse file of a program filled the disk with zeros.
             copies = [(tmp_path / name / sparse).stat() for name in ("backup", "restored")]
             assert all(copy.st_blocks << 9 < copy.st_size == 1 << 24 for copy in copies)
             points = twin.call("GET", f"{curve}:read")["timeSeriesData"]["values"]
             assert [point["scalar"]["value"] for point in points] == [0.25, 0.5, 0.75]
-            # Jobs and logs, as of that moment.
+            # Jobs and logs, at that time.
             path = f"/trainshed/v1/jobs/{done}"
             assert twin.call("GET", path) == original.call("GET", path)
             assert twin.lines(done) == original.lines(done) == [str(n) for n in range(100)]
-            # The job that ran: here it is started again, there it never noticed.
+            # The running job: it restarts here, but was not affected there.
             lines = until(twin.follow(busy), "40", times=2)
             assert lines[:40] == [str(n) for n in range(40)] == before[:40]
             assert set(programs) <= set(marked(mark))
-            # A line may be seen before that.
+            # A line may be visible before that.
             next(view for view in twin.watch(busy, 60) if view["state"] == "RUNNING")
             fresh = submit(twin, container_job("print('new')"))
             assert twin.finish(fresh)["state"] == "SUCCEEDED"
-        # The other one has gone, with the jobs that it had started.
+        # The other service has stopped, with its jobs.
         assert set(programs) <= set(marked(mark))
         assert original.call("GET", f"/trainshed/v1/jobs/{busy}")["state"] == "RUNNING"
 
 
-def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_path: Path) -> None:
-    """Nor does one that was changed since. No service is needed for any of it."""
+def test_interrupted_backup_is_not_mistaken_for_a_complete_one(data: Path, tmp_path: Path) -> None:
+    """A backup that was changed is rejected too. None of this needs a service."""
     open_database(data).close()
     (data / "jobs.key").write_text("what signs the tokens of programs")
     endless = data / "buckets" / BUCKET / "large"

@@ -1,4 +1,4 @@
-"""What a stranger's page in a browser of this machine can do: other names, other origins, WebSockets."""
+"""Attacks by another site's page in a browser of this machine: CSRF, DNS rebinding, cross-site WebSockets."""
 
 import json
 import socket
@@ -29,7 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     ("place", "path"),
     [("rest", "/trainshed/v1/status"), ("storage", "/storage/v1/b?project=trainshed")],
 )
-def test_a_name_that_is_none_of_ours_is_refused(service: Service, place: str, path: str) -> None:
+def test_dns_rebinding_is_rejected(service: Service, place: str, path: str) -> None:
     evil = {"Host": "rebound.evil.example:8080"}
     refusal = service.ask("GET", path, place=place, headers=evil)
     assert refusal.status == 421
@@ -41,7 +41,7 @@ def test_a_name_that_is_none_of_ours_is_refused(service: Service, place: str, pa
 @pytest.mark.parametrize("verb", ["POST", "DELETE", "PUT", "PATCH"])
 @pytest.mark.parametrize("place", ["rest", "storage"])
 @pytest.mark.parametrize("origin", [EVIL, "null"])
-def test_a_foreign_page_changes_nothing(
+def test_csrf_from_a_foreign_page_is_rejected(
     service: Service, place: str, verb: str, origin: str
 ) -> None:
     path = f"{CUSTOM_JOBS}/1" if place == "rest" else "/storage/v1/b/trainshed/o/x"
@@ -53,7 +53,7 @@ def test_a_foreign_page_changes_nothing(
         assert b"web_url" not in answer.body
 
 
-def test_a_foreign_page_has_no_web_socket(service: Service) -> None:
+def test_cross_site_websocket_is_rejected(service: Service) -> None:
     door = f"{service.rest.replace('http', 'ws', 1)}/shell/connect"
     rest = urlsplit(service.rest)
     for name, status in ((rest.hostname, 403), ("rebound.evil.example", 421)):
@@ -69,7 +69,7 @@ def test_a_foreign_page_has_no_web_socket(service: Service) -> None:
         assert "token" in json.loads(connection.recv())["error"]
 
 
-def test_a_text_that_is_none_closes_the_web_socket_and_nothing_else(service: Service) -> None:
+def test_invalid_text_closes_only_its_websocket(service: Service) -> None:
     door = f"{service.rest.replace('http', 'ws', 1)}/shell/connect"
     log = service.data / "service.log"
     before = log.read_text()

@@ -1,4 +1,6 @@
-"""A program's token at the storage port; whose buckets it opens: tests/contract/test_buckets_callers.py."""
+"""A program's token at the storage port. tests/contract/test_buckets_callers.py tests the buckets that it
+opens.
+"""
 
 import json
 from urllib.parse import urlencode
@@ -15,8 +17,8 @@ time.sleep(600)
 """
 
 
-def test_a_programs_token_ends_at_the_storage_port_with_its_job(service: Service) -> None:
-    """Given away, it works while the job runs, and is refused after that, in exchange too."""
+def test_programs_token_expires_at_the_storage_port_with_its_job(service: Service) -> None:
+    """A leaked token works while the job runs. Afterwards it is rejected, also in an exchange."""
     service.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": "buckets-lent"})
     service.put("buckets-lent", "x", b"content")
     job = submit(service, container_job(_LENT))
@@ -38,7 +40,7 @@ def test_a_programs_token_ends_at_the_storage_port_with_its_job(service: Service
     assert exchange() == 200
     service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
     service.finish(job)
-    submit(service, container_job("pass"))  # Who has written this knows of the end, stored before.
+    submit(service, container_job("pass"))  # The writer has seen the end, which was stored before.
     status, text = read()
     assert status == 401
     assert b"which is over" in text

@@ -1,4 +1,4 @@
-"""Small chaos runs; `./dev chaos` is the large one (tests/chaos)."""
+"""Small chaos runs. `./dev chaos` is the large one (tests/chaos)."""
 
 import os
 
@@ -8,7 +8,7 @@ from tests.e2e import nursery
 from tests.e2e.running import ROOT
 
 _PLAIN = ("--faults", "--tunings", "0")
-"""Kills alone."""
+"""Only kills."""
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ _PLAIN = ("--faults", "--tunings", "0")
             id="any moment",
             marks=pytest.mark.soak,
         ),
-        # At every step of a start and a stop: tests/engines/conformance; at every commit: tests/sim.
+        # tests/engines/conformance kills at every step of a start and a stop, tests/sim at every commit.
         pytest.param(("--jobs", "3", "--kills", "1", "--seed", "7", *_PLAIN), id="a few"),
         pytest.param(
             ("--jobs", "12", "--kills", "6", "--seed", "10"),
@@ -38,10 +38,11 @@ _PLAIN = ("--faults", "--tunings", "0")
         ),
     ],
 )
-def test_jobs_end_as_they_should_while_the_service_is_killed(options: tuple[str, ...]) -> None:
+def test_jobs_end_correctly_while_the_service_is_killed(options: tuple[str, ...]) -> None:
     """spec/lifecycle#end, spec/failures, spec/logs#durability, spec/operations;
     spec/invariants#one-incarnation, spec/invariants#durability, spec/invariants#last-lines-first. On failure
-    the output says what was wrong and how to run it again."""
+    the output contains the errors and a command to repeat the run.
+    """
     words = ("-m", "tests.chaos", *options, "--life", "0.2", "0.6")
     run = nursery.services().run(words, os.environ, cwd=ROOT, seconds=240)
     assert run.returncode == 0, (run.stdout + run.stderr).decode()

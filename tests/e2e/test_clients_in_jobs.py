@@ -1,5 +1,6 @@
-"""Google's clients inside a job find the service, not the cloud: unmodified, unconfigured, with the job's
-identity."""
+"""Google's clients inside a job connect to the service, not the cloud: unmodified, unconfigured, with the
+job's identity.
+"""
 
 import sys
 import sysconfig
@@ -16,8 +17,9 @@ BUCKET, FOREIGN = "trainshed", "another-project"
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One whose programs see the tests' own interpreter and packages, which stand for an image that has the
-    clients in it."""
+    """A service whose programs use the tests' own interpreter and packages, in place of an image with the
+    clients.
+    """
     shown = [sys.prefix, sys.base_prefix, sysconfig.get_path("purelib")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINSHED_VISIBLE_PATHS", ":".join(dict.fromkeys(shown)))

@@ -1,5 +1,6 @@
-"""The console in a real browser: what a newcomer does, on every page no error and nothing that keeps people
-out. `./dev test-all` takes a picture of each (build/console)."""
+"""The console in a real browser: a newcomer's steps, and every page without errors and accessibility
+problems. `./dev test-all` saves a picture of each (build/console).
+"""
 
 import re
 import shutil
@@ -24,15 +25,15 @@ from tests.soaks import SOAKS
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
 PICTURES = ROOT / "build" / "console"
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
-LOOK = """rules => axe.run(document, {runOnly: rules, resultTypes: ["violations"]}).then(report =>
+FIND_VIOLATIONS = """rules => axe.run(document, {runOnly: rules, resultTypes: ["violations"]}).then(report =>
   report.violations.map(v => `${v.id}: ${v.help} at ${v.nodes.slice(0, 3).map(n => n.target)}`))"""
-"""Only what is wrong comes back: to tell of everything that is right takes axe longer than to find it."""
+"""Return only violations: reporting passed rules takes axe longer than checking them."""
 TABLES = """() => [...document.querySelectorAll(".table-frame")].map(
   frame => frame.scrollWidth - frame.clientWidth).filter(n => n > 0)"""
-"""By how many pixels tables are wider than what shows them."""
+"""Return the pixels by which tables are wider than their containers."""
 UNFILLED = """() => Math.max(0, ...[...document.querySelectorAll("thead tr")].map(row => Math.round(
   row.getBoundingClientRect().right - row.lastElementChild.getBoundingClientRect().right)))"""
-"""How many pixels of a table its columns leave empty."""
+"""Return the empty pixels in the columns of a table."""
 BAR = "Math.max(...[...document.querySelectorAll('.bar nav')].map(n => n.scrollWidth - n.clientWidth), 0)"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 WRITER = (PROGRAMS / "event_writer.py").read_text()
@@ -53,7 +54,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def finished(service: Service, job: dict[str, Any]) -> str:
-    """The uid of a job that is over."""
+    """The uid of a finished job."""
     uid = service.call("POST", JOBS, job)["name"].rpartition("/")[2]
     service.finish(uid, 120)
     return uid
@@ -88,10 +89,10 @@ def test_a_newcomer_submits_a_job_and_watches_it(
     ran = page.get_by_role("region", name="As run")
     expect(ran).to_contain_text("scikit-learn")
     expect(ran).to_contain_text("CLUSTER_SPEC")
-    page.evaluate("Date.now = () => 1e12")  # The keys belong together however late they come.
+    page.evaluate("Date.now = () => 1e12")  # The keys form one sequence, even with delays.
     page.keyboard.type("gj")
     row = page.get_by_role("row").filter(has_text="my-first")
-    expect(row).to_have_count(1)  # The double click was meant once.
+    expect(row).to_have_count(1)  # The user double-clicked once.
     expect(row).to_contain_text("Running")
     expect(row).to_contain_text("epoch 3 of 10")
     gate.write_text("")
@@ -99,7 +100,7 @@ def test_a_newcomer_submits_a_job_and_watches_it(
 
 
 @needs_view
-def test_a_part_of_a_long_curve_is_drawn_finer(
+def test_zoom_into_a_long_curve_shows_more_points(
     service: Service, enter: Callable[..., Page]
 ) -> None:
     lines = 'for n in range(5000):\n    w.scalar("loss", 9.0 if n == 3333 else 1 / (n + 1), n)\n'
@@ -108,7 +109,7 @@ def test_a_part_of_a_long_curve_is_drawn_finer(
     page = enter()
     page.goto(f"{service.rest}/jobs/{finished(service, job)}")
     chart = page.locator("[data-curves]")
-    assert " 9.0," in str(chart.get_attribute("data-curves"))  # No extreme is left out.
+    assert " 9.0," in str(chart.get_attribute("data-curves"))  # No extreme is omitted.
     expect(page.locator("figcaption")).to_contain_text(" to 9")
     chart.focus()
     for _ in range(3):
@@ -120,7 +121,9 @@ def test_a_part_of_a_long_curve_is_drawn_finer(
     expect(chart).not_to_have_attribute("data-curves", re.compile(r" 9\.0,"))
 
 
-def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., Page]) -> None:
+def test_user_finds_the_reason_of_a_failed_job(
+    service: Service, enter: Callable[..., Page]
+) -> None:
     finished(service, container_job(FAILING, name="broken"))
     page = enter()
     page.goto(service.rest)
@@ -156,10 +159,10 @@ def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., 
     expect(page.locator(".is-marked")).to_contain_text("FileNotFoundError")
 
 
-def test_marked_jobs_stay_marked_and_are_compared(
+def test_selected_jobs_stay_selected_and_can_be_compared(
     service: Service, enter: Callable[..., Page]
 ) -> None:
-    """Also while rows change; a click anywhere on a row opens its job."""
+    """Also while rows change. A click anywhere on a row opens its job."""
     script = "for n in (1, 2, 3):\n    print(f'epoch {n} loss: {1 / n}')"
     for name in ("left", "middle", "right"):
         uid = finished(service, container_job(script, name=name))
@@ -183,9 +186,7 @@ def test_marked_jobs_stay_marked_and_are_compared(
     expect(page.get_by_role("heading", name="between")).to_be_visible()
 
 
-def test_how_the_environment_was_made_is_folded(
-    service: Service, enter: Callable[..., Page]
-) -> None:
+def test_environment_build_log_is_collapsed(service: Service, enter: Callable[..., Page]) -> None:
     uid = finished(service, container_job("print('hello')", name="folds"))
     page = enter()
     lines: list[list[Any]] = [
@@ -212,8 +213,9 @@ FREEZES = """() => { window.freezes = [0];
 def test_a_log_of_a_million_lines_does_not_freeze_the_browser(
     service: Service, enter: Callable[..., Page]
 ) -> None:
-    """Its end, its beginning, a walk, a search and a moment in the middle: no task of the page takes longer
-    than a third of a second."""
+    """End, start, scrolling, search and a time in the middle: no task of the page takes longer than a third
+    of a second.
+    """
     many = 1_000_000
     script = f"import sys\nsys.stdout.write(''.join(f'line {{n}}\\n' for n in range({many})))"
     uid = finished(service, container_job(script, name="a million"))
@@ -242,7 +244,7 @@ def test_a_log_of_a_million_lines_does_not_freeze_the_browser(
 
 @pytest.fixture(scope="module")
 def pages(service: Service) -> dict[str, str]:
-    """The address of every page, each with something on it, by the name of its picture."""
+    """The address of every page, each with contents, by the name of its picture."""
     steps = "for step in (1, 2, 3): report(float(given['rate']) * step / 3, step)"
     search = tuning_job(steps, trials=4, parallel=2, study=study_spec(double("rate", 0.1)))
     tuning = service.call("POST", TUNING_JOBS, search)["name"].rpartition("/")[2]
@@ -287,7 +289,7 @@ def pages(service: Service) -> dict[str, str]:
 
 
 def things(service: Service) -> tuple[str, str, str]:
-    """The ids of a study with trials, a dataset and a model."""
+    """The IDs of a study with trials, a dataset and a model."""
     place = f"/v1/projects/{PROJECT}/locations/{REGION}"
     bucket = service.extra["bucket"]
     metrics = [{"metricId": metric, "goal": "MINIMIZE"} for metric in ("loss", "seconds")]
@@ -324,7 +326,7 @@ def things(service: Service) -> tuple[str, str, str]:
 
 
 def arrive(page: Page, service: Service, name: str, path: str) -> None:
-    """Open a page and wait for what its scripts draw."""
+    """Open a page and wait until its scripts have rendered."""
     page.goto(service.rest + path)
     if name in ("usage", "tuning", "trials", "study"):
         expect(page.locator("canvas").first).to_be_visible()
@@ -334,7 +336,7 @@ def arrive(page: Page, service: Service, name: str, path: str) -> None:
 
 DRAWN = """() => [...document.querySelectorAll(".uplot")].every(chart => !chart.offsetWidth ||
   Math.abs(chart.offsetWidth - Math.max(chart.parentElement.clientWidth, 200)) < 2)"""
-"""Charts follow the width of the page a moment later."""
+"""Charts adapt to the width of the page after a moment."""
 
 
 def too_wide(page: Page) -> int:
@@ -344,16 +346,17 @@ def too_wide(page: Page) -> int:
 
 
 def picture(page: Page, name: str, form: str) -> None:
-    """For people to look at. A JPEG: to pack a PNG of a whole page takes a multiple of the time."""
+    """Save a JPEG for people: compressing a PNG of a whole page takes several times as long."""
     page.screenshot(path=PICTURES / f"{name}-{form}.jpeg", type="jpeg", full_page=True, quality=80)
 
 
-def test_every_page_lets_everybody_in(
+def test_every_page_is_accessible(
     service: Service, enter: Callable[..., Page], pages: dict[str, str]
 ) -> None:
-    """WCAG 2 AA as far as axe can tell, in light and in dark, no page wider than a screen or a phone. Each
-    page is loaded once; of every fifth axe looks at the dark form. `./dev test-all` does so with each, and
-    takes pictures of all three forms."""
+    """WCAG 2 AA as far as axe can check, in light and dark mode, with no page wider than a screen or a phone.
+    Each page is loaded once. axe checks dark mode for every fifth page. `./dev test-all` checks it for each,
+    and saves pictures of all three.
+    """
     if SOAKS:
         shutil.rmtree(PICTURES, ignore_errors=True)
         PICTURES.mkdir(parents=True)
@@ -364,13 +367,15 @@ def test_every_page_lets_everybody_in(
         arrive(page, service, name, path)
         if SOAKS:
             picture(page, name, "light")
-        result = page.evaluate(LOOK, RULES)
+        result = page.evaluate(FIND_VIOLATIONS, RULES)
         wide = {"screen": too_wide(page) + page.evaluate(BAR) + page.evaluate(UNFILLED)}
         if SOAKS or number % 5 == 0:
             page.emulate_media(color_scheme="dark")
             if SOAKS:
                 picture(page, name, "dark")
-            result += [f"in dark, {item}" for item in page.evaluate(LOOK, ["color-contrast"])]
+            result += [
+                f"in dark, {item}" for item in page.evaluate(FIND_VIOLATIONS, ["color-contrast"])
+            ]
             page.emulate_media(color_scheme="light")
         page.set_viewport_size(FORMS["phone"]["viewport"])
         page.wait_for_function(DRAWN)
@@ -407,10 +412,10 @@ def test_objects_are_downloads(service: Service, enter: Callable[..., Page]) -> 
         assert "content-disposition" not in refused.headers, "an error is no file"
 
 
-def test_ranges_of_axes_narrow_the_trials(
+def test_axis_ranges_filter_the_trials(
     service: Service, enter: Callable[..., Page], pages: dict[str, str]
 ) -> None:
-    """By the pointer and by keys, on as many axes as one likes; Escape lets go."""
+    """By pointer and by keys, for any number of axes. Escape clears it."""
     page = enter()
     page.goto(service.rest + pages["study"])
     rate, loss = (page.get_by_role("button", name=f"Range of {name}") for name in ("rate", "loss"))
@@ -432,7 +437,7 @@ def test_ranges_of_axes_narrow_the_trials(
     expect(kept).to_be_empty()
 
 
-def test_somebody_looks_where_the_tuner_is_unsure(
+def test_user_finds_where_the_tuner_is_uncertain(
     service: Service, enter: Callable[..., Page], pages: dict[str, str]
 ) -> None:
     page = enter()
@@ -448,7 +453,7 @@ def test_somebody_looks_where_the_tuner_is_unsure(
     box.press("ArrowRight")
     expect(says).to_have_text(re.compile(r"loss \S+ ± \S+ at decay \S+, rate \S+"))
     page.evaluate(AXE)
-    assert page.evaluate(LOOK, RULES) == []
+    assert page.evaluate(FIND_VIOLATIONS, RULES) == []
 
 
 def test_the_scripts_keep_their_types(node_modules: Path) -> None:

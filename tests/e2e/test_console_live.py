@@ -1,5 +1,6 @@
-"""The console while something happens: nothing jumps, lines are read as they were meant, and a page says when
-its service is away, its job gone or its visitor signed out."""
+"""The console during changes: the layout does not jump, lines stay readable, and a page shows when its
+service is down, its job deleted or its user signed out.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -20,8 +21,8 @@ new PerformanceObserver(seen => { window.shifts = (window.shifts || []).concat(
   seen.getEntries().filter(each => !each.hadRecentInput).map(each => [each.value,
     ...each.sources.map(source => named(source.node))]));
   }).observe({type: 'layout-shift', buffered: true})"""
-MOST_SHIFT = 0.05
-"""Of all shifts of a page together; a page of which 0.1 has moved counts as good (web.dev/cls)."""
+MAX_LAYOUT_SHIFT = 0.05
+"""Sum of all layout shifts of a page. A sum of 0.1 counts as good (web.dev/cls)."""
 STREAMING = """
 import time
 open({gate!r}).read()
@@ -33,10 +34,10 @@ open({gate!r}).read()
 
 
 @pytest.mark.parametrize("form", ["light", pytest.param("phone", marks=pytest.mark.soak)])
-def test_nothing_jumps_while_data_streams(
+def test_layout_does_not_shift_while_data_streams(
     service: Service, enter: Callable[..., Page], commons: Path, form: str
 ) -> None:
-    """The list of jobs, and a job from its submit over its lines and its progress to its end."""
+    """The list of jobs, and a job from its submission over its lines and progress to its end."""
     gate = make_pipe(commons / "gate")
     listed = enter(form)
     job = submit(service, container_job(STREAMING.format(gate=str(gate)), name="streams"))
@@ -57,13 +58,13 @@ def test_nothing_jumps_while_data_streams(
     shifts = {page.url: page.evaluate("window.shifts || []") for page in (listed, shown)}
     amounts = {url: sum(item[0] for item in items) for url, items in shifts.items()}
     print({url: round(amount, 4) for url, amount in amounts.items()})
-    assert all(amount < MOST_SHIFT for amount in amounts.values()), shifts
+    assert all(amount < MAX_LAYOUT_SHIFT for amount in amounts.values()), shifts
 
 
-def test_a_list_has_no_gap_however_many_jobs_come_at_once(
+def test_job_list_has_no_gap_after_a_burst_of_jobs(
     service: Service, enter: Callable[..., Page]
 ) -> None:
-    """More than its stream renders; and those that were moved down are kept up to date."""
+    """More rows than the stream renders. Rows that moved down are updated too."""
     quota = {"project": "crowd", "region": "us-central1", "metric": "cpus_n1_e2", "limit": 0}
     service.call("POST", "/trainshed/v1/quotas:set", quota)
     jobs = "/v1/projects/crowd/locations/us-central1/customJobs"
@@ -85,11 +86,12 @@ def test_a_list_has_no_gap_however_many_jobs_come_at_once(
     expect(rows.nth(29)).to_contain_text("number-70")
 
 
-def test_a_page_that_nobody_looks_at_holds_no_connection(
+def test_hidden_page_holds_no_connection(
     service: Service, enter: Callable[..., Page], gate: Path
 ) -> None:
-    """Browsers have six for a host: more tabs than that of logs that are followed keep no other page
-    waiting, and go on where they were."""
+    """Browsers allow six connections per host. More tabs with followed logs block no other page, and resume
+    where they stopped.
+    """
     job = submit(service, container_job(GOES_ON.format(gate=str(gate)), name="many tabs"))
     page = enter()
     streams: list[str] = []
@@ -133,7 +135,7 @@ for n in range(2000):
 """
 
 
-def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
+def test_log_lines_are_rendered_selected_copied_and_linked(
     service: Service, enter: Callable[..., Page]
 ) -> None:
     job = submit(service, container_job(PRINTED, name="prints"))
@@ -144,7 +146,7 @@ def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
     log = page.locator("[data-log]")
     expect(log).to_contain_text("line 1999")
     page.get_by_role("button", name="Top").click()
-    # Of a runtime that is not here exactly the service says so first.
+    # The service first prints a note about a runtime that is not available.
     lines = log.locator(".log-line:not(.notice)")
     expect(lines.first).to_contain_text("red and bold yellow")
     assert lines.first.locator(".ink-1").inner_text() == "red"
@@ -162,7 +164,7 @@ def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
     marked = page.locator("[data-marked]")
     expect(marked).to_contain_text("3 lines selected")
     page.get_by_label("Times").uncheck()
-    page.evaluate("setTimeout = () => 0")  # What the button says then stays until it is read.
+    page.evaluate("setTimeout = () => 0")  # The button's message then stays until it is read.
     marked.get_by_role("button", name="Copy", exact=True).click()
     expect(marked).to_contain_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "line 100\nline 101\nline 102"
@@ -172,7 +174,7 @@ def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
     expect(linked.locator(".log-line.is-marked")).to_have_count(3)
     expect(linked.locator(".log-line", has_text=re.compile(r"line 101$"))).to_be_in_viewport()
     expect(linked.locator(".log-line", has_text=re.compile(r"line 98$"))).to_be_in_viewport()
-    # The same without a pointer; the chosen line is read out.
+    # The same by keyboard: the selected line is read aloud.
     linked.keyboard.press("Escape")
     expect(linked.locator(".log-line.is-marked")).to_have_count(0)
     assert "line=" not in linked.url
@@ -193,14 +195,14 @@ def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
     assert linked.evaluate("navigator.clipboard.readText()").splitlines()[0].endswith(first)
 
 
-def test_a_page_says_that_its_visitor_is_signed_out_and_that_its_job_is_gone(
+def test_page_shows_sign_out_and_deleted_job(
     service: Service, enter: Callable[..., Page], gate: Path
 ) -> None:
     job = submit(service, container_job(f"open({str(gate)!r}).read()", name="short-lived"))
     page = enter()
     page.goto(f"{service.rest}/jobs/{job}")
     expect(page.locator("#replicas")).to_contain_text("Running")
-    # Under a sheet that is open the page stays as it is.
+    # Below an open sheet the page does not change.
     page.get_by_role("button", name="Cancel").click()
     gate.write_text("")
     expect(page.get_by_role("list", name="Timeline")).to_contain_text("succeeded")
@@ -215,7 +217,7 @@ def test_a_page_says_that_its_visitor_is_signed_out_and_that_its_job_is_gone(
     other.goto(f"{service.rest}/nodes")
     other.get_by_role("button", name="Sign out").click()
     expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
-    submit(service, container_job("pass"))  # News: a stream without any looks every 15 seconds.
+    submit(service, container_job("pass"))  # A stream without events polls every 15 seconds.
     expect(banner).to_contain_text("signed out")
     page.get_by_role("link", name="Sign in").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
@@ -223,7 +225,7 @@ def test_a_page_says_that_its_visitor_is_signed_out_and_that_its_job_is_gone(
 
 @pytest.fixture
 def mortal(tmp_path: Path, chromium: Browser) -> Iterator[tuple[Service, BrowserContext]]:
-    """A service of this test alone, and a browser that is signed in."""
+    """A service for this test, and a signed-in browser."""
     service = start(tmp_path / "data", "--port", str(free_port()))
     context = chromium.new_context(**FORMS["light"], reduced_motion="reduce")
     yield service, context
@@ -231,7 +233,7 @@ def mortal(tmp_path: Path, chromium: Browser) -> Iterator[tuple[Service, Browser
     down(tmp_path / "data")
 
 
-def test_a_page_lives_through_a_restart_of_the_service(
+def test_page_survives_a_service_restart(
     mortal: tuple[Service, BrowserContext], gate: Path
 ) -> None:
     service, context = mortal

@@ -1,7 +1,7 @@
-"""Jobs in container images, from the request to the program's own view (spec/submit#vertex-jobs,
-spec/program, spec/runtimes#images; facts/program#arguments).
+"""Jobs in container images, from the request to the program's view (spec/submit#vertex-jobs, spec/program,
+spec/runtimes#images; facts/program#arguments).
 
-The images are made of this machine's own files and imported with podman, in a store of their own.
+The images contain this machine's files and are imported with podman into a separate store.
 """
 
 import os
@@ -25,7 +25,7 @@ SHELL = 'ENTRYPOINT ["/bin/sh", "-c"]'
 
 @dataclass
 class Yard:
-    """A running service, and podman with a store of its own and a registry that it may use."""
+    """A running service, and podman with a separate store and an allowed registry."""
 
     service: Service
     registry: Registry
@@ -33,7 +33,7 @@ class Yard:
     made: set[str] = field(default_factory=set[str])
 
     def image(self, name: str, *changes: str, python: bool = False) -> str:
-        """An image of that name with what it says of itself; its reference."""
+        """Create an image with that name and configuration; return its reference."""
         reference = f"localhost/{name}:1"
         options = [f"--change={change}" for change in changes]
         if reference not in self.made:
@@ -42,7 +42,7 @@ class Yard:
         return reference
 
     def run(self, program: dict[str, Any]) -> tuple[str, list[str]]:
-        """Run a job of one replica; its final state and its lines."""
+        """Run a job of one replica; return its final state and its lines."""
         uid = submit(self.service, custom_job(worker_pool(**program)))
         state = self.service.finish(uid, seconds=120)["state"]
         return state, self.service.lines(uid, "workerpool0-0")
@@ -69,9 +69,10 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
         registry.close()
 
 
-def test_the_program_sees_its_image_and_its_job(yard: Yard) -> None:
+def test_program_sees_its_image_and_its_job(yard: Yard) -> None:
     """spec/program#hostnames: entry point and CMD of the image, its variables and directory; hostname and
-    buckets of the job."""
+    buckets of the job.
+    """
     image = yard.image(
         "seen",
         SHELL,
@@ -86,14 +87,13 @@ def test_the_program_sees_its_image_and_its_job(yard: Yard) -> None:
     assert host.startswith("cmle-training-workerpool0-")
     assert host in cluster
     assert bucket == "trainshed"
-    # Nothing of the machine's own: only the image's directories and the ones that every program has (opt
-    # holds gsutil).
+    # No files of the machine: only the image's directories and those of every program (opt contains gsutil).
     assert "boot" not in names
     assert {"bin", "gcs", "tmp", "proc"} <= set(names)
 
 
-def test_the_images_user_runs_the_program_and_owns_what_it_writes(yard: Yard) -> None:
-    """spec/program: the image's user, at home where the image says."""
+def test_program_runs_as_the_images_user_and_owns_its_files(yard: Yard) -> None:
+    """spec/program: the image's user, with the home directory of the image."""
     image = yard.image(
         "ada",
         SHELL,
@@ -106,16 +106,17 @@ def test_the_images_user_runs_the_program_and_owns_what_it_writes(yard: Yard) ->
     user, group, home, owner, *rest = lines
     assert (home, owner) == ("/home/ada", user)
     if user == "0":
-        # An ordinary user's service has one user only, whom programs find to be root.
+        # An unprivileged user's service has one user, which programs see as root.
         assert os.geteuid() != 0
     else:
         assert (user, group) == ("1000", "2000")
-        assert "no" in rest  # what it says on its other output may come later
+        assert "no" in rest  # its standard error may arrive later
 
 
-def test_packages_are_installed_inside_an_executor_image_of_ones_own(yard: Yard) -> None:
-    """spec/program#arguments: packages installed first, then `python3 -m MODULE`, by the Python of the
-    image."""
+def test_packages_are_installed_in_a_custom_executor_image(yard: Yard) -> None:
+    """spec/program#arguments: packages installed first, then `python3 -m MODULE`, with the Python of the
+    image.
+    """
     image = yard.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
     content = wheel("shout", "import sys; print('shouted', sys.argv[1:])")
     yard.service.put("trainshed", "shout-0.1-py3-none-any.whl", content)
@@ -139,8 +140,9 @@ def test_packages_are_installed_inside_an_executor_image_of_ones_own(yard: Yard)
 def test_gcloud_packages_a_directory_and_its_image_runs(
     yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/submit, facts/packaging#autopackaging: `local-package-path`, by podman under docker's name;
-    docs/containers.md says how."""
+    """spec/submit, facts/packaging#autopackaging: `local-package-path`, with podman under the name docker, as
+    in docs/containers.md.
+    """
     base = yard.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "task.py").write_text("import sys; print('packed', sys.argv[1:])")
@@ -150,7 +152,7 @@ def test_gcloud_packages_a_directory_and_its_image_runs(
     docker.write_text("#!" + guide.partition("```sh\n#!")[2].partition("```")[0])
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{docker.parent}{os.pathsep}{os.environ['PATH']}")
-    # Where containers cannot be run by podman itself, it can still build them.
+    # Where podman cannot run containers, it can still build them.
     monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
     pool = (
         f"machine-type=n1-standard-4,replica-count=1,executor-image-uri={base},"
@@ -164,9 +166,10 @@ def test_gcloud_packages_a_directory_and_its_image_runs(
     assert yard.service.lines(uid, "workerpool0-0")[-1] == "packed ['--x', '1']"
 
 
-def test_a_registry_that_asks_for_a_login_and_is_down_for_a_while(yard: Yard) -> None:
-    """spec/failures#service-failures: without rights the job fails at once and says how to have them;
-    one that is away costs an attempt. Ours is without TLS, as docs/containers.md says how to use one."""
+def test_registry_with_a_login_and_an_outage_is_retried(yard: Yard) -> None:
+    """spec/failures#service-failures: without permission the job fails immediately with instructions. An
+    unreachable registry costs an attempt. The test's registry has no TLS, as docs/containers.md describes.
+    """
     registry = yard.registry
     program = {"Entrypoint": ["/bin/sh", "-c"], "Cmd": ["echo let in"]}
     registry.put("team/trainer:v1", [yard.tars[False].read_bytes()], **program)

@@ -1,5 +1,6 @@
-"""Datasets by the Vertex SDK, unmodified, over gRPC with TLS: made, imported into, trained on
-(facts/datasets)."""
+"""Datasets by the Vertex SDK, unmodified, over gRPC with TLS: created, imported into, used for training
+(facts/datasets).
+"""
 
 import json
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from tests.e2e.running import SKLEARN, Service, json_of, seen_by_sdk
 from tests.isolation import needs_view
 
-# Counts the rows of each split as a program of the public does, and says which files there are.
+# Counts the rows of each split like public programs, and lists the files.
 _SCRIPT = """
 import csv, glob, json, os
 found = {"format": os.environ["AIP_DATA_FORMAT"]}
@@ -83,7 +84,7 @@ print("SEEN", json.dumps(seen))
 
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program said."""
+    """Return the program's output."""
 
     def rows(numbers: range) -> str:
         return "".join(f'{n},"row {n},\nof two lines"\n' for n in numbers)
@@ -100,7 +101,7 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return seen_by_sdk(service, _PROGRAM, str(scratch), SKLEARN, _SCRIPT)
 
 
-def test_datasets_of_each_kind_are_made_listed_and_changed(seen: dict[str, Any]) -> None:
+def test_datasets_of_each_kind_are_created_listed_and_updated(seen: dict[str, Any]) -> None:
     assert seen["name"] == "rows"
     assert seen["schema"].endswith("/tabular_1.0.0.yaml")
     assert seen["same"]
@@ -129,7 +130,7 @@ def test_datasets_and_models_are_exported(service: Service, seen: dict[str, Any]
 
 
 @needs_view
-def test_a_program_finds_the_rows_by_fractions(service: Service, seen: dict[str, Any]) -> None:
+def test_program_reads_the_splits_of_its_dataset(service: Service, seen: dict[str, Any]) -> None:
     rows = json_of(service.lines(seen["job"]), "FOUND")
     assert rows.pop("format") == "csv"
     assert sorted(int(row) for some in rows.values() for row in some) == list(range(1000))

@@ -1,4 +1,4 @@
-"""`./dev demo`, the README's first look, and what it promises."""
+"""`./dev demo`, the first step of the README, and its promises."""
 
 import re
 import shlex
@@ -9,10 +9,10 @@ from tests.e2e.processes import marked, new_mark, wait_until_gone
 from tests.e2e.running import ROOT, SKLEARN, command, environment, trainshed
 
 
-def test_the_demo_trains_a_model_and_says_where_it_lies(tmp_path: Path) -> None:
+def test_demo_trains_a_model_and_prints_its_location(tmp_path: Path) -> None:
     mark = new_mark()
     done = subprocess.run(
-        # The small environment, which other tests have built, in place of the default one.
+        # The small environment of other tests, instead of the default one.
         command(*_words(), "--data", str(tmp_path), "--image", SKLEARN),
         cwd=ROOT,
         env=environment(tmp_path) | {"MARK": mark},
@@ -44,7 +44,7 @@ def test_the_demo_trains_a_model_and_says_where_it_lies(tmp_path: Path) -> None:
 
 
 def _words() -> list[str]:
-    """The words with which ./dev runs it, after the command's name."""
+    """The arguments of ./dev for it, without the command's name."""
     script = (ROOT / "dev").read_text().replace("\\\n", "")
     match = re.search(r'/trainshed" (run .*) "\$@"', script)
     assert match is not None

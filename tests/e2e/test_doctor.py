@@ -1,4 +1,4 @@
-"""`trainshed doctor`: what a machine lets a service do (spec/program#isolation: doctor names the level)."""
+"""`trainshed doctor`: the capabilities of the machine (spec/program#isolation: doctor shows the level)."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import yaml
 from tests.e2e import nursery
 
 
-def test_it_names_the_level_and_all_that_depends_on_it(tmp_path: Path) -> None:
+def test_doctor_shows_the_level_and_its_effects(tmp_path: Path) -> None:
     environ = os.environ | {"TRAINSHED_CACHE": str(tmp_path / "cache")}
     words = ["-m", "trainshed", "doctor", "--data", str(tmp_path / "data"), "--format", "yaml"]
     done = nursery.services().run(words, environ)

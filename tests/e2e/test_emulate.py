@@ -1,6 +1,7 @@
-"""`trainshed emulate` and the fixture of pytest: other people's tests against a service that does as planned
-(docs/emulator.md). Plans and captures that fail: `tests/contract/api/test_emulation.py`; a service that is
-killed, and programs: `tests/contract/cli/test_own_service.py`."""
+"""`trainshed emulate` and the pytest fixture: other projects' tests against a service that behaves as planned
+(docs/emulator.md). `tests/contract/api/test_emulation.py` tests failing plans and captures,
+`tests/contract/cli/test_own_service.py` a killed service and programs.
+"""
 
 import json
 import os
@@ -69,12 +70,12 @@ def test_a_job_fails_as_planned(trainshed_vertex):
         job.run()
     assert job.state.name == "JOB_STATE_FAILED"
 
-def test_a_job_is_refused_by_quota(trainshed_vertex):
+def test_planned_quota_rejects_a_job(trainshed_vertex):
     trainshed_vertex.plan({"job": "*", "over_quota": True})
     with pytest.raises(exceptions.ResourceExhausted, match="custom_model_training_nvidia_tesla_t4_gpus"):
         custom_job("train-9").submit()
 
-def test_a_pipeline_leaves_its_model(trainshed_vertex):
+def test_emulated_pipeline_registers_its_model(trainshed_vertex):
     trainshed_vertex.plan({"job": "*"})
     job = aiplatform.CustomContainerTrainingJob(
         display_name="churn",
@@ -109,7 +110,7 @@ def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
     assert b"5 passed" in run.stdout
 
 
-def test_the_plug_in_loads_nothing_in_other_peoples_pytest() -> None:
+def test_plug_in_loads_nothing_in_unrelated_pytest_runs() -> None:
     heavy = {"click", "msgspec", "trainshed.core"}
     script = f"import sys, trainshed.cli.pytest_plugin; print({heavy} & {{*sys.modules}})"
     run = execute(sys.executable, "-c", script, check=True)
@@ -118,8 +119,9 @@ def test_the_plug_in_loads_nothing_in_other_peoples_pytest() -> None:
 
 @pytest.fixture(scope="module")
 def from_action(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, str]]:
-    """What steps after the action find in their environment, as GitHub's runner has it; the installation is
-    that of `test_install.py`."""
+    """The environment of steps after the action, as on GitHub's runner. Uses the installation of
+    `test_install.py`.
+    """
     place = tmp_path_factory.mktemp("runner")
     [step] = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     (place / "trainshed/bin").mkdir(parents=True)
@@ -140,7 +142,7 @@ def from_action(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str,
 
 
 def create(address: str, body: Any, **headers: str) -> tuple[int, Any]:
-    """Create a job without credentials; the answer's status and JSON."""
+    """Create a job without credentials; return the response's status and JSON."""
     request = urllib.request.Request(address + JOBS, json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -154,7 +156,7 @@ def job(*program: str, name: str = "j") -> dict[str, Any]:
     return custom_job(worker_pool(containerSpec=container), name=name)
 
 
-def test_a_strangers_page_has_no_program_run(from_action: dict[str, str]) -> None:
+def test_csrf_cannot_run_a_program_in_the_emulator(from_action: dict[str, str]) -> None:
     address = from_action["TRAINSHED_ENDPOINT"]
     for origin in ("https://example.org", "null", "http://localhost:9"):
         assert create(address, job("true"), Origin=origin)[0] == 403
@@ -163,8 +165,8 @@ def test_a_strangers_page_has_no_program_run(from_action: dict[str, str]) -> Non
 
 
 @pytest.mark.usefixtures("from_action")
-def test_after_sigkill_neither_processes_nor_files_are_left(tmp_path: Path) -> None:
-    """Of one beside another."""
+def test_sigkill_leaves_no_processes_or_files(tmp_path: Path) -> None:
+    """Two emulators in parallel."""
     mark, name = new_mark(), "export TRAINSHED_ENDPOINT="
     with running.beginning(tmp_path, "emulate", "--port", "0", MARK=mark) as process:
         assert process.stdout is not None

@@ -1,5 +1,6 @@
-"""Experiments by the Vertex SDK, unmodified, over gRPC with TLS, and where it differs over REST
-(facts/experiments)."""
+"""Experiments by the Vertex SDK, unmodified, over gRPC with TLS, and its differences over REST
+(facts/experiments).
+"""
 
 import json
 
@@ -59,8 +60,8 @@ seen["left"] = [each.name for each in aiplatform.Experiment.list()]
 print('SEEN', json.dumps(seen))
 """
 )
-# Two writers, such as a notebook and a job, each goes on with the run as it has read it. A job of a run: the
-# job finds the run's name, and the run the job.
+# Two writers, such as a notebook and a job, continue the same run. The job contains the run's name, and the
+# run the job.
 _SHARED = (
     _HEAD
     + """
@@ -95,7 +96,7 @@ print("SEEN", json.dumps({
 )
 
 
-def test_what_a_notebook_logs_is_read_back(service: Service) -> None:
+def test_values_logged_by_a_notebook_are_read_back(service: Service) -> None:
     """facts/experiments#points"""
     seen = seen_by_sdk(service, _LOGGED)
     assert seen["runs"] == ["r1", "r2"]
@@ -109,9 +110,10 @@ def test_what_a_notebook_logs_is_read_back(service: Service) -> None:
     assert "trial-grpc" not in seen["left"]
 
 
-def test_a_run_has_several_writers_and_a_job(service: Service) -> None:
-    """facts/experiments#etags: over REST the SDK gives up at the first conflict, so there is none;
-    facts/experiments#jobs."""
+def test_run_supports_several_writers_and_a_job(service: Service) -> None:
+    """facts/experiments#etags: over REST the SDK fails at the first conflict, so conflicts do not occur;
+    facts/experiments#jobs.
+    """
     seen = seen_by_sdk(service, _SHARED, transport="rest")
     params, metrics = ({f"{letter}{n}": n for n in range(5)} for letter in "pm")
     assert (seen["params"], seen["metrics"]) == (params, metrics)

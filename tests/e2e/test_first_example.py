@@ -1,4 +1,4 @@
-"""The example programs do what the pages say of them, in the frameworks that they are written for."""
+"""The example programs behave as the pages describe, in their frameworks."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from tests.isolation import needs_view
 
 
 @pytest.mark.soak
-def test_the_first_example_learns_in_pytorch_and_leaves_its_model(tmp_path: Path) -> None:
-    """Builds the runtime of PyTorch, a gigabyte, unless the tests' cache has it."""
+def test_first_example_trains_in_pytorch_and_saves_its_model(tmp_path: Path) -> None:
+    """Builds the runtime of PyTorch, a gigabyte, unless the tests' cache contains it."""
     words = "run task.py --image pytorch --replicas 2 --requirements pandas --watch -- --epochs 3"
     with running(tmp_path / "data") as service:
         run = subprocess.run(
@@ -44,14 +44,15 @@ def test_the_first_example_learns_in_pytorch_and_leaves_its_model(tmp_path: Path
         pytest.param("keras_digits.py", "tensorflow", marks=pytest.mark.soak),
     ],
 )
-def test_the_programs_that_resume_do_so_after_a_kill(
-    service: Service, program: str, image: str
-) -> None:
+def test_resuming_examples_resume_after_a_kill(service: Service, program: str, image: str) -> None:
     """docs/drills.md; scikit-learn in the small environment that most tests share."""
     words = f"run {program} --image {image} --format json -- --pause 0.2 --epochs 50"
     run = trainshed(*words.split(), data=service.data, cwd=ROOT / "examples/resume")
     job = json.loads(run.stdout)["uid"]
-    drill = {"kind": "kill", "atLine": "(?i)^epoch 25/"}  # Far from its order and from the end.
+    drill = {
+        "kind": "kill",
+        "atLine": "(?i)^epoch 25/",
+    }  # Long after its order and long before the end.
     service.call("POST", f"/trainshed/v1/jobs/{job}:drill", drill)
     service.finish(job)
     report = service.call("GET", f"/trainshed/v1/jobs/{job}/resumeReport")

@@ -1,5 +1,6 @@
-"""A service that is to start on a disk without a free byte. Programs that run while it is full:
-`tests/contract/replica/test_room.py`; what a store answers: `tests/contract/store/test_store_sqlite.py`."""
+"""A service that starts on a completely full disk. `tests/contract/replica/test_room.py` tests programs on a
+full disk, `tests/contract/store/test_store_sqlite.py` the store.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tests.e2e.running import running, trainshed
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Of 24 MB."""
+    """A file system of 24 MB."""
     with (
         tempfile.TemporaryDirectory(prefix="trainshed-small-") as root,
         disk_of("size=24m,mode=755", Path(root, "disk")) as small,
@@ -21,8 +22,8 @@ def place() -> Iterator[Path]:
         yield small
 
 
-def test_up_on_a_full_disk_says_so_in_one_line(place: Path) -> None:
-    """With a database and without one; with room again it starts."""
+def test_up_on_a_full_disk_prints_a_one_line_error(place: Path) -> None:
+    """With and without a database. With free space it starts again."""
     places = (place / "old", place / "fresh")
     with running(places[0]):
         pass
@@ -34,7 +35,7 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Path) -> None:
             f"Error: The disk of the data directory {data} is full, so the service cannot store anything. "
             "Free some space and start it again. Running programs wait for space and lose nothing."
         ]
-    # Nor is there room for what it says in the background.
+    # Its background messages cannot be stored either.
     refused = trainshed("up", "--detach", data=places[1], status=1)
     assert f"full disk; to see the cause: trainshed up --data {places[1]}" in refused.stderr
     filler.unlink()

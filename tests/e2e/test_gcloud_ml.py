@@ -1,8 +1,8 @@
-"""The real `gcloud ai-platform` against a real service: submissions by flags and by a file, of a program and
-of a search, and all that people do to a job afterwards (spec/submit, spec/lifecycle, spec/program,
-spec/runtimes, spec/tuning#parameters, spec/clients#recipes, spec/clients#surface).
+"""The real `gcloud ai-platform` with a real service: submissions by flags and by a file, of a program and of
+a search, and all operations on jobs (spec/submit, spec/lifecycle, spec/program, spec/runtimes,
+spec/tuning#parameters, spec/clients#recipes, spec/clients#surface).
 
-The jobs are submitted once, side by side, because gcloud looks whether a job is over every ten seconds.
+The jobs are submitted once, in parallel, because gcloud polls for their end every ten seconds.
 """
 
 import json
@@ -80,7 +80,7 @@ for step in range(1, int(given["epochs"]) + 1):
     report(loss + 10 / step, step, os.environ["CLOUD_ML_HP_METRIC_TAG"])
 """
 )
-"""Of three trials the second is the best."""
+"""The second of three trials is the best."""
 
 
 def program(text: str, *arguments: str) -> dict[str, Any]:
@@ -140,7 +140,7 @@ USER = ["--epochs", "3", "--name=two words", "--quote", 'a "b"']
 
 @dataclass(frozen=True)
 class Submitted:
-    """What `jobs submit training` answered, by job id."""
+    """The responses of `jobs submit training`, by job ID."""
 
     by: dict[str, CompletedProcess[str]]
     service: Service
@@ -164,14 +164,14 @@ def gcloud(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Gcloud
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source tree as the guide has it, and a package that it depends on."""
+    """A source tree as in the guide, and a package that it depends on."""
     root = tmp_path_factory.mktemp("source")
     package = root / "trainer"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "guide.py").write_text(GUIDE)
     (root / "config.yaml").write_text(CUSTOM)
-    # JSON is YAML as well.
+    # JSON is valid YAML.
     (root / "fail.yaml").write_text(json.dumps({"trainingInput": {"masterConfig": program(FAIL)}}))
     (root / "search.yaml").write_text(json.dumps(SEARCH))
     (root / "short.yaml").write_text(TOO_SHORT)
@@ -203,7 +203,7 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
     with ThreadPoolExecutor(len(commands)) as pool:
         running = {
             name: pool.submit(
-                # gcloud writes a setup.py into the tree while it packs it.
+                # gcloud writes a setup.py into the tree when it packs it.
                 gcloud.run,
                 *command,
                 cwd=Path(shutil.copytree(source, source.with_name(name))),
@@ -217,18 +217,19 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
 
 
 def answered(service: Service, job_id: str) -> dict[str, Any]:
-    """What gcloud describes jobs by."""
+    """Return gcloud's description of jobs."""
     return service.call("GET", f"/v1/projects/{PROJECT}/jobs/{job_id}")
 
 
 def test_a_custom_cluster_succeeds_with_its_master(submitted: Submitted) -> None:
-    """The guide's form runs on this machine, whatever it asks for (spec/submit#gcloud, spec/program,
-    spec/lifecycle#end); the workers never end."""
+    """The guide's form runs on this machine with any requested resources (spec/submit#gcloud, spec/program,
+    spec/lifecycle#end). The workers never end.
+    """
     streamed = submitted.by["guide"]
     assert "state: SUCCEEDED" in streamed.stdout
     log = streamed.stderr.splitlines()
     mapped = next(line for line in log if "runtimeVersion:2.11 is mapped" in line)
-    # A warning on machines that have no Python 3.11.
+    # A warning on machines without Python 3.11.
     assert mapped.startswith(("NOTICE", "WARNING")), "spec/submit#defaults"
     assert "\tservice\t" in mapped
     assert any("MET cmle-training-" in line for line in log)
@@ -244,7 +245,7 @@ def test_a_custom_cluster_succeeds_with_its_master(submitted: Submitted) -> None
         lines = submitted.lines("guide", replica["id"])
         assert "PART 42" in lines, "packages are installed in order"
         assert json_of(lines, "ARGV") == [*USER, "--job-dir", f"gs://{BUCKET}/guide"]
-        # spec/program#cluster_spec: only custom containers have one in ml v1.
+        # spec/program#cluster_spec: in ml v1 only custom containers have one.
         assert [line for line in lines if line.startswith("CLUSTER_SPEC ")] == ["CLUSTER_SPEC None"]
         config = json_of(lines, "TF_CONFIG")
         assert (config["environment"], config["job"]["args"]) == ("cloud", USER)
@@ -264,9 +265,10 @@ def test_a_custom_cluster_succeeds_with_its_master(submitted: Submitted) -> None
     assert [uri.startswith(place) for uri in trained["packageUris"]] == [True, True]
 
 
-def test_a_program_that_fails(submitted: Submitted) -> None:
+def test_failing_program_shows_its_last_lines(submitted: Submitted) -> None:
     """spec/failures#messages: the public message with the program's last lines; `submit --stream-logs` exits
-    1."""
+    with 1.
+    """
     streamed = submitted.by["fails"]
     assert streamed.returncode == 1
     assert "state: FAILED" in streamed.stdout
@@ -285,9 +287,10 @@ def test_a_program_that_fails(submitted: Submitted) -> None:
     )
 
 
-def test_a_search_is_shown_best_first(submitted: Submitted, gcloud: Gcloud) -> None:
+def test_tuning_job_shows_the_best_trial_first(submitted: Submitted, gcloud: Gcloud) -> None:
     """facts/resources#ml, facts/program#arguments: trials best first, `--name value`, a job directory for
-    each."""
+    each.
+    """
     # Severity, time, task, trial, message.
     log = submitted.by["tuned"].stderr.splitlines()
     rows = [line.split("\t") for line in log if "\ttrial " in line]
@@ -314,7 +317,7 @@ def test_a_search_is_shown_best_first(submitted: Submitted, gcloud: Gcloud) -> N
         assert sorted(argv[2:-2]) == sorted(words)
 
 
-def test_a_job_is_listed_relabelled_and_cancelled(gcloud: Gcloud) -> None:
+def test_job_is_listed_relabelled_and_cancelled(gcloud: Gcloud) -> None:
     service = gcloud.service
     job = {
         "jobId": "waits",
@@ -352,8 +355,8 @@ def test_a_job_is_listed_relabelled_and_cancelled(gcloud: Gcloud) -> None:
     service.call("POST", f"/v1/projects/{PROJECT}/jobs/waits:cancel", {}, expect=400)
 
 
-def test_what_gcloud_shows_of_a_refusal(gcloud: Gcloud, source: Path) -> None:
-    """spec/submit#refusals: the reason in words and in fields; nothing is stored."""
+def test_gcloud_shows_reason_and_fields_of_an_error(gcloud: Gcloud, source: Path) -> None:
+    """spec/submit#refusals: the reason in words and in fields. Nothing is stored."""
     command = training("short", "--config", "short.yaml", "--master-image-uri", SKLEARN)
     refused = gcloud.run(*command, fails=True, cwd=source)
     assert "field: scheduling.max_wait_time" in refused.stderr

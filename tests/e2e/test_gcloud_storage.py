@@ -1,5 +1,6 @@
-"""The real `gcloud storage` against the buckets of a real service (spec/clients#surface,
-spec/clients#uploads), and the shell that `trainshed env` makes."""
+"""The real `gcloud storage` with the buckets of a real service (spec/clients#surface, spec/clients#uploads),
+in a shell of `trainshed env`.
+"""
 
 import os
 import sys
@@ -23,10 +24,11 @@ gcloud storage cat --display-url 'gs://gcloud-storage/tree/**'
 """
 
 
-def test_a_shell_that_trainshed_env_made(service: Service, tmp_path: Path) -> None:
-    """spec/clients#recipes: after `eval "$(trainshed env)"` the clients need nothing else to find the
-    service, and ask nobody else. A tree is stored, listed and read, names that need quoting among them. The
-    other commands of gcloud: tests/docs (docs/clients.md#gcloud); the SDK: test_grpc_clients.py."""
+def test_clients_work_in_a_shell_of_trainshed_env(service: Service, tmp_path: Path) -> None:
+    """spec/clients#recipes: after `eval "$(trainshed env)"` the clients find the service without more
+    settings, and contact no other server. A tree is stored, listed and read, including names that need
+    quoting. tests/docs tests gcloud's other commands (docs/clients.md#gcloud), test_grpc_clients.py the SDK.
+    """
     names = {"a.txt": "alpha\n", "empty": "", "sub/b c#1%.txt": "beta\n"}
     for name, text in names.items():
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)

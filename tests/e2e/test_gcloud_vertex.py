@@ -1,5 +1,6 @@
 """`gcloud ai custom-jobs`, unmodified (spec/clients#recipes): create, stream-logs, list, cancel, describe;
-and gcloud inside a job."""
+and gcloud inside a job.
+"""
 
 import json
 from pathlib import Path
@@ -32,8 +33,9 @@ signal.pause()
 
 
 def test_a_job_is_created_followed_listed_and_cancelled(service: Service, tmp_path: Path) -> None:
-    """spec/clients#log-pages, spec/clients#stream-logs: no line missing, none twice, none out of order, over
-    several pages. spec/lifecycle#cancel: an accepted cancel ends in CANCELLED."""
+    """spec/clients#log-pages, spec/clients#stream-logs: no missing, duplicate or reordered line over several
+    pages. spec/lifecycle#cancel: an accepted cancel ends in CANCELLED.
+    """
     gcloud = Gcloud(service, tmp_path)
     name = gcloud.run(
         *(*JOBS, "create", "--format=value(name)", "--display-name=talk"),
@@ -47,7 +49,7 @@ def test_a_job_is_created_followed_listed_and_cancelled(service: Service, tmp_pa
     parent, _, job_id = name.rpartition("/")
     assert parent == CUSTOM_JOBS.removeprefix("/v1/")
     next(view for view in service.watch(job_id) if view["state"] == "RUNNING")
-    # Started on a running job it reads the job's state once and never ends by itself, so it is killed.
+    # For a running job it reads the job's state once and never exits, so it is killed.
     with gcloud.started(*JOBS, "stream-logs", job_id, "--polling-interval=1") as output:
         for replica in range(3):
             assert str(LINES - 1) in output.until(f"line {LINES - 1}"), replica
@@ -67,7 +69,7 @@ def test_a_job_is_created_followed_listed_and_cancelled(service: Service, tmp_pa
     for task, messages in seen.items():
         assert messages == expected, task
 
-    # A filter is applied by gcloud itself, to what the service lists (spec/clients#filters).
+    # gcloud applies filters itself to the service's list (spec/clients#filters).
     chosen = "--filter=labels.kind=flags AND state=JOB_STATE_RUNNING"
     listed = gcloud.run(*JOBS, "list", chosen, "--format=value(displayName)")
     assert listed.stdout.split() == ["talk"]
@@ -80,13 +82,14 @@ def test_a_job_is_created_followed_listed_and_cancelled(service: Service, tmp_pa
     assert (primary["replicaCount"], servers["replicaCount"]) == ("1", "2")
     assert primary["containerSpec"] == servers["containerSpec"]
     assert primary["containerSpec"]["imageUri"] == SKLEARN
-    # A position that was skipped stays where it is.
+    # A skipped position stays in place.
     assert workers == {}
 
 
 def test_gcloud_storage_inside_a_job(service: Service) -> None:
-    """spec/clients#inside-jobs: samples copy with gcloud from inside; spec/program#storage: with nothing set
-    up."""
+    """spec/clients#inside-jobs: samples copy with gcloud from inside; spec/program#storage: without
+    configuration.
+    """
     script = f"echo weights > w && gcloud storage cp w gs://{BUCKET}/inside/w"
     script += f" && cat /gcs/{BUCKET}/inside/w"
     container = {"imageUri": SKLEARN, "command": ["sh", "-c", script]}

@@ -1,5 +1,6 @@
-"""The client of Node over gRPC, unmodified (spec/clients#recipes). The Vertex SDK over gRPC: test_emulate.py,
-test_experiments_sdk.py. Messages of both versions: contract/api/test_grpc.py."""
+"""The Node client over gRPC, unmodified (spec/clients#recipes). test_emulate.py and test_experiments_sdk.py
+test the Vertex SDK over gRPC, contract/api/test_grpc.py messages of both versions.
+"""
 
 import json
 from pathlib import Path
@@ -12,8 +13,7 @@ PARENT = f"projects/{PROJECT}/locations/{REGION}"
 
 
 def test_the_node_client(service: Service, node_modules: Path, tmp_path: Path) -> None:
-    """Issue 4: creating, listing (paged) and cancelling over gRPC; spec/clients#recipes,
-    spec/clients#numbers."""
+    """Creating, listing (paged) and cancelling over gRPC; spec/clients#recipes, spec/clients#numbers."""
     variables = environment(service.data) | {
         "NODE_PATH": str(node_modules),
         "METADATA_SERVER_DETECTION": "none",
@@ -27,5 +27,5 @@ def test_the_node_client(service: Service, node_modules: Path, tmp_path: Path) -
     assert seen["state"] == "JOB_STATE_CANCELLED"
     assert [seen[kind]["code"] for kind in ("gone", "wrong", "long")] == [5, 3, 3]
     assert seen["wrong"]["fields"] == ["display_name", "job_spec.worker_pool_specs"]
-    # A refusal that would be too long for a trailer.
+    # An error message that would be too long for a trailer.
     assert len(seen["long"]["fields"]) > 30

@@ -1,4 +1,4 @@
-"""The ports of gRPC that `trainshed up` opens, and who reaches them."""
+"""The gRPC ports of `trainshed up`, and their reachability."""
 
 import importlib
 import socket
@@ -16,7 +16,7 @@ REQUEST = b"\n\x21projects/p1/locations/us-central1"
 
 
 def ask(service: Service, address: str, *, roots: str = "") -> bytes:
-    """One call, with TLS where there are roots to trust."""
+    """Make one call, with TLS if roots are set."""
     metadata = (("authorization", f"Bearer {service.token}"),)
     if roots:
         trusting = grpc.ssl_channel_credentials(Path(roots).read_bytes())
@@ -27,16 +27,17 @@ def ask(service: Service, address: str, *, roots: str = "") -> bytes:
         return channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
 
 
-def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
-    """A token goes over that port as it is: whatever --host says, no other machine reaches it. ADR 41: an
-    operator may have chosen plain HTTP, and is told what that opens."""
+def test_grpc_without_tls_listens_only_on_loopback(data: Path) -> None:
+    """The port carries tokens in plain text, so with any --host no other machine reaches it. ADR 41: an
+    operator may choose plain HTTP, and gets a warning about its effect.
+    """
     with running(data, "--host", "0.0.0.0", "--insecure") as service:
         lines = f"roles/aiplatform.user --data {data}\nNOTE: without TLS, tokens"
         assert lines in (data / "service.log").read_text()
         assert service.rest.startswith("http://127.0.0.1:")
         plain, secure = (service.extra[name].rsplit(":", 1) for name in ("grpc", "grpc_tls"))
         assert plain[0] == "127.0.0.1"
-        # Another address of this machine, which only a listener on all of them has.
+        # Another address of this machine, which only a wildcard listener has.
         socket.create_connection(("127.0.0.2", int(secure[1])), 60).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", int(plain[1])), 60).close()

@@ -1,5 +1,6 @@
-"""Programs that call gsutil, as programs written for the hosted services do: it is the real one, prepared for
-jobs that name it."""
+"""Programs that call gsutil, as written for the hosted services: the real gsutil, prepared for jobs that use
+it.
+"""
 
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import PROJECT, Service, container_job, submit
@@ -32,7 +33,7 @@ assert pathlib.Path("back/stream").read_bytes() == content
 
 
 def test_a_package_calls_gsutil(service: Service) -> None:
-    """Whose buckets a job reaches: tests/contract/test_buckets_callers.py."""
+    """tests/contract/test_buckets_callers.py tests the buckets that a job reaches."""
     service.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": "gsutil-dirs"})
     uri = upload(service, "calls/gsutil-1.0.tar.gz", source_package(_COMMANDS))
     job = submit(service, package_job(uri))
@@ -43,10 +44,10 @@ def test_a_package_calls_gsutil(service: Service) -> None:
 _WHERE = "import shutil; print('AT', shutil.which('gsu' + 'til'))"
 
 
-def test_a_command_line_that_names_it_has_it_and_others_do_not(service: Service) -> None:
+def test_gsutil_is_available_only_to_commands_that_use_it(service: Service) -> None:
     for script, is_there in ((f"{_WHERE}  # gsutil", True), (_WHERE, False)):
         job = submit(service, container_job(script))
         service.finish(job)
         (line,) = [line for line in service.lines(job) if line.startswith("AT ")]
-        # A machine may have one of its own, which knows nothing of the job.
+        # A machine may have its own gsutil, which does not know the job.
         assert ("/environments/gsutil-" in line) == is_there

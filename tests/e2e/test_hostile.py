@@ -1,5 +1,4 @@
-"""Programs that mean harm, at every level of isolation: each is held as the table says that docs/security.md
-shows."""
+"""Hostile programs at every isolation level: each is confined as in the table of docs/security.md."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,13 +24,13 @@ from tests.e2e.hostile.yard import MEMORY, OWN, STAGED, STAGING, Yard, opened
 from tests.e2e.running import ROOT
 
 pytestmark = pytest.mark.e2e
-_MOST = {"touched": 8 * (MEMORY >> 20), "unmapped": 2 * (MEMORY >> 20)}
-"""MiB at which who was not held ends by itself."""
+_MAX_UNCONFINED_MIB = {"touched": 8 * (MEMORY >> 20), "unmapped": 2 * (MEMORY >> 20)}
+"""MiB at which an unconfined program stops."""
 
 
 @dataclass(frozen=True)
 class Siege:
-    """A service that was attacked. `meals`: what came of programs that took memory, by how they took it."""
+    """A service after the attacks. `meals`: results of programs that used too much memory, by kind."""
 
     column: Column
     yard: Yard
@@ -45,13 +44,13 @@ class Siege:
     params=[
         pytest.param(
             (column, kind),
-            # As programs begin where nothing else is said.
+            # The default start of programs.
             marks=[] if column in strongest() and kind is Yard else [pytest.mark.soak],
             id=column.name + output,
         )
         for kind, output in ((Yard, ""), (WarmYard, ", begun warm"))
         for column in COLUMNS
-        # Without namespaces nothing is forked.
+        # Without namespaces there are no forks.
         if kind is Yard or column.level != "session"
     ],
 )
@@ -62,16 +61,20 @@ def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
         yard.open()
         engine = yard.service.call("GET", "/trainshed/v1/status")["engine"]
         assert engine["isolation"] == column.level
-        # Those who take memory do so beside the attacker: who holds them has other things to do.
-        eaters = {how: yard.submit(OWN, "eater", how, str(most)) for how, most in _MOST.items()}
+        # Memory attacks run in parallel with the attacker: their limits are independent.
+        eaters = {
+            how: yard.submit(OWN, "eater", how, str(most))
+            for how, most in _MAX_UNCONFINED_MIB.items()
+        }
         result = attack(yard)
         meals = {how: eaten(yard, job) for how, job in eaters.items()}
         yield Siege(column, yard, result, meals, engine["memory_limit"] == "kernel")
 
 
-def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
+def test_every_attempt_has_the_result_of_the_table(siege: Siege) -> None:
     """spec/program#isolation: no access to the service's own files, other jobs' files, or other projects'
-    buckets, enforced by the kernel at the isolation levels that can."""
+    buckets, enforced by the kernel at the isolation levels that can.
+    """
     wrong: list[str] = []
     if isinstance(siege.yard, WarmYard):
         assert {row.attempt for row in WARM_ROWS} <= siege.attack.verdicts.keys()
@@ -83,8 +86,10 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_program_of_a_warm_yard_began_warm(siege: Siege) -> None:
-    """spec/program#warm-starts: the attacker's second life as well, or the attempts prove nothing."""
+def test_every_program_of_a_warm_yard_started_warm(siege: Siege) -> None:
+    """spec/program#warm-starts: the attacker's second incarnation too, because otherwise the attempts prove
+    nothing.
+    """
     number = siege.yard.heard(siege.attack.job, "PROCESS")
     assert (int(number) in FORKED) == isinstance(siege.yard, WarmYard)
     if not isinstance(siege.yard, WarmYard):
@@ -95,8 +100,10 @@ def test_every_program_of_a_warm_yard_began_warm(siege: Siege) -> None:
     assert all(began.values()) and not wrong, began
 
 
-def test_what_is_its_own_is_open_to_it(siege: Siege) -> None:
-    """The other attempts fail for whose things they are, not for how they are made."""
+def test_attacker_can_use_its_own_resources(siege: Siege) -> None:
+    """The same operations succeed on the attacker's own resources, so the attempts fail for lack of
+    permission.
+    """
     assert set(siege.attack.controls.values()) == {200}, siege.attack.controls
 
 
@@ -109,25 +116,25 @@ def test_memory_beyond_the_limit_ends_the_program(siege: Siege) -> None:
         assert meal.peak < MEMORY
 
 
-def test_memory_that_nobody_has_mapped_counts_where_the_kernel_counts(siege: Siege) -> None:
+def test_unmapped_memory_counts_where_the_kernel_counts_it(siege: Siege) -> None:
     assert siege.meals["unmapped"].survived is not siege.kernel
 
 
-def test_a_flood_of_output_does_not_swell_its_shim(siege: Siege) -> None:
-    """spec/logs#lines: every line of every replica; a line that does not end is cut."""
+def test_flood_of_output_does_not_grow_the_shims_memory(siege: Siege) -> None:
+    """spec/logs#lines: every line of every replica; an endless line is truncated."""
     assert 0 < siege.attack.log_memory < 64 << 20
     assert siege.attack.error["code"] == 3, "it ended as it wished"
 
 
-def test_others_are_as_they_were(siege: Siege) -> None:
-    """The other project's job runs on, its object is what it was, and the service answers."""
+def test_attack_does_not_affect_the_other_project(siege: Siege) -> None:
+    """The other project's job continues, its object is unchanged, and the service answers."""
     service = siege.yard.service
     assert service.process.poll() is None
     states = {
         job["name"]: job["state"]
         for job in service.call("GET", "/trainshed/v1/jobs?project=attacked-project")["jobs"]
     }
-    # Those that succeeded had the preloaders made.
+    # Successful jobs created the preloaders.
     result = sorted(state for state in states.values() if state != "SUCCEEDED")
     assert result == ["FAILED", "RUNNING"], states
     listed = service.call("GET", "/storage/v1/b/attacked/o")["items"]
@@ -138,7 +145,7 @@ def test_others_are_as_they_were(siege: Siege) -> None:
 
 
 def test_the_page_shows_the_table_that_is_tested() -> None:
-    """Issue: held as the isolation table says. After a change: put `table.shown()` between the marks."""
+    """The page shows the isolation table. After a change: put `table.shown()` between the marks."""
     page = (ROOT / "docs" / "security.md").read_text()
     begin, end = page.index(BEGIN), page.index(END) + len(END) + 1
     assert page[begin:end] == shown()

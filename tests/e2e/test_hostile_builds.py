@@ -1,5 +1,6 @@
-"""Setup scripts that mean harm, by a whole service, at every level of isolation: each is held like the
-programs there."""
+"""Hostile setup scripts in a complete service, at every isolation level: each is confined like the programs
+there.
+"""
 
 import gzip
 import json
@@ -77,7 +78,7 @@ setup(name="pkg", version="1.0", packages=["trainer"], package_data={{"trainer":
 
 @dataclass(frozen=True)
 class Siege:
-    """What a setup script found under a service."""
+    """Data that a setup script obtained under a service."""
 
     column: Column
     yard: Yard
@@ -86,7 +87,7 @@ class Siege:
 
 @pytest.fixture(
     scope="module",
-    # How they are held at all levels: tests/contract/runtimes/test_runtimes_apart.py.
+    # tests/contract/runtimes/test_runtimes_apart.py tests all levels.
     params=columns(),
 )
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
@@ -123,8 +124,8 @@ def _is_namespaced(siege: Siege) -> bool:
     return siege.column.level != "session"
 
 
-def test_nothing_of_the_service_is_read_or_written(siege: Siege) -> None:
-    """At `session` there is nothing that could keep it away, and nothing else is promised."""
+def test_setup_script_cannot_read_or_write_the_service(siege: Siege) -> None:
+    """At `session` no mechanism prevents it, and nothing else is promised."""
     if not _is_namespaced(siege):
         return
     assert {answer[:7] for answer in siege.facts["read"].values()} == {"refused"}, siege.facts
@@ -133,8 +134,8 @@ def test_nothing_of_the_service_is_read_or_written(siege: Siege) -> None:
     assert {answer[:7] for answer in siege.facts["signals"].values()} == {"refused"}, siege.facts
 
 
-def test_it_has_no_capabilities(siege: Siege) -> None:
-    """At `session` those of the service's user, who is none that has any here."""
+def test_setup_script_has_no_capabilities(siege: Siege) -> None:
+    """At `session` those of the service's user, who has none here."""
     assert set(siege.facts["capabilities"].values()) <= {"0000000000000000"} or not _is_namespaced(
         siege
     )
@@ -143,16 +144,16 @@ def test_it_has_no_capabilities(siege: Siege) -> None:
         assert siege.facts["uids"][1] != "0"
 
 
-def test_it_gets_no_more_processes_than_a_program(siege: Siege) -> None:
-    # Without a namespace they are counted together with those of the service, which come and go.
+def test_setup_script_has_the_process_limit_of_a_program(siege: Siege) -> None:
+    # Without a namespace they are counted together with the service's, which change.
     assert siege.facts["forks"] <= (PROCESSES if _is_namespaced(siege) else 2 * PROCESSES)
 
 
-def test_it_listens_on_nothing_that_is_somebody_elses(siege: Siege) -> None:
+def test_setup_script_cannot_listen_on_foreign_addresses(siege: Siege) -> None:
     assert {answer[:7] for answer in siege.facts["bound"].values()} == {"refused"}, siege.facts
 
 
-def test_none_of_the_services_variables_is_told(siege: Siege) -> None:
+def test_setup_script_sees_no_variables_of_the_service(siege: Siege) -> None:
     assert not [name for name in siege.facts["environ"] if name.startswith("TRAINSHED")]
 
 
@@ -168,7 +169,7 @@ def test_memory_beyond_the_limit_fails_the_job(siege: Siege) -> None:
 
 
 def _tar_bomb() -> bytes:
-    """8.1 GiB come out of it: 520 times the same 16 MiB."""
+    """It expands to 8.1 GiB: 520 times the same 16 MiB."""
     head, zeros = header("p-1/zeros", 520 * 16 << 20), bytes(16 << 20)
     return gzip.compress(head) + gzip.compress(zeros) * 520 + gzip.compress(bytes(1024))
 
@@ -180,22 +181,23 @@ _BOMBS = {
 
 
 def _memory(service: Service) -> int:
-    """The most that it had in memory, bytes."""
+    """Its peak memory in bytes."""
     status = Path(f"/proc/{service.pid}/status").read_text()
     return next(int(x.split()[1]) << 10 for x in status.splitlines() if x.startswith("VmHWM"))
 
 
-def test_archives_beyond_a_limit_cost_the_service_nothing(tmp_path: Path) -> None:
-    """Issue: 1.5 MB of zip took the service to 1.1 GiB and left the job PENDING; a tar made others wait for
-    22 s. What it computes is measured, which other processes do not lengthen. And it waited for ever for the
-    thread that looked at one when it was stopped."""
+def test_decompression_bombs_do_not_affect_the_service(tmp_path: Path) -> None:
+    """Decompression bombs: 1.5 MB of zip took the service to 1.1 GiB and left the job PENDING; a tar blocked
+    others for 22 s. A stopping service waited forever for the thread that inspected one. CPU time is
+    measured, because other processes do not affect it.
+    """
     with running(tmp_path / "data") as service:
-        # Uploads are the service's own, and are over before it is measured.
+        # The service itself stores uploads, and they finish before the measurement.
         contents = {name: make() for name, (make, _) in _BOMBS.items()}
         uris = {n: upload(service, f"{uuid.uuid4().hex}/{n}", c) for n, c in contents.items()}
         long = gzip.compress(header("p-1/zeros", 6 << 30)) + gzip.compress(bytes(16 << 20)) * 384
         endless = upload(service, "p.tar.gz", long)
-        # What was its most so far is forgotten.
+        # Reset the peak.
         Path(f"/proc/{service.pid}/clear_refs").write_text("5")
         before, longest, done = _memory(service), 0.0, threading.Event()
 

@@ -1,5 +1,6 @@
-"""Programs that want the rights of whoever is signed in to the console, by his browser: their servers on
-other ports and their pages in buckets get nothing, at every level of isolation (docs/adr/0070)."""
+"""CSRF and related attacks on a signed-in user's browser: programs' servers on other ports and pages in
+buckets get no access, at every isolation level (docs/adr/0070).
+"""
 
 import json
 import ssl
@@ -30,12 +31,12 @@ def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
 
 
 def heard(yard: Yard, job: str, word: str) -> list[dict[str, object]]:
-    """All that the program has told by a word so far."""
+    """Return all reports of the program for a word so far."""
     lines = yard.service.lines(job)
     return [json.loads(line.removeprefix(word)) for line in lines if line.startswith(word + " ")]
 
 
-def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromium: Browser) -> None:
+def test_program_cannot_act_as_the_user_of_a_browser(yard: Yard, chromium: Browser) -> None:
     secret = yard.secret()
     events = {"AIP_TENSORBOARD_LOG_DIR": "gs://attacked/logs"}
     victim = yard.submit(OTHER, "victim", secret, "wait", **events)
@@ -58,7 +59,7 @@ def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromiu
     board.wait_for_url(f"{yard.service.rest}/tensorboard/{victim}/*/", timeout=120_000)
     assert not context.cookies(), "another port of this host would get them"
 
-    # Its servers, by all names of this machine; on its own port and, where there is IPv6, on the service's.
+    # Its servers by all names of this machine, on its own port and, with IPv6, on the service's.
     bait = context.new_page()
     names = [f"{name}:{laid['port']}" for name in ("127.0.0.1", "localhost", "trainshed.localhost")]
     if laid["six"]:
@@ -69,7 +70,7 @@ def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromiu
         bait.goto(f"http://{name}/jobs/{victim}")
         bait.wait_for_function("document.title === 'done'")
 
-    # Its page, with the key of whoever opens it, as a link from the console's own answers would have it.
+    # Its page, with the opener's key, as a link in the console's responses would have it.
     keyed = f"{yard.service.rest}/with/{storage_key(yard.service.token)}"
     paths = "/storage/v1/b/bait/o/page.html?alt=media", "/download/storage/v1/b/bait/o/page.html"
     for place in (yard.service.rest, keyed):
@@ -81,7 +82,7 @@ def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromiu
             shown = bait.evaluate("document.title + document.body.innerText")
             assert "settings" not in shown.lower()
 
-    # Lines come in their order: with that of a last request all of those before it are there.
+    # Lines arrive in order: the line of a last request follows all earlier ones.
     context.request.get(f"http://127.0.0.1:{laid['port']}/end")
     assert any('"/end"' in line for line in yard.service.follow(job))
     text = heard(yard, job, "HEARD")
@@ -102,7 +103,7 @@ def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromiu
 
 
 class Noting(BaseHTTPRequestHandler):
-    """Somebody's server on another port of the console's host."""
+    """A hostile server on another port of the console's host."""
 
     stolen: ClassVar[list[str | None]] = []
 
@@ -112,10 +113,10 @@ class Noting(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-def test_what_signs_in_at_a_name_on_the_network_goes_to_no_other_port_of_it(
+def test_session_cookie_is_not_sent_to_other_ports(
     tmp_path: Path, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even if that has the service's own certificate."""
+    """Not even with the service's own certificate."""
     monkeypatch.setenv("TRAINSHED_ALLOWED_HOSTS", "shed.example")
     arguments = "--host", "0.0.0.0", "--tls"
     other = HTTPServer(("127.0.0.1", 0), Noting)
@@ -133,10 +134,10 @@ def test_what_signs_in_at_a_name_on_the_network_goes_to_no_other_port_of_it(
         page.goto(f"https://shed.example:{port}/login?{link.query}")
         page.wait_for_url(f"https://shed.example:{port}/overview")
         expect(page.get_by_role("button", name="Sign out")).to_be_visible()
-        # A 204 leaves the page where it is.
+        # A 204 keeps the browser on the page.
         with page.expect_response(f"https://shed.example:{other.server_port}/**"):
             page.evaluate(f"location.href = 'https://shed.example:{other.server_port}/jobs/1'")
-        # The navigation that the 204 ends may not be over yet, and would end a reload.
+        # The 204's navigation may still be active, and would abort a reload.
         page = visitor.new_page()
         page.goto(f"https://shed.example:{port}/")
         expect(page.get_by_role("button", name="Sign out")).to_be_visible()

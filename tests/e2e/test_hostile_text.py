@@ -1,5 +1,6 @@
-"""What a hostile job has on the operator's terminal: every command, on a terminal and piped
-(docs/security.md)."""
+"""Output of a hostile job on the operator's terminal (escape sequence injection): every command, on a
+terminal and piped (docs/security.md).
+"""
 
 import contextlib
 import json
@@ -17,8 +18,8 @@ from tests.e2e.tuning_programs import study_spec
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[H\x9b2J\x9d0;x\x9c\u202etxt\u2066\x1bP1$r\x1b\\\x1b[31m"
 PASSING = re.compile(
-    r"\x1b\[[0-9;]*m"  # colours
-    r"|\x1b\[\?25[lh]|\x1b\[[0-9]*[AK]"  # what the live tables are drawn with
+    r"\x1b\[[0-9;]*m"  # colors
+    r"|\x1b\[\?25[lh]|\x1b\[[0-9]*[AK]"  # characters of the live tables
 )
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 PROGRAM = f"""
@@ -36,7 +37,7 @@ raise RuntimeError("failed " + hostile)
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A service with a hostile job that is over, and its id."""
+    """A service with a finished hostile job, and its ID."""
     with running(tmp_path_factory.mktemp("hostile")) as service:
         job = submit(service, container_job(PROGRAM, name="name " + HOSTILE))
         service.finish(job)
@@ -53,7 +54,7 @@ def piped(data: Path, words: list[str], directory: Path | None = None) -> str:
 
 
 def on_a_terminal(data: Path, words: list[str], directory: Path | None = None) -> str:
-    """What comes to a terminal, as bytes turned to text."""
+    """Return the output on a terminal as text."""
     ours, theirs = pty.openpty()
     surroundings = environment(data) | {"GCLOUD_PROJECT": PROJECT, "TERM": "xterm-256color"}
     process = nursery.services().fork(
@@ -66,7 +67,7 @@ def on_a_terminal(data: Path, words: list[str], directory: Path | None = None) -
     )
     os.close(theirs)
     seen = b""
-    with contextlib.suppress(OSError):  # Linux says so that nobody writes any more.
+    with contextlib.suppress(OSError):  # Linux reports this way that no writer remains.
         while more := os.read(ours, 1 << 16):
             seen += more
     process.wait(60)
@@ -109,19 +110,19 @@ DRAWN = {
     "jobs logs JOB --follow",
     "jobs watch JOB",
 }
-"""What has colours or is drawn anew on a terminal."""
+"""Commands with colors or redrawing on a terminal."""
 
 
 @pytest.mark.parametrize(
     ("show", "line"),
     [(piped, line) for line in COMMANDS]
-    # JSON, errors, and tables of what is not hostile here are the same on a terminal.
+    # JSON, errors, and tables without hostile contents are the same on a terminal.
     + [
         pytest.param(on_a_terminal, line, marks=[] if line in DRAWN else [pytest.mark.soak])
         for line in COMMANDS
     ],
 )
-def test_only_text_and_colours_reach_the_terminal(
+def test_only_text_and_colors_reach_the_terminal(
     hostile: tuple[Service, str], line: str, show: Any
 ) -> None:
     service, job = hostile
@@ -134,10 +135,10 @@ def test_only_text_and_colours_reach_the_terminal(
         words += ["--region", REGION]
     seen = show(data, words)
     assert seen.strip()
-    assert "src/trainshed/" not in seen  # No traceback of ours.
+    assert "src/trainshed/" not in seen  # No traceback of Trainshed.
     left = PASSING.sub("", seen.replace("\r\n", "\n"))
     if line == "jobs watch JOB" and show is on_a_terminal:
-        left = left.replace("\r", "")  # The table is drawn over.
+        left = left.replace("\r", "")  # The table is redrawn.
     assert not CONTROL.search(left), re.findall(r".{20}" + CONTROL.pattern, left)[:3]
     assert "\r" not in left
     if "--format json" in line:
@@ -146,10 +147,10 @@ def test_only_text_and_colours_reach_the_terminal(
                 json.loads(text)
 
 
-def test_colours_of_lines_end_with_them(hostile: tuple[Service, str]) -> None:
+def test_colors_end_with_their_line(hostile: tuple[Service, str]) -> None:
     service, job = hostile
     seen = on_a_terminal(Path(service.extra["data"]), ["jobs", "logs", job])
-    # The second time in the error of the job, which stands behind its log.
+    # The second time in the job's error, which follows its log.
     green, again = (line for line in seen.splitlines() if "green stays on" in line)
     assert again.startswith("\\x1b[32m")
     assert "\x1b[32mgreen stays on" in green

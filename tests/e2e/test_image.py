@@ -1,5 +1,6 @@
-"""The files of a release where they are used: in the image of the service (deploy/image), and on a server
-that is set up as docs/server.md says. By podman, of a Debian that `./dev test-image` makes."""
+"""The files of a release in their environments: in the image of the service (deploy/image), and on a server
+set up as in docs/server.md. Uses podman and a Debian built by `./dev test-image`.
+"""
 
 import http.client
 import json
@@ -35,7 +36,7 @@ _OPTIONS = {
         re.MULTILINE,
     )
 }
-"""What docs/server.md gives a container, by the level of isolation that it gets for it."""
+"""Container options of docs/server.md, by the isolation level that they allow."""
 _IMPORTS = """
 import importlib, pkgutil, trainshed.studies as studies
 for module in pkgutil.walk_packages(studies.__path__, "trainshed.studies."):
@@ -47,7 +48,7 @@ for number in range(300):
     print(number, flush=True)
     time.sleep(0.1)
 """
-_LOOK = """
+_DOCTOR_SCRIPT = """
 runuser -u trainshed -- env HOME=/var/lib/trainshed trainshed doctor
 bearer="Authorization: Bearer $(cat /etc/trainshed/prometheus.token)"
 curl -sSf -H "$bearer" http://localhost:8080/metrics | grep -c "^trainshed_info"
@@ -87,8 +88,9 @@ except OSError:
 
 @pytest.fixture(scope="module")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Runs podman with a store of its own, which keeps the layers of images for the next time, and with runc
-    as machines like CI's allow it."""
+    """Runs podman with a separate store, which caches the layers of images, and with runc if machines like
+    CI's require it.
+    """
     place = tmp_path_factory.mktemp("podman")
     runtime = place / "runc"
     runtime.write_text(f'#!/bin/sh\nexec {sys.executable} {_RUNC} "$@"\n')
@@ -117,7 +119,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 _OWN = [f"--volume={path}:{path}:ro" for path in (_ROOTS, "/etc/pip.conf") if Path(path).exists()]
-"""How this machine reaches the package index."""
+"""The settings for the package index on this machine."""
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +131,7 @@ def image(podman: Callable[..., str], dist: Path) -> str:
     return _IMAGE
 
 
-def test_it_is_small_and_holds_what_a_release_has_and_nothing_of_whom_built_it(
+def test_image_is_small_and_contains_only_the_release(
     image: str, podman: Callable[..., str], tmp_path: Path
 ) -> None:
     archive = tmp_path / "image.tar"
@@ -147,27 +149,27 @@ def test_it_is_small_and_holds_what_a_release_has_and_nothing_of_whom_built_it(
         names: set[str] = set()
         for layer in layers:
             with tarfile.open(fileobj=outer.extractfile(layer), mode="r:gz") as inner:
-                # Where this machine's own files were shown, empty ones are left.
+                # Mounts of this machine's files leave empty files.
                 names.update(member.name for member in inner if member.size or member.isdir())
     assert "opt/trainshed/bin/trainshed" in names
-    # Of what lies in them the tests were left out.
+    # Their tests were not copied.
     podman("run", "--rm", "--entrypoint=python3", image, "-c", _IMPORTS)
     private = r"(tmp|data|root)/.|.*(\.git|\.key|/pip\.conf)$"
     assert not [name for name in names if re.match(private, name)]
 
 
 @pytest.mark.parametrize("level", _OPTIONS)
-def test_programs_are_kept_apart_as_the_page_says(
+def test_isolation_in_containers_matches_the_page(
     level: str, image: str, podman: Callable[..., str]
 ) -> None:
     text = podman("run", "--rm", "--read-only", *_OPTIONS[level], image, "doctor", "--format=json")
     assert level in text
 
 
-def test_a_job_outlasts_its_container_and_reads_no_secret(
+def test_job_survives_its_container_and_reads_no_secret(
     image: str, podman: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a root file system that nobody can write to. A container takes its programs along."""
+    """On a read-only root file system. Stopping the container stops its programs."""
     podman(
         *("run", "--detach", "--name=served", "--read-only", "--tmpfs=/tmp", *_OPTIONS["own-user"]),
         *("--volume=trainshed:/data", "--publish=127.0.0.1::8080", *_OWN),
@@ -203,20 +205,20 @@ def test_a_job_outlasts_its_container_and_reads_no_secret(
 
 @pytest.fixture(scope="module")
 def server(podman: Callable[..., str], dist: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The name of a container in which systemd runs, of a Debian without anything else."""
+    """The name of a container with systemd on a plain Debian."""
     place = tmp_path_factory.mktemp("server")
     (place / "Containerfile").write_text(
         "FROM localhost/debian:test\n"
         "RUN apt-get update && apt-get install -y --no-install-recommends systemd\n"
         "COPY lab.conf /etc/systemd/system.conf.d/\n"
     )
-    # Of a machine of any size.
+    # On a machine of any size.
     (place / "lab.conf").write_text(
         f"[Manager]\nDefaultEnvironment=SSL_CERT_FILE={_ROOTS} "
         "TRAINSHED_NODE_CPUS=8 TRAINSHED_NODE_MEMORY=32\n"
     )
     podman("build", "--quiet", "--tag=localhost/server:test", *_OWN, str(place))
-    # systemd refuses control groups of version 1 otherwise.
+    # Otherwise systemd rejects cgroup v1.
     legacy = "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1 systemd.legacy_systemd_cgroup_controller=1"
     podman(
         *("run", "--detach", "--name=server", "--systemd=always", f"--volume={dist}:/root/dist:ro"),
@@ -226,12 +228,14 @@ def server(podman: Callable[..., str], dist: Path, tmp_path_factory: pytest.Temp
     return "server"
 
 
-def test_a_bare_server_becomes_one_of_a_company(server: str, podman: Callable[..., str]) -> None:
-    """All blocks of the page, in their order. A job that runs meanwhile outlasts the upgrade."""
+def test_server_guide_works_on_a_bare_server(server: str, podman: Callable[..., str]) -> None:
+    """Run all blocks of the page in order. A running job survives the upgrade."""
     shown = [block for block in blocks(ROOT / "docs/server.md") if block.language == "sh"]
     *until_upgrade, upgrade = shown
     script = "\n".join(f"echo '== {block.key}'\n{block.text}" for block in until_upgrade)
-    text = podman("exec", server, "bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{script}\n{_LOOK}")
+    text = podman(
+        "exec", server, "bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{script}\n{_DOCTOR_SCRIPT}"
+    )
     assert "is a token of ana@corp.example" in text
     assert re.search(r"Restored .* from a backup of /var/lib/trainshed/.trainshed", text), text
     assert "isolation         user" in text, text

@@ -1,4 +1,4 @@
-"""What pip installs: the wheels, in empty environments. The client alone is small; the service runs a job."""
+"""Installation by pip: the wheels in empty environments. The client is small; the service runs a job."""
 
 import json
 import os
@@ -23,15 +23,15 @@ _ENVIRON = os.environ | index_environment(os.environ)
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the service and of the reducers; test_image.py makes all."""
+    """Of the service and of the reducers; test_image.py builds all."""
     place = tmp_path_factory.mktemp("release")
     release.build(place, "trainshed", "trainshed-reduction")
     return place
 
 
-def test_a_release_names_what_it_is_made_of(wheels: Path) -> None:
-    """That it is the same however often it is made `./dev release` sees to, which makes it twice."""
-    # Of each distribution a wheel and a source archive.
+def test_release_lists_its_dependencies(wheels: Path) -> None:
+    """`./dev release` checks reproducibility by building twice."""
+    # A wheel and a source archive of each distribution.
     assert len(release.digests(wheels)) == 2 * 2 + 1
     by_name = {item["name"]: item for item in release.bill()["components"]}
     assert {"click", "lightkube", "msgspec", "numpy"} <= by_name.keys()
@@ -39,9 +39,10 @@ def test_a_release_names_what_it_is_made_of(wheels: Path) -> None:
 
 
 @needs_compiler
-def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Path) -> None:
-    """Compiled for this machine here; `./dev release` compiles for two architectures, and needs no Docker.
-    The guide installs what fits the machine, with the wheels of others beside it."""
+def test_reducer_wheel_contains_the_c_part(wheels: Path, tmp_path: Path) -> None:
+    """Compiled for this machine. `./dev release` compiles for two architectures without Docker. The guide
+    installs the fitting wheel among others.
+    """
     [plain] = wheels.glob("trainshed_reduction-*-none-any.whl")
     place = shutil.copytree(wheels, tmp_path / "dist")
     tag = f"linux_{platform.machine()}"
@@ -66,7 +67,7 @@ def uv(*words: str | Path) -> None:
 
 
 def installed(wheels: Path, place: Path, extra: str = "", python: str = sys.executable) -> Path:
-    """The directory of commands of an environment with the service's wheel and what it needs."""
+    """The command directory of an environment with the service's wheel and its dependencies."""
     uv("venv", "--python", python, place)
     [wheel] = wheels.glob("trainshed-0*.whl")
     links = ("--find-links", wheels)
@@ -87,7 +88,7 @@ for words in (["status"], ["jobs", "list"], ["list", "nodes"], ["env"], ["consol
 """
 
 
-def test_the_client_alone_is_small_and_talks_to_a_service(
+def test_client_is_small_and_connects_to_a_service(
     wheels: Path, service: Service, tmp_path: Path
 ) -> None:
     place = installed(wheels, tmp_path / "client")
@@ -98,7 +99,7 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     [points] = (tmp_path / "client").glob("lib/*/site-packages/trainshed-*/entry_points.txt")
     assert "trainshed.cli.pytest_plugin" in points.read_text()
     about = points.with_name("METADATA").read_text().splitlines()
-    # Indexes, and what uploads to them, refuse a newer one than they know.
+    # Package indexes and upload tools reject newer metadata versions than they know.
     assert {"Metadata-Version: 2.4", "License-File: LICENSE"} <= {*about}
     bill = json.loads(points.with_name("sboms").joinpath("sbom.cdx.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
@@ -117,8 +118,9 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
 def test_the_service_without_its_console_runs_a_job(
     wheels: Path, tmp_path: Path, python: tuple[int, int] | None
 ) -> None:
-    """On the interpreter of the tests, and before a release on all. What its addresses answer in place of
-    pages: tests/contract/api/test_additions.py."""
+    """On the interpreter of the tests, and before a release on all. tests/contract/api/test_additions.py
+    tests the responses without the console's pages.
+    """
     interpreter = Interpreters().get(python) if python else None
     if python and interpreter is None:
         pytest.skip(f"no Python {python} here")

@@ -1,5 +1,6 @@
-"""Curves of a job that names a Tensorboard by the SDK (facts/experiments#curves). The files are those that
-PyTorch's SummaryWriter writes, without PyTorch (`programs/event_writer.py`)."""
+"""Curves of a job with a Tensorboard set by the SDK (facts/experiments#curves). The files are those of
+PyTorch's SummaryWriter, without PyTorch (`programs/event_writer.py`).
+"""
 
 import json
 
@@ -63,8 +64,8 @@ print("SEEN", json.dumps({{
 
 
 @needs_view
-def test_the_sdk_names_a_tensorboard(service: Service) -> None:
-    """What it does after the job works without a word of warning."""
+def test_job_with_a_tensorboard_stores_its_curves(service: Service) -> None:
+    """Its later calls work without warnings."""
     seen = seen_by_sdk(service, _SDK)
     assert seen["points"].keys() == {"default", "eval-1"}, json.dumps(seen)
     for values in seen["points"].values():

@@ -1,5 +1,6 @@
-"""Web pages of jobs: at a host name of their own, behind the console's sign-in, and forwarded ports
-(docs/notebooks.md)."""
+"""Web pages of jobs: at separate host names, behind the console's sign-in, and forwarded ports
+(docs/notebooks.md).
+"""
 
 import json
 import os
@@ -57,7 +58,7 @@ def job(service: Service) -> Iterator[str]:
 
 
 class Visitor:
-    """A browser's way to a page of a job, with what it keeps."""
+    """A browser's path to a page of a job, with its cookies."""
 
     def __init__(self, service: Service, job: str, port: str, token: str = "") -> None:
         self._service = service
@@ -91,7 +92,7 @@ def ticket_of(service: Service, job: str, port: str, token: str = "") -> Mapping
 
 
 @WITH_CHROMIUM
-def test_a_page_opens_from_its_job_and_its_websocket_works(
+def test_job_page_and_its_websocket_work(
     service: Service, job: str, enter: Callable[..., Page]
 ) -> None:
     page = enter()
@@ -107,13 +108,14 @@ def test_a_page_opens_from_its_job_and_its_websocket_works(
 @WITH_CHROMIUM
 @pytest.mark.soak
 def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> None:
-    """JupyterLab as `trainshed run --notebook` installs it, with a kernel behind a WebSocket; what is saved
-    lies in the job's output."""
+    """JupyterLab as installed by `trainshed run --notebook`, with a kernel behind a WebSocket. Saved files
+    are in the job's output.
+    """
     words = f"run --notebook --detach --image {SKLEARN} --output gs://trainshed/notes"
     made = trainshed(*words.split(), data=service.data).stdout.strip().rpartition("/")[2]
     printed = takewhile(lambda line: "is running at" not in line, service.follow(made))
     assert f"shut down after {UNUSED} seconds" in "".join(printed)
-    # What JupyterLab's own page complains about is not ours.
+    # Complaints of JupyterLab's own page do not count.
     page = enter().context.new_page()
     page.set_default_timeout(120_000)
     page.goto(f"{service.rest}/jobs/{made}/ports/notebook")
@@ -130,7 +132,7 @@ def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> 
     assert service.read("trainshed", "notes/Untitled.ipynb")
 
 
-def test_nothing_of_the_service_reaches_the_program(service: Service, job: str) -> None:
+def test_job_page_receives_no_credentials_of_the_service(service: Service, job: str) -> None:
     visitor = Visitor(service, job, "page")
     answer = visitor.ask("/x%20y?a=b", Cookie=f"a=1; {visitor.cookie}; b=2")
     assert (answer.status, answer.json["first"]) == (200, "GET /x%20y?a=b HTTP/1.1")
@@ -143,14 +145,14 @@ def test_nothing_of_the_service_reaches_the_program(service: Service, job: str) 
     assert put.json["body"] == 3 << 20
 
 
-def test_many_requests_at_once_are_all_answered(service: Service, job: str) -> None:
+def test_job_page_answers_parallel_requests(service: Service, job: str) -> None:
     visitor = Visitor(service, job, "page")
     with ThreadPoolExecutor(40) as browsers:
         answers = [browsers.submit(visitor.ask, "/x", Cookie=visitor.cookie) for _ in range(40)]
     assert {answer.result().status for answer in answers} == {200}
 
 
-def test_nobody_else_is_let_in(service: Service, job: str) -> None:
+def test_job_page_rejects_other_users(service: Service, job: str) -> None:
     visitor, other = Visitor(service, job, "page"), Visitor(service, job, "web")
     assert visitor.ask("/").status == 403
     link = ticket_of(service, job, "page")["uri"].partition(visitor.host)[2]
@@ -164,12 +166,12 @@ def test_nobody_else_is_let_in(service: Service, job: str) -> None:
     for cookie, origin in (("", visitor.host), (visitor.cookie, other.host)):
         with pytest.raises(InvalidStatus):
             visitor.websocket(cookie, f"http://{origin}")
-    # No API and no page of the service is there.
+    # No API and no page of the service is reachable there.
     for path in ("/healthz", "/jobs", "/trainshed/v1/jobs", "/storage/v1/b"):
         assert visitor.ask(path).status == 403
 
 
-def test_it_ends_with_the_right_to_it(service: Service, job: str) -> None:
+def test_job_page_closes_when_the_permission_ends(service: Service, job: str) -> None:
     words = ("--role", "roles/editor", "--project", PROJECT)
     made = trainshed("tokens", "create", "bo@example.org", *words, data=service.data)
     visitor = Visitor(service, job, "page", made.stdout.strip())
@@ -183,7 +185,7 @@ def test_it_ends_with_the_right_to_it(service: Service, job: str) -> None:
 
 
 def test_a_port_is_forwarded_to_this_machine(service: Service, job: str) -> None:
-    """Told in the timeline once, however many connections there are."""
+    """The timeline contains it once for any number of connections."""
     here = free_port()
     words = ("jobs", "forward", job, f"{here}:{PORT}", "--data", str(service.data))
     variables = {**os.environ, **environment(service.data)}

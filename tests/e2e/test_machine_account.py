@@ -1,4 +1,4 @@
-"""A machine with a service account's key file, as docs/team.md describes it, and the unmodified SDK."""
+"""A machine with a service account's key file, as in docs/team.md, and the unmodified SDK."""
 
 import base64
 import json
@@ -43,7 +43,7 @@ storage.Client().bucket("{BUCKET}").blob("answer").upload_from_string("got " + s
 
 
 def test_a_machine_stages_its_script_and_runs_it(service: Service, tmp_path: Path) -> None:
-    """The SDK's storage client went to Google, or was anonymous."""
+    """Regression: the SDK's storage client connected to Google, or was anonymous."""
     accounts = f"/v1/projects/{PROJECT}/serviceAccounts"
     service.call("POST", accounts, {"accountId": "nightly"})
     member = f"serviceAccount:{ROBOT}"

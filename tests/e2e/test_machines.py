@@ -1,7 +1,7 @@
-"""Services on machines with a kernel of their own, control groups of version 2 only, and systemd.
+"""Services on virtual machines with their own kernel, cgroup v2 only, and systemd.
 
-`./dev test-machines` makes a Debian with the files of a release, and runs these. Each machine is Debian's
-`user-mode-linux`, a kernel that runs as a process. It has one CPU and no network.
+`./dev test-machines` builds a Debian with the files of a release, and runs these tests. Each machine is
+Debian's `user-mode-linux`, a kernel that runs as a process. It has one CPU and no network.
 """
 
 import os
@@ -29,7 +29,7 @@ _ENVIRONMENT = (
     "TRAINSHED_CACHE=/srv/cache TRAINSHED_NODE_CPUS=32 TRAINSHED_NODE_MEMORY=128 "
     "TRAINSHED_MEMORY_PER_REPLICA=300 TRAINSHED_MAX_PROCESSES=200"
 )
-"""A machine of any size, with the runtimes that were built before, and limits that are soon reached."""
+"""Settings for a machine of any size, with prebuilt runtimes and low limits."""
 _DRIVER = """
 [Unit]
 Wants=network-online.target dbus.service systemd-logind.service
@@ -54,7 +54,7 @@ class Outcome(Struct, frozen=True):
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The disk of a machine with this tree's wheels; machines write only to copies."""
+    """The disk of a machine with this tree's wheels. Machines write only to copies."""
     tree, place = Path(_TREE), tmp_path_factory.mktemp("machine")
     dist = tree / "root/dist"
     shutil.rmtree(dist, ignore_errors=True)
@@ -87,10 +87,10 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _boot(disk: Path, script: str, place: Path) -> Mapping[str, Outcome]:
-    """Boot a machine that runs a script of `tests/machines`, and return what that found out."""
+    """Boot a machine that runs a script of `tests/machines`, and return its outcomes."""
     text = (_SCRIPTS / "checks.sh").read_text() + (_SCRIPTS / script).read_text()
     drive = place / "script"
-    # A whole number of the disk's blocks.
+    # A whole number of disk blocks.
     drive.write_text(text + "\n" * (512 - len(text.encode()) % 512))
     command = [
         *("linux.uml", f"ubd0={place / 'cow'},{disk}", f"ubd1={drive}", "root=/dev/ubda", "rw"),
@@ -110,7 +110,7 @@ def _boot(disk: Path, script: str, place: Path) -> Mapping[str, Outcome]:
 
 
 def _expect(outcomes: Mapping[str, Outcome], script: str) -> None:
-    """Compare with the checks that a script contains."""
+    """Compare the outcomes with the checks in a script."""
     calls = re.findall(r"run_checks ((?:.*\\\n)*.*)", (_SCRIPTS / script).read_text())
     names = set(re.findall(r"\w+", " ".join(calls)))
     assert {name for name, outcome in outcomes.items() if not outcome.is_ok} == set()
@@ -118,7 +118,5 @@ def _expect(outcomes: Mapping[str, Outcome], script: str) -> None:
 
 
 @pytest.mark.parametrize("script", ["unit.sh", "hands.sh"])
-def test_services_hold_and_outlive_faults_of_their_machine(
-    script: str, disk: Path, tmp_path: Path
-) -> None:
+def test_services_survive_faults_of_their_machine(script: str, disk: Path, tmp_path: Path) -> None:
     _expect(_boot(disk, script, tmp_path), script)

@@ -1,5 +1,6 @@
-"""A program's metadata server: notices that the platform stops it. What it serves besides:
-tests/unit/test_buckets_metadata.py."""
+"""A program's metadata server announces preemption. tests/unit/test_buckets_metadata.py tests its other
+contents.
+"""
 
 import pytest
 
@@ -35,11 +36,10 @@ while True:
 @pytest.mark.parametrize(
     ("kind", "event"), [("preempt", "NONE"), ("maintenance", "TERMINATE_ON_HOST_MAINTENANCE")]
 )
-def test_a_watcher_learns_of_preemption_and_not_of_a_cancel(
+def test_metadata_watcher_sees_preemption_but_no_cancel(
     service: Service, kind: str, event: str
 ) -> None:
-    """`../shared/inputs/preempted_watch.sh`: the hanging GET was refused, and recipes stopped their
-    training at its first step."""
+    """Regression: the hanging GET was rejected, and recipes stopped their training at its first step."""
     job = submit(service, container_job(WATCHES))
     order = {"kind": kind, "replica": "workerpool0-0", "atLine": "^WATCHING"}
     service.call("POST", f"/trainshed/v1/jobs/{job}:drill", order)

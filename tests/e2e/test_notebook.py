@@ -1,4 +1,4 @@
-"""The example of a notebook, as it stands: dataset, splits, runs from inside and outside, curves, export."""
+"""The notebook example, unchanged: dataset, splits, runs from inside and outside, curves, export."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ NOTEBOOK = ROOT / "examples" / "notebook" / "notebook.py"
 def test_a_notebook_goes_from_a_table_to_an_exported_model(
     service: Service, tmp_path: Path
 ) -> None:
-    """Issue 16. Three jobs with PyTorch beside each other: a minute or two."""
+    """Three parallel jobs with PyTorch: a minute or two."""
     done = execute(
         sys.executable, str(NOTEBOOK), "churn", env=given_by_env(service), cwd=tmp_path, timeout=500
     )

@@ -1,5 +1,6 @@
-"""Persistent resources by the Vertex SDK and gcloud, unmodified, with jobs on them, over a killed service
-(spec/queue#reservations)."""
+"""Persistent resources by the Vertex SDK and gcloud, unmodified, with jobs on them, across a killed service
+(spec/queue#reservations).
+"""
 
 import json
 from collections.abc import Iterator

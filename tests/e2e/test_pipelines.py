@@ -1,7 +1,7 @@
 """Training pipelines with the Vertex SDK's training jobs and the generated client: programs in, models out
 (spec/submit, facts/resources#pipelines).
 
-The SDK's jobs run in a program of their own, over REST, side by side.
+The SDK's jobs run in a separate program, over REST, in parallel.
 """
 
 import json
@@ -17,13 +17,13 @@ from tests.isolation import needs_view
 pytestmark = needs_view
 SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
 
-LEAVE = """
+SAVE_ARGUMENTS = """
 import json, os, pathlib, sys
 directory = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
 directory.mkdir(parents=True)
 (directory / "model.json").write_text(json.dumps(sys.argv[1:]))
 """
-"""Leaves its arguments as its model."""
+"""Saves its arguments as its model."""
 
 _PROGRAM = """
 scratch, image, serving, package, program = arguments
@@ -115,26 +115,28 @@ print("SEEN " + json.dumps(seen))
 
 @pytest.fixture(scope="module")
 def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program saw."""
+    """Return the program's view."""
     scratch = tmp_path_factory.mktemp("pipelines")
     package = upload(service, "pipelines/pkg-1.0.tar.gz", source_package(PACKAGE_TASK))
-    arguments = (str(scratch), SKLEARN, SERVING, package, LEAVE)
+    arguments = (str(scratch), SKLEARN, SERVING, package, SAVE_ARGUMENTS)
     return seen_by_sdk(service, _PROGRAM, *arguments, transport="rest")
 
 
-PACKAGE_TASK = LEAVE.replace(
+PACKAGE_TASK = SAVE_ARGUMENTS.replace(
     "directory.mkdir", 'if "-workerpool1-" in os.environ["HOSTNAME"]: sys.exit()\ndirectory.mkdir'
 )
 
 
 def left(service: Service, uri: str) -> Any:
-    """The model that a program left at `uri`."""
+    """Return the model that a program saved at `uri`."""
     path = bucket(service).parent / uri.removeprefix("gs://") / "model.json"
     return json.loads(path.read_text())
 
 
-def test_a_script_and_a_container_leave_models(ran: dict[str, Any], service: Service) -> None:
-    """Issue 4: `.run()` returns a Model, whose artifacts lie in AIP_MODEL_DIR."""
+def test_script_and_container_pipelines_register_models(
+    ran: dict[str, Any], service: Service
+) -> None:
+    """`.run()` returns a Model whose artifacts are in AIP_MODEL_DIR."""
     assert ran["states"] == ["PIPELINE_STATE_SUCCEEDED"] * 2
     assert ran["get_model"]
     script, container = ran["script"], ran["container"]
@@ -148,9 +150,10 @@ def test_a_script_and_a_container_leave_models(ran: dict[str, Any], service: Ser
     assert left(service, container["uri"]) == []
 
 
-def test_a_package_leaves_a_second_version(ran: dict[str, Any], service: Service) -> None:
-    """facts/resources#pipelines: parentModel makes a version instead of a model; which is the default is
-    said."""
+def test_package_pipeline_registers_a_second_version(ran: dict[str, Any], service: Service) -> None:
+    """facts/resources#pipelines: parentModel creates a version instead of a model, and the default version is
+    explicit.
+    """
     package = ran["package"]
     assert package["name"] == ran["script"]["name"]
     assert (package["version"], package["aliases"]) == ("2", ["candidate"])
@@ -160,7 +163,7 @@ def test_a_package_leaves_a_second_version(ran: dict[str, Any], service: Service
 
 
 def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any]) -> None:
-    """Issue 4: artifacts are checked to exist, and the error says what to do."""
+    """The existence of artifacts is checked, and the error contains a remedy."""
     job = ran["empty"]
     assert f"gs://{BUCKET}/models/sdk/empty/model contains no model" in job
     assert "AIP_MODEL_DIR" in job

@@ -1,5 +1,6 @@
-"""The reason of a job's failure names its cause in one sentence (spec/failures#user-code):
-planted failures of many kinds, real programs."""
+"""The reason of a job's failure contains its cause in one sentence (spec/failures#user-code): many kinds of
+planted failures in real programs.
+"""
 
 import re
 import subprocess
@@ -23,8 +24,8 @@ PLANTED: list[dict[str, str]] = yaml.safe_load(
 )
 PROGRAMS = [planted for planted in PLANTED if "prints" not in planted]
 SOME = 1 if SOAKS else 2
-"""Every second program runs, and in `./dev test-all` all of them."""
-SHARE = 0.95
+"""Every second program runs; in `./dev test-all` all of them."""
+MIN_MATCH_RATIO = 0.95
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +51,18 @@ def body(planted: dict[str, str]) -> dict[str, Any]:
 
 
 def expect_causes(programs: list[dict[str, str]], reasons: Mapping[str, str]) -> None:
-    """Nearly every program's reason says in a sentence what its pattern asks for."""
+    """The reasons of nearly all programs match their patterns."""
     wrong: dict[str, str] = {}
     for planted in programs:
         text = reasons[planted["name"]]
         if "\n" in text or len(text) > 300 or not re.search(planted["says"], text):
             wrong[planted["name"]] = text
-    assert len(wrong) <= len(programs) * (1 - SHARE), wrong
+    assert len(wrong) <= len(programs) * (1 - MIN_MATCH_RATIO), wrong
 
 
 @needs_view
-def test_reasons_name_the_cause_in_one_sentence(service: Service) -> None:
-    """Of what fails only in a job, and in `./dev test-all` of every program."""
+def test_failure_reasons_contain_the_cause_in_one_sentence(service: Service) -> None:
+    """For programs that only fail in a job; in `./dev test-all` for all."""
     programs = [p for p in PROGRAMS if SOAKS or "in_job" in p][::SOME]
     jobs = {planted["name"]: submit(service, body(planted)) for planted in programs}
     views = {name: service.finish(job) for name, job in jobs.items()}
@@ -73,7 +74,7 @@ def test_reasons_name_the_cause_in_one_sentence(service: Service) -> None:
 
 
 def said_of(planted: dict[str, str], place: Path) -> str:
-    """The reason for what a program prints and how it ends, outside of a job."""
+    """Return the reason for a program's output and exit, outside a job."""
     words = [sys.executable, "-IS", "-c", planted.get("python", "")]
     if "shell" in planted:
         words = ["bash", "-c", planted["shell"]]
@@ -85,15 +86,15 @@ def said_of(planted: dict[str, str], place: Path) -> str:
     return reason(run.stdout.splitlines(), status=status, number=number)
 
 
-def test_so_do_those_of_programs_without_a_job(tmp_path: Path) -> None:
-    """Those whose imports cost little: of the others an exception looks the same."""
+def test_failure_reasons_match_for_programs_without_a_job(tmp_path: Path) -> None:
+    """Programs with cheap imports: exceptions look the same in the others."""
     ours = [p for p in PROGRAMS if "in_job" not in p]
     programs = [p for p in ours if not re.search("numpy|sklearn|joblib", p.get("python", ""))]
     programs = programs[::SOME]
     expect_causes(programs, {p["name"]: said_of(p, tmp_path) for p in programs})
 
 
-def test_so_do_those_of_what_programs_of_libraries_print() -> None:
+def test_failure_reasons_match_for_library_output() -> None:
     printed = [planted for planted in PLANTED if "prints" in planted]
     expect_causes(
         printed,

@@ -1,5 +1,6 @@
-"""Jobs on a real GPU through the whole service (spec/machines#gpus): one has it, is seen to use it, and the
-next waits for it. Programs run in the Python of TRAINSHED_TEST_TORCH_PYTHON."""
+"""Jobs on a real GPU through the complete service (spec/machines#gpus): one uses it, its usage is measured,
+and the next waits for it. Programs run in the Python of TRAINSHED_TEST_TORCH_PYTHON.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ if len(sys.argv) > 1:
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_used_by_one_job_and_waited_for_by_the_next(
+def test_gpu_is_used_by_one_job_while_the_next_waits(
     data: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     devices = find_devices({})
@@ -46,7 +47,7 @@ def test_a_gpu_is_used_by_one_job_and_waited_for_by_the_next(
         pool["machineSpec"] |= {"acceleratorType": accelerator, "acceleratorCount": 1}
         return custom_job(pool)
 
-    # The machine type's public CPUs and memory are more than many a machine has beside its GPU.
+    # The machine type's public CPUs and memory exceed those of many machines with a GPU.
     node = ("--node-cpus", "1000", "--node-memory", "10000")
     with running(data, "--capacity", "strict", *node) as service:
         holders = [submit(service, training(str(gate))) for _ in devices]

@@ -1,5 +1,6 @@
-"""Jobs with reducers, run by a real service: a program that sums by the client itself, in an environment that
-has no PyTorch."""
+"""Jobs with reducers on a real service: a program that sums through the client itself, in an environment
+without PyTorch.
+"""
 
 import contextlib
 import json
@@ -63,19 +64,19 @@ def pool(count: int, image: str, **container: object) -> dict[str, object]:
 
 
 def reduced(end: Path) -> dict[str, object]:
-    """Three workers and two reducers; the workers go on until `end` exists."""
+    """Three workers and two reducers. The workers run until `end` exists."""
     command = ["python3", "-c", _SUMS, str(end)]
     pools = [pool(1, SKLEARN, command=command), pool(2, SKLEARN, command=command), pool(2, IMAGE)]
     return {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}}
 
 
 def reducing(job_id: str, replica: str) -> int:
-    """The main process of a reducer: of all its processes the one that none of them started."""
+    """Return the main process of a reducer: the one without a parent among its processes."""
     job = f"CLOUD_ML_JOB_ID={job_id}"
     host, rank = f"HOSTNAME=cmle-training-{replica[:-2]}-", f"-{replica[-1]}"
     pids: list[int] = []
     for pid in commands(REDUCER_PROGRAM[2]):
-        with contextlib.suppress(OSError):  # One of another test's, which has ended.
+        with contextlib.suppress(OSError):  # Of an earlier test, which has ended.
             environ = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
             if job in environ and any(x.startswith(host) and x.endswith(rank) for x in environ):
                 pids.append(pid)
@@ -84,12 +85,13 @@ def reducing(job_id: str, replica: str) -> int:
     return main
 
 
-def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
+def test_sums_are_exact_while_a_reducer_is_killed_and_restarted(
     service: Service, commons: Path
 ) -> None:
     """spec/reduction#losses, spec/reduction#security: every sum exact to the bit, the reducer restarted, no
-    retry; reducers in views, timeline and logs; the token nowhere. What the primary's end leaves of them is
-    told to stop."""
+    retry. Reducers appear in views, timeline and logs, and the token appears nowhere. The end of the primary
+    stops the remaining reducers.
+    """
     end = commons / "end"
     job_id = submit(service, reduced(end))
     until(service.follow(job_id, PRIMARY), UNDER_WAY)

@@ -1,5 +1,6 @@
-"""What a caller can take of a service: heads without an end, connections that say nothing, and requests of
-which every part is small, and of which there are too many."""
+"""Resource limits of callers: endless heads (slowloris), idle connections, slow requests, and too many
+requests.
+"""
 
 import contextlib
 import http.client
@@ -19,32 +20,32 @@ from tests.e2e.processes import children
 from tests.e2e.running import CUSTOM_JOBS, PROJECT, Service, container_job, start
 
 ENDLESS = 64 << 20
-"""Bytes that are sent of what has no end: more than any head may have."""
+"""Bytes of an endless head: more than any head may have."""
 GROWTH = ENDLESS // 2
-"""Bytes by which the service may grow meanwhile, whatever else it does on a busy machine."""
+"""Maximum growth of the service in bytes, including its other work on a busy machine."""
 HALVES = 1_100
 FILES = 1_024
-PATIENCE = 60.0
+REQUEST_TIMEOUT = 60.0
 HALF = b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: "
 QUICK = 0.1
-"""Processor seconds in which the service may answer nobody else because of such a request."""
+"""Maximum CPU seconds for which such a request may block the service."""
 ML_JOBS = f"/v1/projects/{PROJECT}/jobs"
 PLACES = ("rest", "storage", "programs")
 
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service that may open 1,024 files, as many systems have it."""
+    """A service that may open 1,024 files, the default of many systems."""
     shell = ("/bin/sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"')
     started = start(tmp_path_factory.mktemp("narrow") / "data", prefix=shell)
-    # What the first request of a public API needs is loaded with it, or a second after the start.
+    # The modules for the first request of a public API are loaded with it, or a second after the start.
     started.call("GET", CUSTOM_JOBS)
     yield started
     started.terminate()
 
 
 def connect(service: Service, place: str) -> socket.socket:
-    """A connection to the service's API, its storage, or the socket that programs' endpoints call."""
+    """Connect to the service's API, its storage, or the socket for programs' endpoints."""
     if place == "programs":
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(service.data / "programs.sock"))
@@ -56,18 +57,19 @@ def connect(service: Service, place: str) -> socket.socket:
 
 
 def held(service: Service) -> dict[int, int]:
-    """Bytes of memory that the service and the processes beside it hold, by process."""
+    """Return the bytes of memory of the service and its processes, by process."""
     held: dict[int, int] = {}
     for pid in (service.pid, *children(service.pid)):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has exited.
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
             held[pid] = pages * resource.getpagesize()
     return held
 
 
 def poured(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, int, str]:
-    """Send `begin` and then `more` until nobody takes it; the answer's status, the bytes that were sent, the
-    message."""
+    """Send `begin` and then `more` until the peer stops reading. Return the response's status, the number of
+    sent bytes, and the message.
+    """
     connection.sendall(begin)
     sent = len(begin)
     block = more * (65536 // len(more))
@@ -82,7 +84,7 @@ def poured(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, i
     connection.settimeout(30)
     answer = http.client.HTTPResponse(connection)
     answer.begin()
-    # Storage answers in XML at addresses that are not those of its JSON API.
+    # Storage answers with XML outside its JSON API.
     if answer.headers.get_content_type() == "application/xml":
         message = ElementTree.fromstring(answer.read()).findtext("Message")
         assert message
@@ -107,32 +109,34 @@ def poured(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, i
         ),
     ],
 )
-def test_a_head_without_an_end_is_refused_and_kept_by_nobody(
+def test_endless_request_head_is_rejected_and_not_buffered(
     narrow: Service, place: str, begin: bytes, more: bytes, status: int
 ) -> None:
-    assert status_of(narrow, "storage") == 200  # The bucket process begins with the first call.
+    assert status_of(narrow, "storage") == 200  # The bucket process starts with the first call.
     with contextlib.closing(connect(narrow, place)) as connection:
-        poured(connection, begin, more)  # What the first one has loaded stays.
+        poured(connection, begin, more)  # Modules loaded by the first one stay.
     before = held(narrow)
     with contextlib.closing(connect(narrow, place)) as connection:
         answered, sent, message = poured(connection, begin, more)
-    # A process that began meanwhile has nothing of it, and counts as tens of megabytes.
+    # A process started in the meantime is unaffected, and counts as tens of megabytes.
     grown = sum(size - before[pid] for pid, size in held(narrow).items() if pid in before)
     print(f"{place}: {answered} after {sent >> 10} KiB, grown by {grown >> 10} KiB: {message}")
-    # Storage knows by the head alone that nobody is let in, and passes over what follows.
+    # Storage rejects the caller after the head, and skips the body.
     assert answered == status or (place == "storage" and answered == 401)
     assert sent < 8 << 20
     assert grown < GROWTH
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_half_requests_shut_nobody_out(narrow: Service, place: str) -> None:
-    """More of them than the service may have files open. Who is shut out waits until the newest is over."""
+def test_incomplete_requests_do_not_block_others(narrow: Service, place: str) -> None:
+    """More connections than the service may have open files. A dropped client waits until the newest
+    connection has ended.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with contextlib.ExitStack() as attack:
         for _ in range(HALVES):
-            # Others were dropped for it, not this one, which is the newest.
+            # Older connections were dropped for this one, the newest.
             attack.enter_context(contextlib.closing(connect(narrow, place))).sendall(HALF)
         port = "rest" if place == "programs" else place
         for _ in range(5):
@@ -145,13 +149,13 @@ def test_half_requests_shut_nobody_out(narrow: Service, place: str) -> None:
 
 
 def status_of(service: Service, place: str) -> int:
-    """Of a small call with the service's token."""
+    """Time of a small call with the service's token."""
     path = "/trainshed/v1/status" if place == "rest" else "/storage/v1/b?project=trainshed"
-    return service.ask("GET", path, place=place, seconds=PATIENCE).status
+    return service.ask("GET", path, place=place, seconds=REQUEST_TIMEOUT).status
 
 
-def test_a_kept_connection_makes_room_for_others(narrow: Service) -> None:
-    """Connections that were answered once and then say nothing."""
+def test_idle_connection_is_closed_for_new_ones(narrow: Service) -> None:
+    """Connections that are idle after one response."""
     with contextlib.ExitStack() as attack:
         for _ in range(HALVES):
             idle = attack.enter_context(contextlib.closing(connect(narrow, "rest")))
@@ -160,9 +164,10 @@ def test_a_kept_connection_makes_room_for_others(narrow: Service) -> None:
         assert status_of(narrow, "rest") == 200
 
 
-def test_what_one_caller_has_open_shuts_nobody_out(narrow: Service) -> None:
-    """Issue: with as many streams as there may be connections a program kept everybody from the API and the
-    console."""
+def test_connections_of_one_caller_do_not_block_others(narrow: Service) -> None:
+    """Regression: with the maximum number of streams a program blocked all other clients of the API and the
+    console.
+    """
     jobs = f"POST {CUSTOM_JOBS} HTTP/1.1\r\nHost: localhost\r\n"
     more = (
         f"Authorization: Bearer {narrow.token}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
@@ -212,11 +217,12 @@ CASES = {
 
 
 @pytest.mark.parametrize(("path", "body", "field", "limit"), CASES.values(), ids=CASES)
-def test_many_small_things_are_refused_while_others_are_answered(
+def test_requests_with_many_small_parts_are_rejected_without_blocking_others(
     narrow: Service, path: str, body: Callable[[], Any], field: str, limit: str
 ) -> None:
-    """Nobody waits for long, since the service's loop computes little of it at a time; by the clock, tests
-    beside this one would tell."""
+    """No caller waits long, because the service's loop parses it in small steps. Measured in CPU time,
+    because wall time includes parallel tests.
+    """
     before = narrow.call("GET", "/trainshed/v1/status")["eventLoop"]["computed"]
     refusal = narrow.ask("POST", path, body())
     assert refusal.status == 400
@@ -226,8 +232,8 @@ def test_many_small_things_are_refused_while_others_are_answered(
     assert loop["computed"] <= max(before, QUICK), loop
 
 
-def test_without_a_token_nothing_is_read(narrow: Service) -> None:
-    """Refused before the body has come."""
+def test_body_without_a_token_is_not_read(narrow: Service) -> None:
+    """Rejected before the body has arrived."""
     parts = urlsplit(narrow.rest)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     with contextlib.closing(connection):
@@ -237,7 +243,7 @@ def test_without_a_token_nothing_is_read(narrow: Service) -> None:
         assert connection.getresponse().status == 401
 
 
-def test_a_form_without_a_token_has_few_bytes(narrow: Service) -> None:
+def test_form_without_a_token_is_limited_in_size(narrow: Service) -> None:
     form = b"a=" + b"x" * 5_000_000
     refusal = narrow.ask("POST", "/oauth2/token", form, place="storage", token=None)
     assert refusal.status == 400

@@ -15,7 +15,7 @@ SLIM = f"--image={SKLEARN}"
 @contextmanager
 def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Popen[str]"]:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        # What a shell that knows a service has; none of it is for this one.
+        # Variables of a shell with a service, all unused here.
         known = {
             "TRAINSHED_ENDPOINT": "http://127.0.0.1:9",
             "TRAINSHED_HOST": "0.0.0.0",
@@ -25,9 +25,8 @@ def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Po
             yield process
 
 
-def test_whoever_ends_the_command_ends_its_job_and_its_service(tmp_path: Path) -> None:
-    """By SIGTERM; by SIGKILL: `test_emulate.py`. A result of the job's own, in a directory that stays:
-    `test_demo.py`."""
+def test_end_of_run_local_stops_its_job_and_service(tmp_path: Path) -> None:
+    """By SIGTERM. `test_emulate.py` tests SIGKILL, `test_demo.py` a persistent directory with results."""
     (tmp_path / "task.py").write_text(
         "import sys, time; print(*sys.argv[1:], flush=True); time.sleep(300)"
     )

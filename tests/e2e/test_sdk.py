@@ -1,5 +1,6 @@
 """The Vertex SDK, unmodified, over REST (spec/clients#recipes): submit, run, package a script, list, cancel,
-delete."""
+delete.
+"""
 
 from typing import Any
 
@@ -129,7 +130,7 @@ print("SEEN", json.dumps(seen))
 
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program saw."""
+    """Return the program's view."""
     script = tmp_path_factory.mktemp("sdk") / "train.py"
     script.write_text(_SCRIPT)
     name = "trainshed_e2e_requirement"
@@ -151,15 +152,16 @@ def test_run_returns_when_the_job_has_succeeded(seen: dict[str, Any], service: S
     assert (job["display_name"], job["labels"]) == ("sdk-good", {"suite": "sdk", "kind": "good"})
 
 
-def test_the_package_of_the_newest_name_is_the_same_sdk(seen: dict[str, Any]) -> None:
+def test_agentplatform_package_is_the_same_sdk(seen: dict[str, Any]) -> None:
     """The SDK's wheel also ships `agentplatform` (Gemini Enterprise Agent Platform, formerly Vertex AI)."""
     assert seen["same"]
     assert seen["newest"] == seen["good"]
 
 
-def test_run_raises_what_the_job_failed_with(seen: dict[str, Any]) -> None:
-    """spec/failures#messages, facts/lifecycle#payload: the public sentence, then the last lines of the
-    log."""
+def test_run_raises_the_jobs_error(seen: dict[str, Any]) -> None:
+    """spec/failures#messages, facts/lifecycle#payload: the public sentence, then the last lines
+    of the log.
+    """
     assert seen["failure"].startswith("Job failed with:\ncode: 3\n")
     job = seen["bad"]
     assert (job["state"], job["code"]) == ("JOB_STATE_FAILED", 3)
@@ -185,7 +187,7 @@ def test_a_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Se
             "model": model,
         }
     prefix = model.removeprefix(f"gs://{BUCKET}/")
-    # The SDK's output directories have colons in their names.
+    # The SDK's output directories contain colons.
     assert ":" in prefix
     listed = service.call("GET", f"/storage/v1/b/{BUCKET}/o?prefix={prefix}")
     assert [item["name"].removeprefix(prefix) for item in listed["items"]] == [
@@ -196,8 +198,9 @@ def test_a_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Se
 
 
 def test_submit_then_cancel_then_delete(seen: dict[str, Any]) -> None:
-    """spec/lifecycle#cancel: cancel ends in CANCELLED with code 1; a running job cannot be deleted, a
-    finished one can."""
+    """spec/lifecycle#cancel: a cancel ends in CANCELLED with code 1. A running job cannot be deleted, a
+    finished one can.
+    """
     assert "cancel" in seen["delete refused"]
     assert seen["cancelled"]["code"] == 1
     assert "CANCELLED" in seen["cancel refused"]

@@ -1,6 +1,6 @@
-"""Secrets reach the program and nothing else: canaries are put into jobs that do all they can to show them,
-and are then looked for in every file and every answer of the service (spec/invariants#secrets;
-spec/operations#secrets)."""
+"""Secrets reach only the program: canary jobs try to leak them in all ways. All files and responses of the
+service are then searched for them (spec/invariants#secrets; spec/operations#secrets).
+"""
 
 import base64
 import hashlib
@@ -63,12 +63,12 @@ else:
         time.sleep(0.02)
 """
 )
-"""With lines that are cut in the midst of a secret. The primary ends last: its end is that of all others."""
+"""With lines that are split inside a secret. The primary ends last, because its end ends all others."""
 
 
 @dataclass
 class Canary:
-    """A secret's value around a random text that is nowhere else."""
+    """A secret's value around a unique random text."""
 
     before: str
     after: str
@@ -82,7 +82,7 @@ class Canary:
         return hashlib.sha256(self.value.encode()).hexdigest()
 
     def shown_in(self, content: bytes) -> bool:
-        """Whether a good part of it is there, as it is or in base64 at any offset."""
+        """Return whether a large part of it occurs, in plain text or in base64 at any offset."""
         forms = [self.core[:24], self.core[-24:]]
         for offset in range(3):
             encoded = base64.b64encode(b"\0" * offset + self.core[:24].encode()).decode()
@@ -103,7 +103,7 @@ def cli(data: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedPro
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service that knows two secrets, set as a user sets them."""
+    """A service with two secrets, set like a user."""
     with running(tmp_path_factory.mktemp("guarded")) as started:
         for name, canary in (("phrase", PHRASE), ("key", KEY)):
             done = cli(
@@ -124,7 +124,7 @@ def env() -> list[dict[str, str]]:
 
 
 def showing(script: str, *, pools: tuple[int, ...] = (1,)) -> dict[str, Any]:
-    """A job whose replicas show what they were given in every way they know."""
+    """A job whose replicas print their secrets in every possible way."""
     job = container_job(script, pools=pools)
     for pool in job["jobSpec"]["workerPoolSpecs"]:
         pool["containerSpec"] |= {"env": env(), "args": ["--all", "$(CANARY)"]}
@@ -132,18 +132,18 @@ def showing(script: str, *, pools: tuple[int, ...] = (1,)) -> dict[str, Any]:
 
 
 def had_it(lines: list[str]) -> bool:
-    """Whether a program says that it was given the very values."""
+    """Return whether a program reports the correct values."""
     wanted = f"digest {PHRASE.digest()} {KEY.digest()} {PHRASE.digest()}"
     return wanted in lines
 
 
 def shown(service: Service, path: str, body: Any = None) -> bytes:
-    """An answer as it is, also if it is a refusal."""
+    """Return a response unchanged, including errors."""
     return service.ask("GET" if body is None else "POST", path, body).body
 
 
 def answers(service: Service, job_id: str) -> dict[str, bytes]:
-    """All that the service tells of a job, by what was asked."""
+    """All responses of the service about a job, by request."""
     ours, name = f"/trainshed/v1/jobs/{job_id}", f"{CUSTOM_JOBS}/{job_id}"
     filtered = f'resource.labels.job_id="{job_id}"'
     texts = {path: shown(service, path) for path in (name, ours, CUSTOM_JOBS)}
@@ -164,7 +164,7 @@ def answers(service: Service, job_id: str) -> dict[str, bytes]:
 
 
 def assert_nowhere(service: Service, *job_ids: str) -> None:
-    """Neither in an answer nor in a file, the log of the service and the database among them."""
+    """Neither in responses nor in files, including the service's log and database."""
     texts = {
         "jobs": shown(service, "/trainshed/v1/jobs"),
         "secrets": shown(service, f"/trainshed/v1/secrets?project={PROJECT}"),
@@ -172,7 +172,7 @@ def assert_nowhere(service: Service, *job_ids: str) -> None:
     texts["ml"] = shown(service, f"/v1/projects/{PROJECT}/jobs")
     for job_id in job_ids:
         texts |= {f"{job_id}: {what}": answer for what, answer in answers(service, job_id).items()}
-    # Unlike `rglob` it passes over what is swept away while it looks.
+    # Unlike `rglob` it ignores files that are deleted during the search.
     places = [(Path(place), names) for place, _, names in os.walk(service.data)]
     paths = [place / name for place, names in places for name in names]
     files = {str(path): path for path in paths if path.is_file()}
@@ -185,14 +185,14 @@ def assert_nowhere(service: Service, *job_ids: str) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """What is in it; nothing if it has been swept away meanwhile."""
+    """Return its contents; empty if it has been deleted in the meantime."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return b""
 
 
-def test_jobs_that_show_their_secrets_show_nothing(guarded: Service) -> None:
+def test_leaked_secrets_are_redacted_everywhere(guarded: Service) -> None:
     """spec/failures#messages: the public message of a failure ends with the last lines of the log."""
     together = submit(guarded, showing(TOGETHER, pools=(1, 1)))
     failing = submit(guarded, showing(FAIL))

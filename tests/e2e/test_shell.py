@@ -1,5 +1,6 @@
-"""Shells of a real service: by the command line, by a job's link as a browser does it, and in what a failed
-job left."""
+"""Shells of a real service: by the command line, by a job's link in a browser, and in the files of a failed
+job.
+"""
 
 import contextlib
 import fcntl
@@ -47,12 +48,12 @@ raise SystemExit(3)
 
 
 def begun(service: Service) -> str:
-    """A job that runs, made with enableWebAccess; its id."""
+    """A running job with enableWebAccess; its ID."""
     body = container_job(WAITS, name="waits")
     body["jobSpec"]["enableWebAccess"] = True
     job = submit(service, body)
     until_line(service.follow(job), "here")
-    # A line may be seen before that.
+    # A line may be visible before that.
     next(view for view in service.watch(job, 30) if view["state"] == "RUNNING")
     return job
 
@@ -73,7 +74,7 @@ def run(
 
 
 def link(service: Service, job: str) -> dict[str, str]:
-    """What stands behind the # of the link of a job's primary."""
+    """Return the fragment of the link of a job's primary."""
     uri = service.call("GET", f"{CUSTOM_JOBS}/{job}")["webAccessUris"]["workerpool0-0"]
     assert uri.startswith(f"{service.rest}/shell/#")
     fragment: str = urlsplit(str(uri)).fragment
@@ -82,7 +83,7 @@ def link(service: Service, job: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def opened(service: Service, token: str, **order: Any) -> Generator[ClientConnection]:
-    """A shell as the page opens it, once its title came."""
+    """A shell as opened by the page, after its title has arrived."""
     with connect(door(service), origin=Origin(service.rest), open_timeout=60) as connection:
         connection.send(json.dumps({"token": token, "rows": 24, "columns": 80, **order}))
         assert json.loads(connection.recv(30))["title"] == "workerpool0-0, waits"
@@ -100,7 +101,7 @@ def test_input_from_a_pipe_and_the_shells_status(service: Service, waiting: str)
     assert waiting.encode() in done.stdout
 
 
-def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -> None:
+def test_terminal_supports_size_and_keys(service: Service, waiting: str) -> None:
     handle, terminal = pty.openpty()
     process = subprocess.Popen(
         ["setsid", "--ctty", *command("jobs", "shell", waiting, "--data", str(service.data))],
@@ -123,26 +124,27 @@ def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -
     until(rb"workerpool0-0[^\n]*work")
     fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 119, 0, 0))
     process.send_signal(signal.SIGWINCH)
-    # The size comes beside the keys: asked until it is there. The shell may draw its line anew just before.
+    # The size arrives separately from the keys: retry. The shell may redraw its line just before.
     os.write(handle, b"until stty size | grep '41 119'; do :; done\r")
     until(rb"41 119\r")
-    # The program that is to be interrupted says itself that it has the terminal: between two
-    # programs an interrupt may reach neither.
+    # The program to interrupt reports that it has the terminal: between two programs an interrupt may reach
+    # neither.
     os.write(handle, b"sh -c 'echo here; exec sleep 300'\r")
     until(rb"[\r\n]here\r")
     os.write(handle, b"\x03")
     until(rb"workerpool0-0[^\n]*work")
     os.write(handle, b"echo went on; exit 9\r")
     until(rb"[\r\n]went on\r")
-    with contextlib.suppress(OSError):  # How the end of a terminal is told.
+    with contextlib.suppress(OSError):  # The end of a terminal.
         while os.read(handle, 4096):
             pass
     assert process.wait(30) == 9
 
 
-def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> None:
-    """The link is the same after the restart; the library for WebSockets is loaded for the first shell, not
-    before."""
+def test_killed_service_ends_its_shells_but_not_the_job(data: Path) -> None:
+    """The link is the same after the restart. The WebSocket library is loaded for the first shell, not
+    before.
+    """
     service = start(data)
     try:
         job = begun(service)
@@ -175,8 +177,10 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
 
 
 @needs_view
-def test_what_a_failed_job_left(service: Service, tmp_path: Path) -> None:
-    """spec/operations#shells: autopsy: the files, the same shell, a copy; told where the job is described."""
+def test_shell_opens_in_the_files_of_a_failed_job(service: Service, tmp_path: Path) -> None:
+    """spec/operations#shells: autopsy: the files, the same shell, a copy. The job's description
+    mentions it.
+    """
     body = container_job(FAILS, name="fails")
     container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     container["env"] = [

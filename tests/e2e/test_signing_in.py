@@ -1,4 +1,4 @@
-"""Signing in at an issuer in a real browser (docs/team.md); what an issuer may say: tests/console."""
+"""Signing in at an issuer in a real browser (docs/team.md). tests/console tests the issuer's responses."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ ROBOT = f"nightly@{PROJECT}.iam.gserviceaccount.com"
 
 @dataclass(frozen=True)
 class Personal(Gcloud):
-    """As the user who is signed in to gcloud. `tokens`: where its tokens are from."""
+    """As the signed-in gcloud user. `tokens`: the source of its tokens."""
 
     tokens: str
 
@@ -60,7 +60,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, issuer: ScriptedIssuer) ->
 
 @contextmanager
 def trusting(issuer: str, data: Path) -> Generator[Service]:
-    """A service at which people of an issuer sign in."""
+    """A service with users of an issuer."""
     settings = (
         f'[[oidc]]\nname = "Corp"\nissuer = "{issuer}"\nclient_id = "{CLIENT}"\n'
         f'audiences = ["{GCLOUD}"]\ntokeninfo = "{issuer}/tokeninfo"\n'
@@ -72,11 +72,12 @@ def trusting(issuer: str, data: Path) -> Generator[Service]:
 
 @WITH_CHROMIUM
 @pytest.mark.parametrize("options", [(), ("--no-browser",)], ids=["browser", "code"])
-def test_a_command_line_is_signed_in_by_a_browser(
+def test_browser_signs_in_the_command_line(
     service: Service, chromium: Browser, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """spec: by a page that leads back to the command (RFC 8252), or shows a code to whoever has no browser
-    beside it. From then on commands go there. It waits longer than usual: the browser may be held up."""
+    """By a page that redirects to the command (RFC 8252), or shows a code without a local browser. Later
+    commands use that service. The timeout is longer than usual: the browser may be slow.
+    """
     own = {"XDG_CONFIG_HOME": str(tmp_path), "DISPLAY": ":0", "BROWSER": "true"}
     variables = {**environment(service.data), **own}
     del variables["TRAINSHED_DATA"]
@@ -110,11 +111,12 @@ def test_a_command_line_is_signed_in_by_a_browser(
 
 
 @WITH_CHROMIUM
-def test_a_certified_provider_signs_a_person_in(
+def test_certified_provider_signs_in_a_user(
     node_modules: Path, chromium: Browser, tmp_path: Path
 ) -> None:
-    """In a browser, which lands where they wanted to go; and the ID token that it gave then is good by
-    itself, until the settings have the provider no more."""
+    """In a browser, which returns to the requested page. The browser's ID token then is valid without a
+    session, until the provider is removed from the settings.
+    """
     program = ["node", str(NODE / "provider.mjs"), str(node_modules), CLIENT]
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True) as provider:
@@ -140,10 +142,10 @@ def test_a_certified_provider_signs_a_person_in(
 
 @pytest.mark.gcloud
 @needs_gcloud
-def test_gcloud_shows_an_id_token_as_it_is(
+def test_gcloud_sends_an_unmodified_id_token(
     service: Service, issuer: ScriptedIssuer, tmp_path: Path
 ) -> None:
-    """At the port of the buckets, too, whose process asks the service. What goes on by it ends with it."""
+    """Also at the storage port, whose process calls the service. Active streams end with it."""
     trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
 
     def hers(seconds: int) -> Service:
@@ -162,11 +164,10 @@ def test_gcloud_shows_an_id_token_as_it_is(
 
 @pytest.mark.gcloud
 @needs_gcloud
-def test_gcloud_s_own_user_works_as_it_is(
+def test_signed_in_gcloud_user_needs_no_configuration(
     service: Service, issuer: ScriptedIssuer, tmp_path: Path
 ) -> None:
-    """Signed in at the issuer, of which gcloud gets its access tokens by itself; at the port of the buckets,
-    too."""
+    """Signed in at the issuer, from which gcloud gets its access tokens; also at the storage port."""
     trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
     user = Personal(replace(service, token=""), tmp_path, f"{issuer.address}/token")
     user.run("auth", "activate-refresh-token", "ana@corp.example", "1//refresh")
@@ -175,10 +176,10 @@ def test_gcloud_s_own_user_works_as_it_is(
     assert issuer.paths[-1].startswith("/tokeninfo?access_token=ya29.")
 
 
-def test_google_s_library_exchanges_the_id_token_of_a_machine(
+def test_google_auth_exchanges_the_id_token_of_a_machine(
     service: Service, issuer: ScriptedIssuer, tmp_path: Path
 ) -> None:
-    """By a file of Workload Identity Federation that names the service."""
+    """By a file of Workload Identity Federation with the service's address."""
     service.call("POST", f"/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "nightly"})
     token, pool = tmp_path / "token", "//iam.googleapis.com/projects/1/locations/global"
     token.write_text(issuer.id_token(sub="repo:corp/vision:ref:refs/heads/main"))

@@ -1,4 +1,4 @@
-"""Staged code: what runs is what was submitted (docs/adr/0163)."""
+"""Staged code: the submitted code is the code that runs (docs/adr/0163)."""
 
 import hashlib
 import json
@@ -27,8 +27,8 @@ def place_of(uri: str) -> tuple[str, str]:
     return bucket, name
 
 
-def test_a_job_file_runs_what_it_was_written_for(service: Service, tmp_path: Path) -> None:
-    """Issue: with a replaced wheel the owner's `run -f` printed what the attacker wrote."""
+def test_job_file_runs_only_its_original_code(service: Service, tmp_path: Path) -> None:
+    """Regression: with a replaced wheel the owner's `run -f` printed the attacker's text."""
     here: Any = {"data": service.data, "cwd": tmp_path}
     (tmp_path / "task.py").write_text("print('mine')\n")
     words = ("run", "task.py", "--image", SKLEARN, "--project", TEAM)
@@ -47,8 +47,10 @@ def test_a_job_file_runs_what_it_was_written_for(service: Service, tmp_path: Pat
     assert "mine" in trainshed(*run, "--watch", **here).stdout
 
 
-def test_a_package_that_was_replaced_while_its_job_waited_is_not_run(service: Service) -> None:
-    """Issue: the digest is pinned when the job is made and checked when it is installed, for a retry too."""
+def test_package_replaced_during_the_wait_is_not_run(service: Service) -> None:
+    """The digest is pinned when the job is created and checked when the package is installed, also for a
+    retry.
+    """
     quota = {"project": TEAM, "region": "us-central1", "metric": "cpus_n1_e2"}
     bucket, name = "replaced-s", "pkg-1.0.tar.gz"
     service.call("POST", f"/storage/v1/b?project={TEAM}", {"name": bucket})

@@ -1,7 +1,8 @@
-"""Programs, their logs and what they store survive a service that is killed, that finds its database gone, or
-a record of it damaged (spec/invariants#one-incarnation, spec/invariants#durability,
-spec/invariants#last-lines-first, spec/invariants#a-missing-database): nothing is lost, doubled or left
-behind. What a store makes of such databases: `tests/contract/store`."""
+"""Programs, their logs and stored data survive a killed service, a missing database and a damaged record
+(spec/invariants#one-incarnation, spec/invariants#durability, spec/invariants#last-lines-first,
+spec/invariants#a-missing-database): nothing is lost, duplicated or left behind. `tests/contract/store` tests
+the store with such databases.
+"""
 
 import os
 import signal
@@ -18,7 +19,7 @@ from trainshed.store.sqlite.database import DATABASE_FILE
 
 
 def counted(service: Service, job_id: str) -> list[str]:
-    """The program's own lines: the service's notices begin the primary's log."""
+    """The program's own lines: the primary's log starts with notices of the service."""
     return [line for line in service.lines(job_id, "workerpool0-0") if line.isdigit()]
 
 
@@ -58,16 +59,16 @@ FOREVER = "import time\n# {mark}\nprint('up', flush=True)\ntime.sleep(600)"
 
 
 def database_of(data: Path) -> str:
-    """What `trainshed doctor` says of it."""
+    """Return the findings of `trainshed doctor` about it."""
     findings = examine(Settings(data=data, cache=data.parent))
     return next(finding.text for finding in findings if finding.about == "database")
 
 
 @needs_view
-def test_programs_survive_what_becomes_of_service_database_and_bucket_process(
+def test_programs_survive_faults_of_service_database_and_bucket_process(
     data: Path, tmp_path: Path
 ) -> None:
-    """Each restart of the service is on another port; what a program stored is all there."""
+    """Each restart of the service uses another port. All data of the program is still available."""
     mark, other_mark = new_mark(), new_mark()
     with running(data) as service:
         job_id = submit(service, container_job(STORES.replace("{mark}", mark)))
@@ -76,7 +77,7 @@ def test_programs_survive_what_becomes_of_service_database_and_bucket_process(
         first_line(service, bad, "up")
         programs, unreadable = marked(mark), marked(other_mark)
         assert unreadable
-        # A file that cannot be taken away spoils no end; nor does a disk that became read-only.
+        # A file that cannot be removed blocks no end, and neither does a disk that became read-only.
         document = data / "service.json"
         document.unlink()
         document.mkdir()
@@ -90,7 +91,7 @@ def test_programs_survive_what_becomes_of_service_database_and_bucket_process(
     with running(data) as service:
         problem = "table jobs of trainshed.db cannot be read"
         assert problem in (data / "service.log").read_text()
-        # Nobody would ever end it, so it is ended; the other one was never touched.
+        # No record of it remains, so it is ended. The other one was never affected.
         wait_until_gone(unreadable)
         described = trainshed("jobs", "describe", bad, data=data, status=1)
         assert problem in described.stderr
@@ -99,8 +100,8 @@ def test_programs_survive_what_becomes_of_service_database_and_bucket_process(
         fresh = submit(service, container_job("print('new')"))
         assert service.finish(fresh)["state"] == "SUCCEEDED"
         service.kill()
-    # Without its database a start ends no program.
-    for path in data.glob("trainshed.*"):  # With the lock that says that there was one.
+    # A service that starts without its database ends no program.
+    for path in data.glob("trainshed.*"):  # With the lock that records its earlier existence.
         path.replace(tmp_path / path.name)
     (message,) = trainshed("up", "--port", "0", data=data, status=1).stderr.splitlines()
     assert message.startswith(f"Error: the job database {data}/trainshed.db is gone; slots/ of")

@@ -1,5 +1,6 @@
-"""The walk of docs/team.md: an admin, six people and a machine, by unmodified clients: gcloud, the SDK with a
-key file, the API client and a real browser. How limits count: `tests/unit/test_usage.py`."""
+"""The walk of docs/team.md: an admin, six users and a machine, with unmodified clients: gcloud, the SDK with
+a key file, the API client and a real browser. `tests/unit/test_usage.py` tests the counting of limits.
+"""
 
 import json
 from dataclasses import replace
@@ -70,7 +71,9 @@ print("SEEN " + json.dumps(seen))
 @pytest.mark.gcloud
 @needs_gcloud
 @WITH_CHROMIUM
-def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: Path) -> None:
+def test_team_guide_with_an_admin_and_six_users(
+    service: Service, chromium: Browser, tmp_path: Path
+) -> None:
     def by_admin(*words: str) -> str:
         return trainshed(*words, data=service.data).stdout
 
@@ -98,7 +101,7 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
         page.goto(f"{service.rest}/jobs/{of_ana}?project={PROJECT}")
         return page
 
-    # Bo is restricted to reading: he sees what Ana has submitted, and may not touch it.
+    # Bo is restricted to reading: he sees Ana's jobs but cannot change them.
     of_ana, reading = submitted(ana), Gcloud(bo, tmp_path / "bo")
     for does, role in (("remove", USER), ("add", "roles/aiplatform.viewer")):
         bind(does, "user:bo@corp.example", role)
@@ -108,13 +111,13 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     for person, buttons in ((ana, 1), (bo, 0)):
         expect(page_of(person).get_by_role("button", name="Cancel")).to_have_count(buttons)
 
-    # Cy has his own project, and learns nothing of this one.
+    # Cy has his own project, and cannot see this one.
     jobs_by_api_client = built(cy, "ml", "v1").projects().jobs()
     assert jobs_by_api_client.list(parent="projects/walk-speech").execute() == {}
     with pytest.raises(Exception, match=f"HttpError 403 .* add-iam-policy-binding {PROJECT}"):
         jobs_by_api_client.list(parent=f"projects/{PROJECT}").execute()
 
-    # A machine's key file opens the project to gcloud and the SDK, and nothing else, until it is deleted.
+    # A machine's key file gives gcloud and the SDK access to the project only, until it is deleted.
     key, accounts = tmp_path / "key.json", ("iam", "service-accounts")
     admin.run(*accounts, "create", "nightly", OF_PROJECT)
     bind("add", f"serviceAccount:{ROBOT}", USER)
@@ -138,14 +141,14 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     admin.run(*accounts, "keys", "delete", id_, f"--iam-account={ROBOT}", OF_PROJECT)
     robot.run(*listing, fails=True)
 
-    # A quota holds back Dee, a budget Eva: each second job says for which it waits, and who can raise it.
+    # A quota blocks Dee, a budget Eva: each second job shows its reason, and who can raise the limit.
     for person, name, metric, limit, why in (
         (dee, "dee", "jobs", "1", "may have at most 1 job at once"),
         (eva, "eva", "cpu_hours_per_month", "0.0001", "of 0.0001 CPU-hours of this month's budget"),
     ):
         by_admin("quotas", "set", metric, limit, OF_PROJECT, "--user", f"{name}@corp.example")
         first = submitted(person)
-        # For longer than the second for which a sum of what is used holds.
+        # Longer than the second for which a usage sum is cached.
         assert list(islice(person.follow(first), 8)) == ["talks"] * 8
         second = submitted(person)
         waits = person.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]
@@ -154,7 +157,7 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
         listed = json.loads(by_admin(*mine, "--url", person.rest, "--token", person.token))
         assert [row["jobId"] for row in listed] == [second, first]
 
-    # Fay is revoked while she follows a log, types in a shell and has a page open: all of it ends.
+    # Fay's access is revoked while she follows a log, types in a shell and has a page open: all of it ends.
     lines, page = fay.follow(of_ana), page_of(fay)
     assert next(lines) == "talks"
     expect(page.get_by_role("button", name="Cancel")).to_have_count(1)
@@ -171,7 +174,7 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     expect(page.get_by_text("You are signed out")).to_be_visible()
     assert fay.ask("GET", JOBS).status == 401
 
-    # The audit and the usage tell of each.
+    # The audit log and the usage contain each action.
     read = ("logging", "read", 'logName:"cloudaudit.googleapis.com"', OF_PROJECT, "--format=json")
     entries = [entry["protoPayload"] for entry in json.loads(admin.run(*read).stdout)]
     done = {

@@ -1,4 +1,4 @@
-"""The real TensorBoard for what a job wrote, as a browser and `trainshed tensorboard` reach it."""
+"""The real TensorBoard for a job's files, through a browser and `trainshed tensorboard`."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def written(service: Service, name: str) -> str:
-    """The id of a job that is over, with an event file of PyTorch's in its log directory."""
+    """The ID of a finished job with a PyTorch event file in its log directory."""
     body = container_job("import time; time.sleep(600)", name=name)
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://{BUCKET}/{name}"}
     job = submit(service, body)
@@ -44,14 +44,14 @@ def job(service: Service) -> str:
 
 
 def asked(service: Service, path: str, body: bytes | None = None, **headers: str) -> Answer:
-    """The answer to a browser, which has no token. `body`: it is posted."""
+    """Return the response to a browser without a token. `body`: it is posted."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     verb = "GET" if body is None else "POST"
     return service.ask(verb, path, body, token=None, headers=sent)
 
 
 def link_of(service: Service, *jobs: str) -> dict[str, str]:
-    """What stands behind the # of the link that the command prints."""
+    """Return the fragment of the link that the command prints."""
     words = ("tensorboard", *jobs, "--data", str(service.data))
     done = trainshed(*words, data=service.data)
     address, _, fragment = done.stdout.strip().partition("#")
@@ -60,7 +60,7 @@ def link_of(service: Service, *jobs: str) -> dict[str, str]:
 
 
 def opened(service: Service, link: Mapping[str, str]) -> str:
-    """As the page does: the path of a view, with the browser's mark for it."""
+    """Open the path of a view with the browser's cookie, like the page."""
     answer = asked(service, "/tensorboard/open", json.dumps(link).encode())
     assert answer.status == 200, answer.body
     assert answer.headers["Set-Cookie"] is None
@@ -68,8 +68,8 @@ def opened(service: Service, link: Mapping[str, str]) -> str:
     return "/tensorboard/" + json.loads(answer.body.splitlines()[-1])["path"]
 
 
-def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
-    """spec: the page, its scripts, the runs and the scalars, all below the path of the view."""
+def test_tensorboard_link_shows_a_jobs_data(service: Service, job: str) -> None:
+    """The page, its scripts, the runs and the scalars, all below the path of the view."""
     path = opened(service, link_of(service, job))
     page = asked(service, path, Accept_Encoding="identity")
     assert page.status == 200
@@ -92,14 +92,14 @@ def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
     curves: dict[str, Any] = json.loads(answer.body)
     assert {step: value for _, step, value in curves["train"]} == pytest.approx(points)
     assert asked(service, path, form, Origin="http://evil.example").status == 403
-    # The owner's token is no way past the mark.
+    # The owner's token does not replace the cookie.
     assert service.ask("GET", f"/tensorboard/{path.split('/')[2]}/").status == 401
     described = service.call("GET", f"/trainshed/v1/jobs/{job}")
     assert described["tensorboardUri"].startswith(f"{service.rest}/tensorboard/#view=")
 
 
-def test_its_page_can_reach_nothing_but_its_own_path(service: Service, job: str) -> None:
-    """docs/security.md: whatever a job wrote into it. Two policies hold both."""
+def test_tensorboard_page_reaches_only_its_own_path(service: Service, job: str) -> None:
+    """docs/security.md: with any contents from a job. Two policies confine both."""
     path = opened(service, link_of(service, job))
     for below in ("", "data/runs", "nowhere"):
         answer = asked(service, path + below)
@@ -117,16 +117,14 @@ def test_its_page_can_reach_nothing_but_its_own_path(service: Service, job: str)
 def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
     service: Service, job: str
 ) -> None:
-    """docs/security.md: a service worker would answer for the page after its job is gone."""
+    """docs/security.md: a service worker would answer for the page after its job is deleted."""
     path = opened(service, link_of(service, job))
     script = path + "chart_worker.js"
     assert asked(service, script).status == 200
     assert asked(service, script, Service_Worker="script").status == 403
 
 
-def test_a_page_that_is_open_ends_with_the_token_of_who_opened_it(
-    service: Service, job: str
-) -> None:
+def test_open_tensorboard_ends_with_its_users_token(service: Service, job: str) -> None:
     words = ("bo@corp.example", "--role", "roles/editor")
     token = trainshed("tokens", "create", *words, data=service.data).stdout.strip()
     link = service.ask("POST", f"/trainshed/v1/jobs/{job}:tensorboard", {}, token=token).json
@@ -136,7 +134,7 @@ def test_a_page_that_is_open_ends_with_the_token_of_who_opened_it(
     assert asked(service, runs).status == 403
 
 
-def test_jobs_are_compared_and_end_with_one_of_them(service: Service, job: str) -> None:
+def test_comparison_of_jobs_ends_with_any_of_them(service: Service, job: str) -> None:
     other = written(service, "second")
     path = opened(service, link_of(service, job, other))
     runs = json.loads(asked(service, path + "data/runs").body)
@@ -150,5 +148,5 @@ def test_jobs_are_compared_and_end_with_one_of_them(service: Service, job: str) 
 
 
 def viewers(service: Service, view: str) -> list[int]:
-    """The keepers of the processes of a view."""
+    """The supervisors of a view's processes."""
     return commands(f"/viewers/{view}", "keeper", str(service.data))

@@ -1,5 +1,6 @@
-"""gs:// by every TensorFlow that is served, in real jobs (`./dev test-runtimes`), in the cache that
-$TRAINSHED_CACHE names."""
+"""gs:// by every served TensorFlow, in real jobs (`./dev test-runtimes`), in the cache of
+$TRAINSHED_CACHE.
+"""
 
 import os
 from collections.abc import Iterator
@@ -31,8 +32,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.mark.runtimes
 @pytest.mark.parametrize("version", VERSIONS)
 def test_gs_is_read_and_written_by_tensorflow(service: Service, version: str) -> None:
-    """Files, directories, checkpoints, summaries, records, models, a large file; and TensorFlow complains of
-    nothing on the way."""
+    """Files, directories, checkpoints, summaries, records, models, a large file, without warnings from
+    TensorFlow.
+    """
     package = {
         "executorImageUri": f"tf:{version}",
         "packageUris": ["gs://trainshed/tensorflow_storage-0.1.tar.gz"],

@@ -1,5 +1,4 @@
-"""A service that others reach: TLS at every port, plain HTTP for this machine, or a refusal that says what to
-choose."""
+"""A service on the network: TLS at every port, plain HTTP for this machine, or an error with the options."""
 
 import contextlib
 import http.client
@@ -23,9 +22,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def mine() -> str:
-    """An address of this machine that is none of its loopback."""
+    """Return a non-loopback address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Sends nothing: chooses the address that it would send from.
+        # Sends nothing: it selects the source address.
         try:
             probe.connect(("192.0.2.1", 9))
         except OSError:
@@ -40,7 +39,7 @@ def ours(data: Path, *arguments: str, **variables: str) -> "subprocess.Completed
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
-def test_a_service_that_others_would_reach_says_what_to_choose(data: Path, host: str) -> None:
+def test_public_service_without_tls_choice_prints_the_options(data: Path, host: str) -> None:
     done = ours(data, "up", "--host", host, "--port", "0")
     assert done.returncode == 1
     for choice in ("--tls ", "--tls-cert cert.pem --tls-key key.pem", "--insecure"):
@@ -67,20 +66,20 @@ def test_every_port_speaks_tls_with_a_certificate_of_the_service(
 
 @pytest.mark.parametrize("place", ["rest", "storage"])
 def test_plain_http_is_for_this_machine(service: Service, place: str) -> None:
-    """Also at an address that others call, as long as it is this machine that calls."""
+    """Also at a public address, if the caller is this machine."""
     port = urlsplit(str(service.extra[place])).port
     for host in ("127.0.0.1", mine()):
         assert plainly(service, host, port or 0) != 426
 
 
-def test_who_speaks_plain_http_elsewhere_is_told_what_to_speak(service: Service) -> None:
-    """The port that speaks nothing but TLS, with anybody, answers as the others do to other machines."""
+def test_plain_http_from_another_machine_gets_an_explanation(service: Service) -> None:
+    """The TLS-only port treats all callers like the other ports treat remote ones."""
     host, _, port = str(service.extra["storage_tls"]).rpartition(":")
     assert plainly(service, host, int(port)) == 426
 
 
 def plainly(service: Service, host: str, port: int) -> int:
-    """The status of a call without TLS."""
+    """Return the status of a call without TLS."""
     with contextlib.closing(http.client.HTTPConnection(host, port, timeout=60)) as connection:
         connection.request("GET", "/", headers={"Authorization": f"Bearer {service.token}"})
         return connection.getresponse().status
@@ -103,7 +102,7 @@ def test_the_command_line_and_its_environment_trust_the_service(service: Service
     assert known.returncode == 0, known.stderr
 
 
-def test_half_handshakes_shut_nobody_out(service: Service) -> None:
+def test_incomplete_tls_handshakes_do_not_block_others(service: Service) -> None:
     port = urlsplit(service.rest).port
     with contextlib.ExitStack() as attack:
         for _ in range(1_100):

@@ -1,4 +1,4 @@
-"""The Vertex SDK's HyperparameterTuningJob, unmodified, over gRPC with TLS, on a scikit-learn package
+"""The Vertex SDK's HyperparameterTuningJob, unmodified, over gRPC with TLS, with a scikit-learn package
 (spec/tuning#parameters).
 """
 
@@ -93,25 +93,25 @@ print("SEEN " + json.dumps(seen))
 """
 
 TRIALS = 5
-"""More than are tried at once."""
+"""More than the number of parallel trials."""
 _CONDITIONAL = {"svm": {"c", "tolerance"}, "neighbours": {"neighbours", "leaf"}}
 
 
 @pytest.fixture(scope="module")
 def ran(service: Service) -> dict[str, Any]:
-    """What the program saw."""
+    """Return the program's view."""
     package = upload(service, "tuning/pkg-1.0.tar.gz", source_package(SKLEARN_TASK))
     return seen_by_sdk(service, _PROGRAM, package, SKLEARN, str(TRIALS))
 
 
 def test_run_returns_with_all_trials_done(ran: dict[str, Any]) -> None:
-    """Four trials at a time; and the job can be looked at while it runs."""
+    """Four trials at a time, and the job can be read while it runs."""
     assert ran["running"] == ["JOB_STATE_RUNNING", ["ACTIVE"] * 4]
     assert ran["state"] == "JOB_STATE_SUCCEEDED"
     assert [trial["id"] for trial in ran["trials"]] == [str(n) for n in range(1, TRIALS + 1)]
     for trial in ran["trials"]:
         values = dict(trial["given"])
-        # A conditional parameter only where its parent's value is.
+        # A conditional parameter occurs only with its parent's value.
         assert set(values) == {"kind", "folds", "share"} | _CONDITIONAL[values["kind"]]
         assert trial["state"] == "SUCCEEDED" and values["folds"] in (2, 3, 5)
     assert ran["again"] == ["sdk", "JOB_STATE_SUCCEEDED", TRIALS]
@@ -122,7 +122,8 @@ def test_each_trial_is_a_job_with_its_parameters_and_its_directory(
     ran: dict[str, Any], service: Service
 ) -> None:
     """spec/program#directories, spec/tuning#trials, facts/program#variables, facts/program#arguments: `--name
-    value`, AIP_MODEL_DIR below the trial's number, a CustomJob each."""
+    value`, AIP_MODEL_DIR below the trial's number, a CustomJob each.
+    """
     trials = ran["trials"]
     assert len({trial["job_name"] for trial in trials}) == TRIALS
     assert {trial["job"] for trial in trials} == {"JOB_STATE_SUCCEEDED"}
@@ -132,7 +133,7 @@ def test_each_trial_is_a_job_with_its_parameters_and_its_directory(
         report = json.loads((directory / "report.json").read_text())
         assert report["trial"] == trial["id"]
         assert report["given"] == pytest.approx(trial["given"])
-        # Every measurement is there, and the best one counts: that is what the SDK asks for.
+        # Every measurement exists, and the best one counts, as the SDK requests.
         assert trial["measured"] == pytest.approx(report["scores"])
         assert trial["final"] == [["accuracy", pytest.approx(max(report["scores"]))]]
         assert trial["step"] == report["scores"].index(max(report["scores"])) + 1

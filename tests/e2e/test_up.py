@@ -39,16 +39,16 @@ FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
 @pytest.fixture(autouse=True)
 def nothing_stays(data: Path) -> Iterator[None]:
-    """Whatever went wrong in a test: its service and its jobs are gone afterwards."""
+    """After any failure of a test, its service and its jobs are removed."""
     yield
     if (data / "service.json").exists():
         down(data)
-    # After a test that failed between two services nobody else would.
+    # Needed after a test that failed between two services.
     end_those_in(data / "slots")
 
 
 def up(data: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`trainshed up` where it is expected to end by itself."""
+    """Run `trainshed up` when it must exit with an error."""
     return services.trainshed(
         "up", "--data", str(data), *args, data=data, status=None, variables=variables
     )
@@ -76,11 +76,11 @@ LIBRARIES = (
     "google.protobuf.json_format, httptools, logging, msgspec, multiprocessing.connection, "
     "re2, sqlite3, ssl, tomllib, uvicorn.protocols.http.httptools_impl, uvloop"
 )
-"""What others wrote of what a service loads at its start."""
+"""Third-party libraries that a service loads when it starts."""
 
 
 def bare_start_seconds() -> float:
-    """Processor seconds of an interpreter that loads LIBRARIES and ends."""
+    """CPU seconds of an interpreter that loads LIBRARIES and exits."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", f"import {LIBRARIES}"], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -88,9 +88,10 @@ def bare_start_seconds() -> float:
 
 
 def test_it_starts_in_well_under_a_second(data: Path) -> None:
-    """Issue: well under a second, also with a history. By what it uses of a processor, since the clock tells
-    more of the tests beside it; against what a bare interpreter uses for the same libraries on this machine
-    in this moment: about five times as much. Best of eight, since both take turns with other tests."""
+    """Well under a second, also with a history. Measured in CPU time, because wall time includes parallel
+    tests, and compared with a bare interpreter that loads the same libraries: about five times as much. Best
+    of eight, alternating.
+    """
     took: list[float] = []
     while len(took) < 8 and min(took, default=math.inf) > 6.5:
         floor = bare_start_seconds()
@@ -102,13 +103,13 @@ def test_it_starts_in_well_under_a_second(data: Path) -> None:
 
 @pytest.fixture(scope="module")
 def announced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service in a directory whose name has spaces."""
+    """A service in a directory whose name contains spaces."""
     with running(tmp_path_factory.mktemp("up") / "of the team") as started:
         yield started
 
 
-def test_what_it_says_can_be_typed_as_it_stands(announced: Service, tmp_path: Path) -> None:
-    """A new shell knows nothing of the data directory."""
+def test_printed_commands_work_unchanged(announced: Service, tmp_path: Path) -> None:
+    """A new shell does not know the data directory."""
     advice = re.search(r"eval (\S.*)", said(announced))
     assert advice
     shell = execute(
@@ -119,8 +120,8 @@ def test_what_it_says_can_be_typed_as_it_stands(announced: Service, tmp_path: Pa
     assert shell.stdout.strip() == announced.rest, shell.stderr
 
 
-def test_a_start_prints_a_sign_in_link_on_a_terminal_only(announced: Service, data: Path) -> None:
-    """A journal or a container's log would hand the owner's rights to its readers."""
+def test_up_prints_a_sign_in_link_only_on_a_terminal(announced: Service, data: Path) -> None:
+    """A journal or a container's log would give the owner's permissions to its readers."""
     output = said(announced)
     assert "code=" not in output and "trainshed console" in output
     command = [sys.executable, "-P", "-m", "trainshed", "up", "--data", str(data), "--port", "0"]
@@ -137,14 +138,14 @@ def test_a_start_prints_a_sign_in_link_on_a_terminal_only(announced: Service, da
     assert b"/login?code=" in shown, shown
 
 
-def test_its_files_say_how_to_reach_it_and_are_private(announced: Service) -> None:
+def test_service_files_contain_its_address_and_are_private(announced: Service) -> None:
     data = announced.data
     document = json.loads((data / "service.json").read_text())
     assert document["rest"] == announced.rest
     assert document["pid"] == announced.pid == announced.process.pid
     for file in (data / "service.json", data / "credentials.json", data / "owner.token"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
-    # The log is this test's own; whom to trust is for every program to read.
+    # The log belongs to this test. Every program may read the trusted certificates.
     public = {"service.log", "trust"}
     for file in data.iterdir():
         if not file.is_socket() and file.name not in public:
@@ -155,14 +156,16 @@ def test_its_files_say_how_to_reach_it_and_are_private(announced: Service) -> No
     assert announced.token not in said(announced)  # spec/invariants#secrets
 
 
-def test_a_second_start_on_the_same_data_prints_where_the_service_runs(announced: Service) -> None:
+def test_second_start_on_the_same_data_prints_the_address_of_the_service(
+    announced: Service,
+) -> None:
     second = up(announced.data, "--port", "0")
     assert second.returncode == 0, second.stderr
     assert f"already runs at {announced.rest} (process {announced.pid}" in second.stdout
     assert announced.call("GET", "/trainshed/v1/status")
 
 
-def test_a_port_in_use_is_refused(data: Path) -> None:
+def test_port_in_use_fails_the_start(data: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -170,8 +173,8 @@ def test_a_port_in_use_is_refused(data: Path) -> None:
         expect_error(up(data, "--port", str(port)), f"127.0.0.1:{port}", "in use", "--port")
 
 
-def test_what_only_a_start_can_find_is_named(data: Path, tmp_path: Path) -> None:
-    """Settings that only the engine knows, a directory in the way."""
+def test_errors_found_only_at_start_are_reported(data: Path, tmp_path: Path) -> None:
+    """Engine-specific settings, and a directory in the way."""
     config = tmp_path / "config.toml"
     config.write_text('engine = "slurm"\n[engines.slurm]\nquarantine_minutes = 0.5\n')
     refusal = up(data, "--port", "0", "--config", str(config))
@@ -185,15 +188,16 @@ def test_what_only_a_start_can_find_is_named(data: Path, tmp_path: Path) -> None
     assert not leftovers(other)
 
 
-def test_jobs_run_on_until_service_or_down_ends_them(data: Path) -> None:
-    """After Ctrl-C at a terminal, which reaches the whole group, and after SIGKILL: the next service takes
-    them over. With --stop-jobs-on-exit they end with it, and by `trainshed down`."""
+def test_jobs_continue_until_the_service_or_down_ends_them(data: Path) -> None:
+    """After Ctrl-C at a terminal, which reaches the whole process group, and after SIGKILL, the next service
+    adopts them. With --stop-jobs-on-exit they end with it, and with `trainshed down`.
+    """
     mark = new_mark()
     service = start(data, own_group=True)
     job_id = submit(service, container_job(f"{FOREVER} # {mark}"))
     assert "up" in service.follow(job_id)
     programs, below = marked(mark), children(service.pid)
-    watching = service.watch(job_id)  # an open stream must not hold it up
+    watching = service.watch(job_id)  # an open stream must not delay it
     next(watching)
     os.killpg(service.pid, signal.SIGINT)
     assert service.process.wait(60) == 0

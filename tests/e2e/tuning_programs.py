@@ -1,4 +1,4 @@
-"""Programs that trials run and the tuning jobs around them, for end-to-end tests."""
+"""Programs of trials and their tuning jobs, for end-to-end tests."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +26,9 @@ def run_once(place):
     os.makedirs(directory, exist_ok=True)
     open(f"{directory}/{trial}.{time.time_ns()}", "x").close()
 """
-"""What programs of trials begin with: `trial`, its number; `given`, its parameters as text; `report`;
-`run_once`."""
+"""Common prefix of trial programs. `trial`: its number. `given`: its parameters as text. `report` and
+`run_once`: helpers.
+"""
 
 SKLEARN_TASK = """
 import argparse, json, os, pathlib, time
@@ -68,9 +69,9 @@ told = {name: value for name, value in vars(args).items() if value is not None a
 report = {"trial": os.environ["CLOUD_ML_TRIAL_ID"], "given": told, "scores": list(scores)}
 (directory / "report.json").write_text(json.dumps(report))
 """
-"""A classifier chosen and fitted by scikit-learn: parameters of every type and scale, some of one kind of
-model only. It measures a score per fold, waits for the object `--gate`, and leaves its model with a report
-beside it."""
+"""A classifier chosen and fitted by scikit-learn, with parameters of every type and scale, some conditional
+on the model. It reports a score per fold, waits for the object `--gate`, and saves its model with a report.
+"""
 
 
 def double(name: str, low: float = 0.0, high: float = 1.0, scale: str = "LINEAR") -> dict[str, Any]:
@@ -82,7 +83,7 @@ def double(name: str, low: float = 0.0, high: float = 1.0, scale: str = "LINEAR"
 
 
 def study_spec(*parameters: dict[str, Any], goal: str = "MAXIMIZE", **more: Any) -> dict[str, Any]:
-    """Of one metric, `score`."""
+    """A study of one metric, `score`."""
     return {
         "metrics": [{"metricId": "score", "goal": goal}],
         "parameters": list(parameters or (double("x"),)),
@@ -114,11 +115,11 @@ def tuning_job(
 
 
 def final(trial: dict[str, Any]) -> float:
-    """The value of the one metric of a trial that is over; JSON leaves a zero out."""
+    """Return the metric of a finished trial. JSON omits a zero."""
     (metric,) = trial["finalMeasurement"]["metrics"]
     return metric.get("value", 0.0)
 
 
 def bucket(service: Service) -> Path:
-    """Where the objects of the default bucket lie."""
+    """Return the directory of the default bucket's objects."""
     return Path(service.extra["buckets"]) / BUCKET

@@ -1,2 +1,1 @@
-"""Training programs as the public writes them, each submitted as its readers would, its model loaded
-again."""
+"""Training programs in public style, each submitted as in its instructions, with its model loaded again."""

@@ -1,5 +1,6 @@
-"""One service for all programs, those of the small runtimes three at a time, the large ones one after
-another."""
+"""One service for all programs. Those of the small runtimes run three at a time, the large ones one after
+another.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from tests.e2e.running import CACHE, running
 from tests.programs.runner import HERE, Runner
 from tests.programs.table import PROGRAMS, Program
 
-TEST = "test_ends_in_a_model_that_is_loaded_again"
+TEST = "test_program_saves_a_model_that_can_be_loaded"
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +46,9 @@ def run_program(
 
 
 def _in_own_image(program: Program, place: Path) -> None:
-    """Its image is made of this machine's files, in a store of its own; so is the cache of the service that
-    runs it."""
+    """Its image contains this machine's files, in a separate store. The cache of its service is
+    separate too.
+    """
     root = place / "root.tar"
     script = (HERE / "samples" / program.folder / "train.sh").read_text()
     with_programs(root, files={"train.sh": script})

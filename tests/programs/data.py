@@ -1,4 +1,4 @@
-"""The programs' data: small tables, images and TFRecord files, the same at every run."""
+"""The programs' data: small tables, images and TFRecord files, the same in every run."""
 
 import csv
 import importlib
@@ -19,12 +19,12 @@ _MARRIED = (("Married-civ-spouse", "Husband"), ("Never-married", "Not-in-family"
 
 
 def _datasets() -> Any:
-    """Loaded by those who need it: every worker reads this file, and one runs the programs."""
+    """Imported lazily: every worker reads this file, but only one runs the programs."""
     return importlib.import_module("sklearn.datasets")
 
 
 def write(name: str, place: Path) -> None:
-    """Write a data set below `place`; a name is a file (`iris.csv`) or a directory (`digits`)."""
+    """Write a data set below `place`. A name is a file (`iris.csv`) or a directory (`digits`)."""
     place.mkdir(parents=True, exist_ok=True)
     _WRITERS[name](place / name)
 
@@ -38,7 +38,7 @@ def _table(path: Path, rows: Iterable[Sequence[Any]], header: Sequence[str] = ()
 
 
 def _census(path: Path) -> None:
-    """Without a header, with a blank after each comma, as the original of this shape."""
+    """Without a header, with a blank after each comma, like the original."""
     chance = random.Random(path.name)
     lines: list[str] = []
     for _ in range(400):
@@ -70,7 +70,7 @@ def _housing(path: Path) -> None:
 
 
 def _penguins(path: Path) -> None:
-    """With missing values, as measured birds have them."""
+    """With missing values, like real measurements."""
     chance = random.Random(2)
     rows: list[tuple[Any, ...]] = []
     for number in range(200):

@@ -1,5 +1,6 @@
-"""Runs a program as its reader would, waits for its jobs, and loads its models in its own runtime from its
-bucket."""
+"""Runs a program by its instructions, waits for its jobs, and loads its models in its own runtime from its
+bucket.
+"""
 
 import os
 import shutil
@@ -19,18 +20,18 @@ from tests.programs.table import Program
 
 HERE = Path(__file__).parent
 SHELL = "/bin/bash"
-PATIENCE = 1500.0
-"""Seconds for a program, with the build of its environment."""
+PROGRAM_TIMEOUT = 1500.0
+"""Seconds for a program, including the build of its environment."""
 _LOADER = "load_model"
 
 
 class ProgramFailed(Exception):
-    """The program, its jobs, or the loading of what they left."""
+    """The program, its jobs, or the loading of their models failed."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs programs on a service. `place`: where their folders are copied to."""
+    """Runs programs on a service. `place`: directory for copies of their folders."""
 
     service: Service
     place: Path
@@ -65,7 +66,7 @@ class Runner:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=PATIENCE,
+                timeout=PROGRAM_TIMEOUT,
                 check=False,
             )
         except subprocess.TimeoutExpired as late:
@@ -76,8 +77,9 @@ class Runner:
             )
 
     def _environment(self, program: Program) -> dict[str, str]:
-        """A shell's after `eval "$(trainshed env)"`, with the names that such programs are told at their
-        beginning."""
+        """Return the environment after `eval "$(trainshed env)"`, with the variables that such programs
+        expect.
+        """
         return given_by_env(self.service) | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "CLOUDSDK_CONFIG": str(self.place / "gcloud"),
@@ -92,11 +94,11 @@ class Runner:
         }
 
     def _finished(self, program: Program) -> list[dict[str, Any]]:
-        """The program's jobs, which all have succeeded."""
+        """Return the program's jobs, which have all succeeded."""
         jobs = self._jobs(program)
         if not jobs:
             raise ProgramFailed(f"{program.script} has submitted no job")
-        ended = [self.service.finish(quote(job["name"], safe=""), PATIENCE) for job in jobs]
+        ended = [self.service.finish(quote(job["name"], safe=""), PROGRAM_TIMEOUT) for job in jobs]
         if any(job["state"] != "SUCCEEDED" for job in ended):
             raise ProgramFailed(self._story(program))
         return jobs
@@ -108,11 +110,11 @@ class Runner:
         return self.service.call("GET", f"/trainshed/v1/jobs?{question}")["jobs"]
 
     def _below(self, name: str) -> list[dict[str, Any]]:
-        """The jobs that a job has made, such as a trial's, the newest first."""
+        """Return the child jobs of a job, such as a trial's, the newest first."""
         return self._list(f"parent={quote(name, safe='')}")
 
     def _story(self, program: Program) -> str:
-        """Errors and last lines of the program's jobs."""
+        """Return errors and last lines of the program's jobs."""
         lines: list[str] = []
         for job in self._jobs(program):
             for resource in (job, *self._below(job["name"])):
@@ -122,7 +124,7 @@ class Runner:
         return "\n".join(lines)
 
     def _left(self, program: Program) -> list[str]:
-        """URIs of the models in the bucket; all that is expected beside them is there."""
+        """Return URIs of the models in the bucket, and check that all other expected objects exist."""
         root = Path(self.service.extra["buckets"]) / program.project
         for pattern in (program.model, *program.also):
             if not any(root.glob(pattern)):
@@ -145,10 +147,10 @@ class Runner:
             )
 
     def _load(self, program: Program, job: dict[str, Any], models: list[str]) -> None:
-        """Run the loader as a job: image or runtime version and packages are those of the program's job."""
+        """Run the loader as a job with the image or runtime version and the packages of the program's job."""
         loading = self._load_by_ml if job["api"] == "ml" else self._load_by_vertex
         ref = quote(loading(program, job, models), safe="")
-        state = self.service.finish(ref, PATIENCE)["state"]
+        state = self.service.finish(ref, PROGRAM_TIMEOUT)["state"]
         lines = self.service.lines(ref)
         loaded = len(lines) if program.own_image else sum("LOADED" in line for line in lines)
         if state != "SUCCEEDED" or loaded != len(models):
@@ -199,7 +201,7 @@ class Runner:
         return self.service.call("POST", parent, body)["name"]
 
     def _packed_loader(self, program: Program) -> str:
-        """The loader as a package in the program's bucket; its URI."""
+        """Upload the loader as a package to the program's bucket; return its URI."""
         source = (HERE / "loaders" / f"{program.loader}.py").read_text()
         name = f"loader/{_LOADER}-0.1-py3-none-any.whl"
         self.service.put(program.project, name, wheel(_LOADER, source))

@@ -1,4 +1,4 @@
-"""The programs: what each is written with, who submits it, what it leaves and how that is loaded again."""
+"""The programs: framework, submitting client, outputs, and loader of each."""
 
 from dataclasses import dataclass
 
@@ -7,30 +7,29 @@ from dataclasses import dataclass
 class Program:
     """One program, submitted in one way."""
 
-    #: Of the folder below `samples/`; with a suffix where one is submitted in several ways.
+    #: Name of the folder below `samples/`, with a suffix if there are several ways to submit it.
     name: str
-    #: Who submits it.
+    #: The submitting client.
     client: str
-    #: The image (its name before the tag) or runtime version that it asks for.
+    #: The requested image (without its tag) or runtime version.
     runtime: str
-    #: Objects of the bucket that are its models: a pattern. At least one must be there; of a tuning job one a
-    #: trial.
+    #: Pattern of the model objects in the bucket. At least one must exist; for a tuning job one per trial.
     model: str
     #: The program of `loaders/` that loads them, in the same runtime.
     loader: str
-    #: What its reader starts, in its folder: a shell script, a notebook's cells or a program.
+    #: The command to start, in its folder: a shell script, a notebook's cells or a program.
     script: str = "submit.sh"
-    #: Data sets that lie beside it, below `data/`.
+    #: Data sets next to it, below `data/`.
     data: tuple[str, ...] = ()
-    #: Patterns of what else it leaves in the bucket.
+    #: Patterns of its other objects in the bucket.
     also: tuple[str, ...] = ()
     #: It is a tuning job: each of its trials must have a final measurement.
     metric: bool = False
     #: Part of `./dev test-all`: needs only the small runtimes.
     small: bool = False
-    #: Runs in an image of its own, which the runner makes of its Dockerfile's files.
+    #: Runs in its own image, which the runner builds from its Dockerfile's files.
     own_image: bool = False
-    #: Why it does not pass, where it does not.
+    #: The reason if it does not pass.
     fails: str = ""
 
     @property
@@ -39,7 +38,7 @@ class Program:
 
     @property
     def project(self) -> str:
-        """A project of its own, so that its jobs are known by it; its bucket is named alike."""
+        """Its own project, which identifies its jobs. The bucket has a similar name."""
         return "p-" + self.name.replace("_", "-")
 
 

@@ -1,7 +1,7 @@
-"""Programs as the public writes them end well, and the models that they leave can be loaded again.
+"""Programs in public style succeed, and their models can be loaded again.
 
-`./dev test-all` runs those that need small runtimes only, `./dev test-programs` all: see docs/programs.md.
-`./dev test` has the stories of all clients (tests/e2e).
+`./dev test-all` runs those that only need small runtimes, `./dev test-programs` all: see docs/programs.md.
+`./dev test` runs each client's workflow (tests/e2e).
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def _parameter(program: Program) -> Any:
 
 
 @pytest.mark.parametrize("program", [_parameter(program) for program in PROGRAMS])
-def test_ends_in_a_model_that_is_loaded_again(
+def test_program_saves_a_model_that_can_be_loaded(
     program: Program, run_program: Callable[[Program], None]
 ) -> None:
     run_program(program)

@@ -1,4 +1,4 @@
-"""`aiplatform.upload_tb_log`, which needs TensorFlow, against a service (docs/experiments.md)."""
+"""`aiplatform.upload_tb_log`, which needs TensorFlow, with a service (docs/experiments.md)."""
 
 import importlib.metadata
 import subprocess
@@ -18,7 +18,7 @@ _SDK = importlib.metadata.version("google-cloud-aiplatform")
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One with the SDK and what its uploader imports; 1.6 GB."""
+    """An environment with the SDK and the dependencies of its uploader; 1.6 GB."""
     place = tmp_path_factory.mktemp("uploader") / "env"
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(place)], check=True)
@@ -35,10 +35,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("transport", ["rest", "grpc"])
-def test_what_was_written_is_uploaded_once(
+def test_uploader_uploads_every_event_once(
     service: Service, python: str, transport: str, tmp_path: Path
 ) -> None:
-    """facts/experiments#tensorboards: uploaded twice, and while it is written; nothing is doubled."""
+    """facts/experiments#tensorboards: uploaded twice, and during writes, without duplicates."""
     done = subprocess.run(
         [python, str(_PROGRAM), str(tmp_path / "logs"), transport],
         env={**given_by_env(service), "TF_CPP_MIN_LOG_LEVEL": "3"},

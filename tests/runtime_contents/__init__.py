@@ -1,2 +1,1 @@
-"""What programs for the hosted images expect of them: the documented packages, and the modules that programs
-import most."""
+"""Expected contents of the hosted images: the documented packages, and the most imported modules."""

@@ -1,8 +1,8 @@
-"""The modules that public training programs import most, with the distributions that bring them.
+"""The most imported modules of public training programs, with their distributions.
 
-Counted over 300 programs of public sample collections, with what those programs and the documented images ask
-for besides; what is imported by these (yarl, multidict) is there because programs break first where it is
-torn.
+Counted over 300 programs of public sample collections, with the requirements of those programs and of the
+documented images. Indirect imports (yarl, multidict) are included, because a broken installation shows there
+first.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _LEARNING = ("scikit-learn", "xgboost")
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """`families`: those whose runtimes hold it."""
+    """`families`: those whose runtimes contain it."""
 
     name: str
     distribution: str
@@ -21,8 +21,9 @@ class Module:
 
 
 def _of(families: tuple[str, ...], *names: str, **others: str) -> tuple[Module, ...]:
-    """`names`: modules named as their distribution; `others`: module to distribution, "__" for dots and
-    hyphens."""
+    """`names`: modules with the name of their distribution. `others`: module to distribution, with "__" for
+    dots and hyphens.
+    """
     same = [Module(name.replace("-", "_"), name, families) for name in names]
     modules = [
         Module(module.replace("__", "."), distribution, families)

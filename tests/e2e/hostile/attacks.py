@@ -1,4 +1,4 @@
-"""Lets the hostile programs loose in a yard, and says what came of it."""
+"""Runs the hostile programs in a yard, and reports their results."""
 
 import contextlib
 import json
@@ -14,9 +14,10 @@ from tests.e2e.hostile.yard import OTHER, OWN, Yard
 
 @dataclass(frozen=True)
 class Attack:
-    """What came of it. `verdicts`: by attempt, what it got hold of; `why`: what it was told, how long it
-    took; `controls`: what must succeed. `log_memory`: bytes that the attacker's shim took at most while it
-    was flooded."""
+    """The results. `verdicts`: by attempt, the data obtained. `why`: the received errors and durations.
+    `controls`: operations that must succeed. `log_memory`: peak bytes of the attacker's shim during the
+    flood.
+    """
 
     job: str
     verdicts: dict[str, str]
@@ -27,12 +28,13 @@ class Attack:
 
 
 def attack(yard: Yard) -> Attack:
-    """Have the other project's job running, another one of it failed, and let the attacker loose until it
-    ends."""
+    """Start a job of the other project, wait until another of its jobs has failed, and run the attacker to
+    its end.
+    """
     running, failing = yard.secret(), yard.secret()
     failed = yard.submit(OTHER, "victim", failing, "fail")
     other = yard.submit(OTHER, "victim", running, "wait", SECRET=running)
-    # The first one: the environment of all of them may have to be made.
+    # The first job may have to build the environment of all jobs.
     yard.service.finish(failed, 300)
     endpoint = yard.heard(other, "ENDPOINT")
     yard.service.wait_for_autopsy(failed)
@@ -53,7 +55,7 @@ def attack(yard: Yard) -> Attack:
     handle = os.pidfd_open(shim)
     memory = _peak(shim)
     yard.service.put("attacking", "heard", b"")
-    # It ends with its job; until then its peak is there to be read.
+    # It ends with its job. Read its peak before.
     while not select.select([handle], [], [], 0.01)[0]:
         memory = max(memory, _peak(shim))
     os.close(handle)
@@ -63,7 +65,7 @@ def attack(yard: Yard) -> Attack:
 
 
 def _peak(process: int) -> int:
-    """Bytes; 0 once it is over."""
+    """Return bytes, or 0 after its end."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -73,7 +75,9 @@ def _peak(process: int) -> int:
 
 @dataclass(frozen=True)
 class Meal:
-    """What came of a program that took too much memory. `peak`: bytes that it said it had, last."""
+    """The result of a program that used too much memory. `peak`: the last number of bytes that
+    it reported.
+    """
 
     error: dict[str, Any]
     peak: int
@@ -81,7 +85,7 @@ class Meal:
 
 
 def eaten(yard: Yard, job: str) -> Meal:
-    """The end of an `eater`'s job."""
+    """Return the end of an `eater`'s job."""
     view = yard.service.finish(job, 60)
     lines = yard.service.lines(job)
     *_, last = (line.split()[1] for line in lines if line.startswith("HAS "))

@@ -1,5 +1,4 @@
-"""What is held at which level: the one table that the hostile programs are measured by, and that
-docs/security.md shows."""
+"""The expected results of the hostile programs by isolation level. docs/security.md shows the same table."""
 
 import os
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ END = "<!-- end of what is made -->"
 class Says(StrEnum):
     HELD = "held"
     OPEN = "open"
-    #: On the machine; nothing is promised.
+    #: On the machine itself; nothing is promised.
     VARIES = "depends"
 
 
@@ -24,7 +23,7 @@ HELD, OPEN, VARIES = Says.HELD, Says.OPEN, Says.VARIES
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A level, and as whom the service runs that has it."""
+    """A level, and the user of its service."""
 
     title: str
     level: str
@@ -57,14 +56,15 @@ class Row:
 
 
 def strongest() -> tuple[Column, ...]:
-    """What a service of whoever runs these tests has. Those of others, and what an operator asks for or a
-    bare machine gives, are attacked by `./dev test-all`; programs at the last are in tests/contract/replica,
-    those of an ordinary user's service in tests/engines/test_conformance.py."""
+    """Levels of a service of the user who runs these tests. `./dev test-all` attacks services of other users,
+    optional levels and the level of a bare machine. tests/contract/replica tests programs at the last level,
+    tests/engines/test_conformance.py those of an unprivileged user's service.
+    """
     return COLUMNS[:1] if os.geteuid() == 0 else COLUMNS[1:2]
 
 
 def columns() -> list[Any]:
-    """For a fixture: one service for each column, those of others as soaks."""
+    """Fixture parameters: one service for each column. Those of other users are soaks."""
     return [
         pytest.param(
             column, marks=[] if column in strongest() else [pytest.mark.soak], id=column.name
@@ -76,11 +76,11 @@ def columns() -> list[Any]:
 EVERYWHERE = (HELD, HELD, HELD, HELD, HELD)
 NOWHERE = (OPEN, OPEN, OPEN, OPEN, OPEN)
 NAMESPACED = (HELD, HELD, HELD, HELD, OPEN)
-"""Where there is a view of its own."""
+"""Levels with a separate view of the machine."""
 _UNDONE = (HELD, HELD, OPEN, HELD, OPEN)
-"""Where the view cannot be undone."""
+"""Levels whose view cannot be undone."""
 _ROOT = (HELD, HELD, OPEN, OPEN, HELD)
-"""What only the machine's root may."""
+"""Attempts that only the machine's root can make."""
 
 ROWS = (
     Row(
@@ -187,8 +187,8 @@ ROWS = (
     Row(
         "addresses",
         "listening on a free port of another replica's address",
-        # More ways in tests/contract/replica/test_socket_calls.py. Where others' processes can be used they
-        # bind for it.
+        # More ways in tests/contract/replica/test_socket_calls.py. Programs that can use other processes bind
+        # through them.
         (HELD, HELD, VARIES, HELD, VARIES),
     ),
     Row("abstract sockets", "connecting to abstract Unix sockets", NOWHERE),
@@ -203,11 +203,11 @@ WARM_ROWS = (
     ),
     Row("interpreter", "changing the interpreter of other programs", EVERYWHERE),
 )
-"""What only a program that began warm can try (docs/warm-starts.md)."""
+"""Attempts that only a warm-started program can make (docs/warm-starts.md)."""
 
 
 def shown() -> str:
-    """The table as the page has it, and before it what is held at every level."""
+    """Return the table as shown on the page, preceded by the attempts that fail at every level."""
     titles = [column.title for column in COLUMNS]
     everywhere = [row.what for row in ROWS if set(row.says) == {HELD}]
     lines = [

@@ -1,5 +1,6 @@
-"""A yard whose programs are forked from a preloader of their project's (docs/warm-starts.md), which has
-imported NumPy."""
+"""A yard whose programs are forked from a preloader of their project (docs/warm-starts.md) that has imported
+NumPy.
+"""
 
 import time
 from dataclasses import dataclass, field
@@ -14,37 +15,38 @@ from trainshed.replica.preloader import START
 from trainshed.replica.supervisor.journal import Entries
 
 SERVICE = (
-    # As in a command, nothing is imported from the working directory, which is that of an installer as well.
+    # Like a command, it imports nothing from the working directory, which may be an installer's.
     "import sys; sys.path.remove('');"
     "import msgspec; from trainshed.runtimes import families;"
     "msgspec.structs.force_setattr(families.FAMILIES[0], 'preloads', ('numpy',));"
     "from trainshed.__main__ import main; main()"
 )
-"""A service whose smallest runtime has something to import ahead, as PyTorch's do."""
+"""A service whose smallest runtime preloads a module, like PyTorch's runtime."""
 _READY_SECONDS = 60.0
 
 
 FORKED = range(4, 10)
-"""As which process of its namespace a program finds itself if it was forked; otherwise as one before that."""
+"""The process ID of a forked program in its namespace. Other programs have a smaller one."""
 
 
 @dataclass
 class WarmYard(Yard):
-    """Their programs begin warm. `uploaded`: the programs that are in their project's bucket, as (project,
-    program); `jobs`: all that were submitted."""
+    """The yard's programs start warm. `uploaded`: programs in their project's bucket, as (project, program).
+    `jobs`: all submitted jobs.
+    """
 
     labels: dict[str, str] = field(default_factory=dict[str, str])
     uploaded: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     jobs: list[str] = field(default_factory=list[str])
 
     def submit(self, project: str, program: str, *arguments: str, **environ: str) -> str:
-        """As a package, since only modules begin warm."""
+        """Upload it as a package, because only modules start warm."""
         return self._submit(
             project, program, (PROGRAMS / f"{program}.py").read_text(), arguments, environ
         )
 
     def open(self) -> None:
-        """Have both projects' preloaders made, by programs that begin cold."""
+        """Create both projects' preloaders with programs that start cold."""
         until = time.monotonic() + _READY_SECONDS
         for project in (OWN, OTHER):
             while True:
@@ -56,13 +58,13 @@ class WarmYard(Yard):
                 assert "being imported" in beginning and time.monotonic() < until, beginning
                 time.sleep(0.2)
         self.jobs.clear()
-        # A fork of the attacker's own preloader, of somebody else's job.
+        # A fork of the attacker's own preloader, for another user's job.
         self.service.finish(self.submit(OWN, "victim", self.secret(), "fail"), 60)
 
     def target(
         self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
     ) -> dict[str, Any]:
-        """With the preloaders: their processes, and their sockets."""
+        """Include the preloaders: their processes and their sockets."""
         preloaders, sockets = self.preloaders(), self.sockets()
         target = super().target(victim, other, endpoint, abstract, at_home)
         assert len(preloaders) >= 2, "there is nothing to be attacked"
@@ -72,7 +74,7 @@ class WarmYard(Yard):
         return target
 
     def processes(self, job: str, mark: str) -> list[int]:
-        """Those below its shim: a fork has its preloader's words and variables."""
+        """Return the processes below its shim: a fork has the command line and variables of its preloader."""
         uid = self.service.call("GET", f"/trainshed/v1/jobs/{job}")["uid"]
         shim, _ = Entries(str(self.service.data / "slots" / uid / "1" / "workerpool0-0")).shim
         return children(shim)
@@ -81,11 +83,11 @@ class WarmYard(Yard):
         return [pid for pid in children(self.service.pid) if START in command_line(pid)]
 
     def sockets(self) -> list[str]:
-        """By the paths that the attacker's machine has them at."""
+        """Return paths in the attacker's view of the machine."""
         return [str(path) for path in self.service.data.rglob("*") if path.is_socket()]
 
     def beginnings(self, job: str) -> list[str]:
-        """What its timeline says of how each of its programs began."""
+        """Return the timeline's description of how each program started."""
         entries = self.service.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
         return [entry["message"] for entry in entries if entry["kind"] == "warm_start"]
 

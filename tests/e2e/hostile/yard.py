@@ -1,4 +1,4 @@
-"""A service with two projects in it, of which one is attacked from the other; at one level, as one user."""
+"""A service with two projects, one of which attacks the other, at one level and as one user."""
 
 import contextlib
 import os
@@ -45,9 +45,11 @@ STAGING = (
     *("trainshed", f"trainshed-{OTHER}"),
     *("trainshed-third-project", f"third-project-vertex-staging-{REGION}-12ab"),
 )
-"""Buckets for code of other projects: the first two are there and have a package, the others may come."""
+"""Buckets for code of other projects: the first two exist and contain a package, the others do
+not exist yet.
+"""
 PROGRAM = ("-m", "trainshed")
-"""What an interpreter runs for there to be a service."""
+"""The code that an interpreter runs to start a service."""
 STAGED = "trainshed-run/0123456789abcdef/task.whl"
 PROGRAMS = Path(__file__).parents[1] / "programs" / "hostile"
 PROCESSES = 60
@@ -63,7 +65,7 @@ pattern = "python:*"
 
 
 def canary() -> str:
-    """What somebody keeps to himself."""
+    """Private data of a user."""
     return f"canary-{uuid.uuid4().hex}"
 
 
@@ -73,21 +75,21 @@ def parent_of(project: str) -> str:
 
 @dataclass
 class Yard:
-    """`place`: a directory that programs can reach; what lies in it is the service's user's."""
+    """`place`: a directory that programs can reach. The files in it belong to the service's user."""
 
     level: str
     user: int
     place: Path
     service: Service
     secrets: list[str] = field(default_factory=list[str])
-    #: Of all jobs. Programs have interpreters of their own.
+    #: Of all jobs. Programs have separate interpreters.
     labels: dict[str, str] = field(default_factory=lambda: {WARM_LABEL: "off"})
 
     def open(self) -> None:
-        """Do what has to be done before it is attacked."""
+        """Prepare the service for the attack."""
 
     def submit(self, project: str, program: str, *arguments: str, **environ: str) -> str:
-        """Create a job of one replica; its id."""
+        """Create a job of one replica; return its ID."""
         text = (PROGRAMS / f"{program}.py").read_text()
         container = {
             "imageUri": "python:3",
@@ -104,14 +106,14 @@ class Yard:
         return self.secrets[-1]
 
     def heard(self, job: str, word: str) -> Any:
-        """What stands behind a word of the program's."""
+        """Return the value after a word in the program's output."""
         for line in self.service.follow(job):
             if line.startswith(word + " "):
                 return line.removeprefix(word + " ")
         raise AssertionError(f"{job} has not said {word}: {self.service.lines(job)}")
 
     def write(self, name: str, text: str = "") -> Path:
-        """A file in the place, its owner's alone."""
+        """Create a file in the place that only its owner can read."""
         path = self.place / name
         path.write_text(text or self.secret())
         path.chmod(0o600)
@@ -121,11 +123,11 @@ class Yard:
     def target(
         self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
     ) -> dict[str, Any]:
-        """What the attacker is told: more than it could find out."""
+        """Return the attacker's input: more than it could find out."""
         data, cache = self.service.data, self.cache
         place, port = endpoint.split()
         assert victim, "there is nothing to be attacked"
-        # A name that no garbage collection knows, beside what programs run in.
+        # A name without garbage collection, next to the environments of programs.
         (cache / "others").mkdir(exist_ok=True)
         kept = cache / "others" / "layer"
         kept.write_text(canary())
@@ -176,8 +178,7 @@ class Yard:
         }
 
     def others_files(self) -> list[str]:
-        """Working directories, logs and autopsies of others, by the paths that the attacker's machine has
-        them at."""
+        """Return working directories, logs and autopsies of other jobs, as paths in the attacker's view."""
         data = self.service.data
         kinds = "slots/*/*/*/files/*/secret", "logs/*/*/*/*.jsonl", "autopsies/*/*/*"
         files = [list(data.glob(kind)) for kind in kinds]
@@ -185,20 +186,21 @@ class Yard:
         return [str(path) for some in files for path in some]
 
     def numbers(self, pids: list[int]) -> list[int]:
-        """Processes, as the attacker's machine numbers them."""
+        """Return process IDs in the attacker's view."""
         return pids
 
     @contextlib.contextmanager
     def listening(self, name: str) -> Generator[None]:
-        """An abstract socket of somebody else's, on the attacker's machine."""
+        """Open another user's abstract socket on the attacker's machine."""
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind("\0" + name)
             listener.listen()
             yield
 
     def _set_user_program(self) -> list[str]:
-        """A command that shows root's secret to whoever becomes root by it; none if these tests are not
-        root."""
+        """Return a command that prints root's secret if the caller becomes root through it. None if these
+        tests are not root.
+        """
         if os.geteuid():
             return []
         program, secret = self.place / "show", self.place / "roots"
@@ -210,11 +212,11 @@ class Yard:
 
     @property
     def cache(self) -> Path:
-        """What programs run in."""
+        """Return the environment of programs."""
         return cache_of(self.user)
 
     def home_file(self) -> Path | None:
-        """A new file in the home directory of the service's user; None if he is at home nowhere."""
+        """Create a file in the home directory of the service's user. None if the user has no home."""
         home = Path(pwd.getpwuid(self.user).pw_dir)
         if len(home.parts) < 2 or not home.is_dir() or home.stat().st_uid != self.user:
             return None
@@ -224,17 +226,18 @@ class Yard:
         return path
 
     def processes(self, job: str, mark: str) -> list[int]:
-        """A running job's processes, of which the program has `mark` among its words or variables."""
+        """Return a running job's processes whose program has `mark` in its command line or environment."""
         return marked(mark)
 
     def shim(self, pid: int) -> int:
-        """Process id of the shim of a program's main process."""
+        """Return the process ID of the shim of a program's main process."""
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def common_ground() -> Path:
-    """Where files lie open to programs: in nobody's home, nor where they have a directory of their own
-    instead."""
+    """Return a directory that is readable for programs: not in a home, and not replaced by a private
+    directory.
+    """
     for place in (Path("/srv"), Path("/opt"), ROOT / "build"):
         closed = place.is_relative_to(Path.home()) or place.is_relative_to("/tmp")
         if not closed and os.access(place, os.W_OK):
@@ -246,8 +249,9 @@ def common_ground() -> Path:
 def opened(
     column: Column, kind: type[Yard] = Yard, program: Sequence[str] = PROGRAM
 ) -> Generator[Yard]:
-    """A service as the column says, with both projects. `kind`: of the yard; `program`: what the service's
-    interpreter is to run. Skips where the level cannot be had here."""
+    """Start a service at the column's level, with both projects. `kind`: of the yard. `program`: the code
+    that starts the service. Skips if the level is not available on this machine.
+    """
     level, user, python = column.level, os.geteuid(), sys.executable
     if column.as_root and user:
         pytest.skip("the suite does not run as root: this level is NOT tested")
@@ -278,7 +282,7 @@ def opened(
                 service.process.kill()
                 service.process.wait()
     finally:
-        # As a service would: programs have left what others cannot delete.
+        # Clean up like a service: programs leave files that other users cannot delete.
         trees.delete(str(place))
 
 
@@ -286,7 +290,7 @@ Y = TypeVar("Y", bound=Yard)
 
 
 def furnished(yard: Y) -> Y:
-    """With a bucket of each project's, and something in it."""
+    """Create each project's bucket with an object."""
     service = yard.service
     for project, bucket in (*BUCKETS.items(), (OTHER, STAGING[1])):
         service.call("POST", f"/storage/v1/b?project={project}", {"name": bucket})
@@ -298,7 +302,7 @@ def furnished(yard: Y) -> Y:
 
 
 def environment_of(cache: Path) -> dict[str, str]:
-    """Of a service of another user, who may read this checkout."""
+    """A service of another user, who may read this checkout."""
     kept = ("PIP_", "UV_", "SSL_", "REQUESTS_", "HTTP", "NO_PROXY", "http", "no_proxy")
     libraries = Path(pytest.__file__).parents[1]
     return {
@@ -311,7 +315,7 @@ def environment_of(cache: Path) -> dict[str, str]:
 
 
 def _of_user(user: int, cache: Path) -> dict[str, Any]:
-    """How Popen begins a process of that user's."""
+    """Return Popen options for a process of that user."""
     options: dict[str, Any] = {"env": environment_of(cache), "cwd": "/"}
     if user != os.geteuid():
         options |= {"user": user, "group": user, "extra_groups": []}

@@ -1,5 +1,6 @@
-"""A notebook's cells inside a job, with Google's clients as they come: nobody says where the service is.
-Prints what they get, as JSON in one line `SEEN ...`."""
+"""A notebook's cells inside a job, with Google's clients in their default configuration. Prints the results
+as JSON in one line `SEEN ...`.
+"""
 
 import json
 import os
@@ -19,7 +20,7 @@ from googleapiclient import discovery
 bucket, foreign, image = sys.argv[1:]
 seen = {}
 started = time.monotonic()
-# Without a project: its number stands in CLOUD_ML_PROJECT_ID, and Resource Manager knows the id.
+# Without a project: CLOUD_ML_PROJECT_ID contains its number, and Resource Manager has the ID.
 aiplatform.init()
 seen["project"] = aiplatform.initializer.global_config.project
 own = f"/{os.environ['CLOUD_ML_JOB_ID']}"
@@ -42,7 +43,7 @@ for transport in ("grpc", "rest"):
     except exceptions.Forbidden as refused:
         seen[f"foreign {transport}"] = refused.code
 
-# Nobody named a staging bucket: the first call makes one, and the second makes sure whose it is.
+# No staging bucket is set: the first call creates one, and the second checks its owner.
 with open("data.txt", "w") as file:
     file.write("x")
 seen["staged"] = [gcs_utils.stage_local_data_in_gcs("data.txt") for _ in range(2)]
@@ -56,7 +57,7 @@ job = aiplatform.CustomJob(
     "made inside",
     [spec],
     staging_bucket=f"gs://{bucket}",
-    labels={"trainshed-outlives": "on"},  # Nobody here waits for it.
+    labels={"trainshed-outlives": "on"},  # No reader waits for it.
 )
 job.submit()
 seen["made"] = job.resource_name
@@ -70,11 +71,11 @@ seen["by number"] = manager.execute()["projectId"]
 entry = {"severity": "ERROR", "jsonPayload": {"message": "said by the API", "loss": 0.5}}
 body = {"logName": f"{parent}/logs/cells", "resource": {"type": "global"}, "entries": [entry]}
 discovery.build("logging", "v2").entries().write(body=body).execute()
-# As older versions of the API's client do, which have no documents with them.
+# Like older versions of the API's client, which contain no documents.
 dynamic = discovery.build("ml", "v1", static_discovery=False)
 seen["dynamic"] = dynamic.projects().jobs().list(parent=parent).execute().get("jobs", [])
 
-# google-cloud-secret-manager calls so, by gRPC, and tries again for a minute where nobody answers.
+# google-cloud-secret-manager calls by gRPC, and retries for a minute without an answer.
 started = time.monotonic()
 secret = f"{parent}/secrets/key/versions/latest"
 credentials, _ = google.auth.default()

@@ -1,5 +1,4 @@
-"""Writes scalars into an event file as TensorFlow 1's `FileWriter` does, byte for byte, without
-TensorFlow."""
+"""Writes scalars into an event file like TensorFlow 1's `FileWriter`, byte for byte, without TensorFlow."""
 
 import os
 import pathlib
@@ -22,7 +21,7 @@ class EventWriter:
         place = pathlib.Path(directory)
         place.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(clock())}.{socket.gethostname()}.{os.getpid()}"
-        self.file = open(place / name, "ab")  # noqa: SIM115 the program's end closes it
+        self.file = open(place / name, "ab")  # noqa: SIM115 closed at the program's exit
         self._append(field(3, b"brain.Event:2"))
 
     def scalar(self, tag: str, value: float, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Uploads what TensorFlow wrote, once and again, then what is written meanwhile; prints what is read back."""
+"""Uploads TensorFlow's event files twice, then concurrent writes. Prints the data read back."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def read_back():
     return seen
 
 
-# The uploader looks every few seconds, says to nobody when it has sent, and sends nothing at its end.
+# The uploader polls every few seconds, does not report when it has sent, and does not flush at its end.
 end = time.monotonic() + 120
 while len(read_back().get("eval loss", ["", []])[1]) < 2 and time.monotonic() < end:
     time.sleep(1)

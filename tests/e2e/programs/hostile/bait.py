@@ -1,7 +1,8 @@
-"""A program of a job that lays bait for the browser of whoever is signed in to the console: a page in a
-bucket, and servers of its own, by which it wants to act as that person. It prints what it got.
+"""A hostile program that attacks the browser of a user of the console (CSRF): a page in a bucket, and servers
+that try to act as that user. It prints the results.
 
-Standard library only: it runs in a replica. REST is the service's address, VICTIM the other project's job.
+It uses only the standard library, because it runs in a replica. REST is the service's address, VICTIM the
+other project's job.
 """
 
 import http.client
@@ -82,7 +83,7 @@ PAGE = PAGE.replace("REST", REST).replace("VICTIM", VICTIM).encode()
 
 
 class Bait(BaseHTTPRequestHandler):
-    """Whatever a browser sends along, it tries at the service, as if the request came from the console."""
+    """Forward the headers of a browser's request to the service, as if the request came from the console."""
 
     def answer(self):
         size = int(self.headers.get("content-length") or 0)

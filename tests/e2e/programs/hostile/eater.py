@@ -1,7 +1,7 @@
-"""A program that takes memory, as fast as it can, beyond its limit. Says how much it has as it goes.
+"""Allocates memory as fast as possible, beyond its limit, and prints its size.
 
-`touched`: memory of its own. `unmapped`: of a file in memory that it has not mapped. It begins when nobody
-expects it any more, and stops by itself at MOST MiB.
+`touched`: its own memory. `unmapped`: memory of a file without a mapping. It starts after a delay, and stops
+at MAX MiB.
 """
 
 import mmap
@@ -23,6 +23,6 @@ for size in range(STEP, most + STEP, STEP):
         kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | POPULATED
         held.append(mmap.mmap(-1, STEP << 20, kind))
     os.write(1, f"HAS {size}\n".encode())
-# Whoever looks now and then sees what is mapped, however late he is.
+# A periodic check finds mapped memory at any time.
 time.sleep(1.5 if how == "unmapped" else 50)
 print("SURVIVED", flush=True)

@@ -1,8 +1,8 @@
-"""A program of a job on a Slurm node that means harm: tries what there is on such nodes beside what
-`attacker.py` tries everywhere, harms nothing, says what came of it.
+"""A hostile program on a Slurm node: it tries the attacks specific to such nodes, damages nothing, and
+reports the results. `attacker.py` contains the general attacks.
 
-Standard library only. What it is to aim at is JSON in the variable TARGET. It prints `VERDICTS` and a JSON
-object: for each attempt what it got hold of, "" if nothing.
+It uses only the standard library. The variable TARGET contains its targets as JSON. It prints `VERDICTS` and
+a JSON object: for each attempt the data obtained, or "".
 """
 
 import contextlib
@@ -24,7 +24,7 @@ NEWNS, NEWUSER, NEWCGROUP = 0x20000, 0x10000000, 0x2000000
 
 
 def in_child(attempt):
-    """What an attempt came to that changes the process it is made in."""
+    """Run an attempt that changes its process; return the result."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -39,7 +39,7 @@ def in_child(attempt):
 
 
 def first(attempt, candidates):
-    """The first candidate that an attempt gets anything of."""
+    """Return the first successful result of an attempt over candidates."""
     for candidate in candidates:
         with contextlib.suppress(OSError, ValueError):
             if result := attempt(candidate):
@@ -77,7 +77,7 @@ def succeeded(command):
     return done.returncode == 0 and (done.stdout.strip()[:60] or b"done")
 
 
-# --- Slurm's own ---
+# --- Slurm ---
 
 
 def munge():
@@ -86,7 +86,7 @@ def munge():
 
 
 def commands():
-    """Each of them asks slurmctld, or the node's own slurmd."""
+    """Commands that call slurmctld, or the node's own slurmd."""
     number, name = TARGET["others_allocation"]
     command_lines = [
         ["squeue", "-h"],
@@ -102,12 +102,12 @@ def commands():
 
 
 def daemons():
-    """To be heard by slurmctld or slurmd without a credential of munge's."""
+    """Call slurmctld or slurmd without a munge credential."""
 
     def heard(place):
         host, port = place
         with socket.create_connection((host, port), timeout=5) as connection:
-            # As many bytes as the first four say: a message that nobody has signed.
+            # The length is in the first four bytes: an unsigned message.
             connection.sendall((64).to_bytes(4, "big") + bytes(64))
             connection.settimeout(5)
             answer = connection.recv(4096)
@@ -125,22 +125,22 @@ def ports():
 
 
 def steps():
-    """The sockets by which Slurm's own steps obey their user, and what slurmd keeps of them."""
+    """Use the sockets by which users control their steps, and slurmd's files about them."""
     return first(connected, TARGET["step_sockets"]) or first(read, TARGET["spool_files"])
 
 
 def obeyed():
-    """What a step does for its user, asked on its socket as Slurm's own commands on the node do."""
-    # By name: here the node is called as its replica.
+    """Call a step's socket like Slurm's commands on the node."""
+    # By name: here the node has its replica's name.
     ask = ["scontrol", "listpids", TARGET["others_allocation"][0], TARGET["node"]]
     return first(succeeded, [ask])
 
 
-# --- the agent's and the shims' ---
+# --- the agent and the shims ---
 
 
 def own_agent():
-    """The directory of one's own agent: one's home lies below it."""
+    """Access the directory of the replica's own agent, which contains its home."""
     below = os.path.relpath(HOME, TARGET["agents"])
     return os.path.join(TARGET["agents"], below.split("/")[0])
 
@@ -156,7 +156,7 @@ def agent_sockets():
 
 
 def abstract_sockets():
-    """Those of agents and shims that have names in no directory."""
+    """Access abstract sockets of agents and shims."""
     with open("/proc/net/unix") as file:
         names = [line.split()[-1] for line in file if " @" in line]
     ours = [name for name in names if re.search("trainshed|ts-|shim|agent", name)]
@@ -164,7 +164,7 @@ def abstract_sockets():
 
 
 def as_agent():
-    """To speak to the service as its agent, with no certificate or one of one's own."""
+    """Connect to the service as its agent, without a certificate or with a forged one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -181,11 +181,11 @@ def as_agent():
     return first(heard, [TARGET["hub"]])
 
 
-# --- the node's ---
+# --- the node ---
 
 
 def kernel():
-    """Settings of the node's kernel, and ways to run something as its root."""
+    """Change kernel settings of the node, and run code as its root."""
     places = [
         "/proc/sys/kernel/core_pattern",
         "/proc/sys/kernel/modprobe",
@@ -208,11 +208,11 @@ CALLS = {
     "reboot": (169, 0, 0, 0, None),
     "swapon": (167, b"/nowhere", 0),
 }
-"""Numbers of x86-64, with arguments by which nothing is done if the caller may."""
+"""System call numbers of x86-64, with arguments that have no effect if the call is permitted."""
 
 
 def call(name):
-    """EINVAL, ENOENT and the like come after the question who asks."""
+    """EINVAL, ENOENT and similar errors come after the permission check."""
     if os.uname().machine != "x86_64":
         return ""
     if libc.syscall(*CALLS[name]) >= 0:
@@ -222,7 +222,7 @@ def call(name):
 
 
 def groups():
-    """To leave the control groups of its replica, agent or allocation, or to have one's own."""
+    """Leave the cgroup of its replica, agent or allocation, or create one."""
     with open("/proc/self/cgroup") as file:
         paths = [line.strip().split(":", 2)[1:] for line in file]
     places = [
@@ -253,7 +253,7 @@ def groups():
 
 
 def wire():
-    """To read what others send, or to send as another machine."""
+    """Read other hosts' traffic, or send as another machine."""
 
     def opened():
         for flags in (0, NEWUSER):
@@ -272,7 +272,7 @@ def wire():
 
 
 def namespaces():
-    """To enter those of the node's own processes."""
+    """Enter namespaces of the node's own processes."""
 
     def entered(path):
         kind = os.open(path, os.O_RDONLY)
@@ -291,14 +291,14 @@ def is_ours(place):
 
 
 def daemon_memory():
-    """Of slurmd, munged and the agent."""
+    """Read files of slurmd, munged and the agent."""
     kinds = ("environ", "mem", "fd/0", "maps")
     paths = [f"/proc/{pid}/{kind}" for pid in TARGET["daemon_pids"] for kind in kinds]
     return first(lambda path: is_theirs(path) and read(path)[:9], paths)
 
 
 def is_theirs(path):
-    """By the name of the process: here its number may be another one's."""
+    """By process name: a process ID here may belong to another process."""
     with open(f"/proc/{path.split('/')[2]}/comm") as file:
         return file.read().strip() in TARGET["daemon_names"]
 

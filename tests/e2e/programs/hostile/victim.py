@@ -1,4 +1,4 @@
-"""A program of somebody else's job: it has a secret in every place that a program can have one, and waits."""
+"""The victim of the attacks: a program with a secret in every possible place, which waits."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ print(secret)
 if then == "fail":
     sys.exit(3)
 endpoint = os.environ["GCE_METADATA_HOST"]
-# Any port, as the machine's own programs may have 2222.
+# Any port, because a program of the machine may use 2222.
 listener = socket.create_server((endpoint.split(":")[0], 0))
 print("ENDPOINT", endpoint, listener.getsockname()[1], flush=True)
 while True:

@@ -1,7 +1,7 @@
-"""What programs do with process groups besides DDP, one rank: says "ok NAME" for each, and stops at the first
-that fails.
+"""Operations of programs with process groups besides DDP, for one rank: prints "ok NAME" for each, and stops
+at the first failure.
 
-All sums are checked bit for bit against those in rank order, which gloo's are not.
+All sums are compared bit for bit with the sums in rank order, which gloo does not guarantee.
 """
 
 import atexit
@@ -15,12 +15,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import DataLoader
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-LARGE = 70_001  # Elements; with 4 bytes each more than the least that reducers get here, and several chunks.
+LARGE = (
+    70_001  # Elements. With 4 bytes each, more than the minimum for reducers, and several chunks.
+)
 HALVES = (torch.float16, torch.bfloat16)
 
 
 def inputs(dtype=torch.float32, count=LARGE, seed=0, ranks=None):
-    """Of all ranks, which each can make."""
+    """Return the tensors of all ranks, which each rank can compute."""
     return [
         (100 * torch.randn(count, generator=torch.Generator().manual_seed(97 * seed + rank))).to(
             dtype
@@ -39,7 +41,7 @@ def in_order(tensors, average=False):
 
 
 def same(result, wanted):
-    # Bits: NaN and -0 count.
+    # Compare bits: NaN and -0 count.
     assert result.dtype == wanted.dtype and result.shape == wanted.shape
     assert torch.equal(result.view(-1).view(torch.uint8), wanted.view(-1).view(torch.uint8))
 
@@ -65,7 +67,7 @@ def check_async():
     mine = [tensors[RANK].clone().view(1, -1) for tensors in several]
     small = torch.full((3,), float(RANK))
     works = [dist.all_reduce(tensor, async_op=True) for tensor in mine[:2]]
-    works.append(dist.all_reduce(small, async_op=True))  # A native one between.
+    works.append(dist.all_reduce(small, async_op=True))  # A native sum in between.
     works += [dist.all_reduce(tensor, async_op=True) for tensor in mine[2:]]
     for work in reversed(works):
         assert work.wait() and work.is_completed()
@@ -78,7 +80,7 @@ def check_futures():
     first, second = inputs(seed=1), inputs(seed=2)
     own, two = first[RANK].clone(), second[RANK].clone()
 
-    def then(future):  # As PowerSGD: a callback that waits for another sum.
+    def then(future):  # Like PowerSGD: a callback that waits for another sum.
         assert future.value()[0] is own or torch.equal(future.value()[0], own)
         return dist.all_reduce(two, async_op=True).get_future().wait()[0]
 
@@ -136,7 +138,7 @@ def check_others():
 
 
 def check_functional():
-    # What functional collectives and compiled programs call.
+    # The calls of functional collectives and compiled programs.
     operators = torch.ops._c10d_functional
     tensors = inputs(seed=3)
     for operation in ("sum", "avg"):
@@ -166,7 +168,7 @@ def check_subgroups():
 
 
 def check_threads():
-    # Another thread asks what a process group is while this one makes some.
+    # Another thread queries a process group while this one creates some.
     seen = []
 
     def look():
@@ -185,8 +187,7 @@ def check_forks():
     assert [row.tolist() for row in rows] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     child = os.fork()
     if child == 0:
-        # What is registered for the end runs, as when a careless program ends; gloo's own end would wait for
-        # ever.
+        # Exit handlers run, as in a program without cleanup. gloo's own exit would wait forever.
         atexit._run_exitfuncs()
         os._exit(0)
     os.waitpid(child, 0)
@@ -215,8 +216,8 @@ def main():
             began = time.monotonic()
             check()
             print("ok", name[6:], f"{time.monotonic() - began:.1f} s", flush=True)
-    # No destroy_process_group: programs forget it. PyTorch aborts, rarely, where a collective of its own was
-    # the last (pytorch/pytorch#179291).
+    # No destroy_process_group, because programs forget it. PyTorch rarely aborts if its last collective was
+    # its own (pytorch/pytorch#179291).
     for _ in range(10):
         dist.all_reduce(torch.ones(1_000_000))
 

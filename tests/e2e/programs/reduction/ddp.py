@@ -1,4 +1,4 @@
-"""Training as people write it for DDP with gloo, once for each way that DDP knows: prints losses."""
+"""Usual DDP training with gloo, once for each mode of DDP: prints losses."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ STEPS = 3
 
 
 class Model(torch.nn.Module):
-    """About 2 MB of parameters, a part of which is left out at random."""
+    """About 2 MB of parameters, some of which are skipped at random."""
 
     def __init__(self):
         super().__init__()
@@ -74,7 +74,7 @@ def main():
     print(type(dist.group.WORLD).__name__, flush=True)
     train_all()
     dist.destroy_process_group()
-    # The same once more without reducers, as if they were not there.
+    # The same training again without reducers.
     c10d._new_process_group_helper = c10d._new_process_group_helper.__wrapped__
     dist.init_process_group(
         "gloo",

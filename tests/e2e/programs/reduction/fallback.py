@@ -1,5 +1,6 @@
-"""One all-reduce that reducers would do, if they could be used. One rank; TEST_AUTOLOAD: the ranks that have
-the plug-in."""
+"""One all-reduce, which reducers run if they can be used. One rank. TEST_AUTOLOAD: the ranks with the
+plug-in.
+"""
 
 import os
 

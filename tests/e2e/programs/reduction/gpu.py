@@ -1,5 +1,6 @@
-"""Sums of a GPU's tensors: several ranks on one GPU, over gloo, since NCCL wants one GPU for each. One rank;
-says "ok"."""
+"""Sums of GPU tensors: several ranks on one GPU, over gloo, because NCCL needs one GPU per rank. One rank;
+prints "ok".
+"""
 
 import os
 import sys
@@ -40,8 +41,7 @@ def check_exact():
 
 
 def check_order():
-    """What the stream did before is in the sum, and what it does after sees the sum; several are under
-    way."""
+    """The sum includes earlier work of the stream, and later work sees the sum. Several sums are active."""
     tensors = [torch.zeros(3_000_000, device="cuda") for _ in range(12)]
     works = []
     for number, tensor in enumerate(tensors):
@@ -64,7 +64,7 @@ def check_futures():
 
 
 def check_overlap():
-    """Computing goes on while a sum is under way."""
+    """Computation continues during a sum."""
     tensor = torch.ones(16_000_000, device="cuda")
     factor = torch.ones(1024, 1024, device="cuda")
     dist.all_reduce(tensor)

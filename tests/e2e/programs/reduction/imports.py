@@ -1,4 +1,4 @@
-"""`import torch`, whatever the environment says. With an argument: then a PyTorch that is not as expected."""
+"""`import torch` in any environment. With an argument: with an unexpected PyTorch afterwards."""
 
 import os
 import sys

@@ -1,5 +1,6 @@
-"""Two ranks on each of two nodes, as torchrun says it: they sum within a node first. One rank; says "ok" and
-what it is."""
+"""Two ranks on each of two nodes, as set by torchrun: they sum within a node first. One rank; prints "ok" and
+its role.
+"""
 
 import atexit
 import contextlib
@@ -24,7 +25,7 @@ def gloos_threads():
 
 
 dist.init_process_group("gloo")
-while (own := gloos_threads()) < 3:  # They call themselves so when they first run.
+while (own := gloos_threads()) < 3:  # They have this name in their first operation.
     time.sleep(0.01)
 works = []
 for count in (700_000, 700_001, 3):
@@ -44,10 +45,10 @@ for tensor, operation, work in works:
     dist.all_gather(every, tensor)
     assert all(torch.equal(gathered, tensor) for gathered in every)
 
-# What is closed at the exit of a program that forgets to destroy its group, and what is left is the group's.
+# Resources closed at the exit of a program that does not destroy its group; the rest belongs to the group.
 name = type(dist.group.WORLD).__name__
 atexit._run_exitfuncs()
-while gloos_threads() != own:  # One that was joined is listed for a moment longer.
+while gloos_threads() != own:  # A joined thread stays listed for a moment.
     time.sleep(0.01)
 assert threading.enumerate() == [threading.main_thread()]
 dist.destroy_process_group()

@@ -1,5 +1,5 @@
-"""Tensors of a GPU that a node pads: what was made for the way down is read on the way up, and its memory
-must not be used again before. One process, no group: the node and the reducers are played here; says "ok".
+"""GPU tensors that a node pads: memory from the way down is read on the way up, and must not be reused
+before. One process without a group simulates the node and the reducers; prints "ok".
 """
 
 import sys
@@ -11,12 +11,12 @@ from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.wire import Reduction
 
 PLACES = 2
-COUNT = 3_000_001  # No multiple of the places.
+COUNT = 3_000_001  # Not a multiple of the number of ranks.
 SUMS = 24
 
 
 class Doubling:
-    """In the place of a communicator: the other node has the same numbers."""
+    """Replaces a communicator: the other node has the same numbers."""
 
     def issue(self, data, dtype, reduction, number):
         numbers = memoryview(data).cast("B").cast("f")
@@ -27,7 +27,7 @@ class Doubling:
 
 
 class SlowNode:
-    """In the place of a node: this rank is both places, and what it gathers comes late on its stream."""
+    """Replaces a node: this rank plays both ranks, and its gathered data arrives late on its stream."""
 
     is_one_at_a_time = False
 
@@ -43,7 +43,7 @@ class SlowNode:
         return flat.clone()
 
     def gather(self, flat, part):
-        # Until here the host is far ahead: the padded tensor's last reference goes before this has run.
+        # Here the host is far ahead: the last reference to the padded tensor is dropped before this has run.
         torch.cuda._sleep(20_000_000)
         flat.copy_(part)
 

@@ -1,6 +1,7 @@
-"""The way of a GPU's tensors, played on the CPU: its streams and events do nothing, its slices are small.
+"""The path of GPU tensors, simulated on the CPU: its streams and events do nothing, its slices are small.
 
-Sums are right, failures are told, and pinned memory is given back. One process, no group; says "ok".
+Sums are right, failures are reported, and pinned memory is released. One process without a group; prints
+"ok".
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.pytorch import pipeline
 from trainshed_reduction.wire import Reduction
 
-COUNT = 50_001  # No multiple of two, and many slices.
+COUNT = 50_001  # Not a multiple of two, and many slices.
 SUMS = 8
 empty = torch.empty
 
@@ -37,7 +38,7 @@ class Event:
 
 
 class Doubling:
-    """In the place of a communicator: the other rank has the same numbers; lost after `left` slices."""
+    """Replaces a communicator: the other rank has the same numbers. Lost after `left` slices."""
 
     left = 10_000
 
@@ -52,7 +53,7 @@ class Doubling:
 
 
 class Node:
-    """In the place of a node: this rank is both places."""
+    """Replaces a node: this rank plays both ranks."""
 
     def __init__(self, is_one_at_a_time):
         self.is_one_at_a_time = is_one_at_a_time

@@ -1,4 +1,4 @@
-"""What programs do with gs:// by TensorFlow, from 1.15 on; says of each how long it took."""
+"""Uses gs:// through TensorFlow, from 1.15 on. Prints the duration of each operation."""
 
 import argparse
 import hashlib
