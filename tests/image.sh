@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `./dev test-image` runs: the image of the service, built of a Debian made here, and services in it. Needs root;
-# installs the Debian packages that it needs if it may.
+# Run by `./dev test-image`: builds the image of the service on a local Debian base, and tests services in it. Needs root.
+# Installs the required Debian packages if it can.
 set -eu
 cd "$(dirname "$0")/.."
 missing=
@@ -14,11 +14,11 @@ if [ -n "$missing" ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>
     # shellcheck disable=SC2086
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null 2>&1 || true
 fi
-# As public images of Debian are: without manuals and translations.
+# Like public Debian images: without manuals and translations.
 TRAINSHED_TEST_BASE="$(pwd)/build/debian-trixie.tar"
 export TRAINSHED_TEST_BASE
 if ! [ -f "$TRAINSHED_TEST_BASE" ]; then
-    echo "Making a Debian of packages, once ..." >&2
+    echo "Building a Debian base image, once ..." >&2
     mkdir -p build
     mmdebstrap --quiet --variant=minbase --include=ca-certificates --dpkgopt='path-exclude=/usr/share/doc/*' \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \

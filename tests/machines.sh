@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run by `./dev test-machines`: services on machines with a kernel of their own, control groups of version 2 and systemd.
-# Needs root and an x86-64 Debian. Installs Debian's packages for it if it may. Keeps a Debian in build/machines.
+# Run by `./dev test-machines`: tests services on virtual machines with cgroup v2 and systemd. Needs root and an x86-64
+# Debian. Installs the required Debian packages if it can. Keeps a Debian in build/machines.
 set -eu
 cd "$(dirname "$0")/.."
 missing=
@@ -17,7 +17,7 @@ fi
 TRAINSHED_TEST_MACHINE="$(pwd)/build/machines/debian"
 export TRAINSHED_TEST_MACHINE
 if ! [ -d "$TRAINSHED_TEST_MACHINE" ] || ! cmp -s locks/kubernetes.txt "$TRAINSHED_TEST_MACHINE/root/requirements.txt"; then
-    echo "Making a Debian with the packages of the service and a runtime, once ..." >&2
+    echo "Building a Debian with the packages of the service and a runtime, once ..." >&2
     new="$TRAINSHED_TEST_MACHINE.new"
     rm -rf "$TRAINSHED_TEST_MACHINE" "$new"
     mkdir -p build/machines
@@ -28,7 +28,7 @@ if ! [ -d "$TRAINSHED_TEST_MACHINE" ] || ! cmp -s locks/kubernetes.txt "$TRAINSH
     cp -r /usr/lib/uml/modules/* "$new/lib/modules/"
     echo "/dev/ubda / ext4 defaults 0 1" >"$new/etc/fstab"
     echo "127.0.0.1 localhost" >"$new/etc/hosts"
-    # How this machine reaches the package index.
+    # The settings for the package index on this machine.
     cp /etc/ssl/certs/ca-certificates.crt "$new/etc/ssl/certs/"
     cp -L /etc/resolv.conf "$new/etc/"
     [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$new/etc/"

@@ -22,7 +22,7 @@ images, labels = load_digits(return_X_y=True)
 epoch, model = 0, SGDClassifier(random_state=0)
 if last.exists():
     epoch, model = pickle.loads(last.read_bytes())
-    print(f"goes on after epoch {epoch}", flush=True)
+    print(f"resumes after epoch {epoch}", flush=True)
 while epoch < options.epochs:
     model.partial_fit(images, labels, classes=range(10))
     epoch += 1

@@ -28,7 +28,7 @@ if last.exists():
     # Without its momentum the optimizer would start from zero.
     optimizer.load_state_dict(saved["optimizer"])
     epoch = saved["epoch"]
-    print(f"goes on after epoch {epoch}", flush=True)
+    print(f"resumes after epoch {epoch}", flush=True)
 while epoch < options.epochs:
     loss = torch.nn.functional.mse_loss(model(inputs), targets)
     optimizer.zero_grad()

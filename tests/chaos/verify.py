@@ -141,7 +141,7 @@ def outcome(job: Over, whole: Course) -> Iterator[str]:
     plan, view, public = job.story.plan, job.view, job.public
     cancel = job.story.cancel
     if plan.cancel is not CancelAt.NEVER and cancel is None:
-        yield "nobody came to cancel it"
+        yield "it was not cancelled"
         return
     right = expected(plan, whole.outcome, History(cancel, _ended(plan, whole, view, job.seen)))
     error = view.get("error", {"code": 0, "message": ""})

@@ -88,7 +88,7 @@ class Victim:
             status = self._process.poll()
             if status is None:
                 return
-            self.faults.append(f"start {self.starts} ended by itself with status {status}")
+            self.faults.append(f"start {self.starts} exited with status {status}")
             self._forget()
         self.data.mkdir(parents=True, exist_ok=True)
         self.starts += 1

@@ -11,7 +11,7 @@ MADE = {"api.md", "commands.md"}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-SHOWN = ("console", "sh", "python", "js")
+INPUT_LANGUAGES = ("console", "sh", "python", "js")
 """The languages of input. In `console`, commands start with `$ `, and other lines are output."""
 
 
@@ -52,7 +52,7 @@ def blocks(page: Path) -> Iterator[Block]:
     for match in _FENCE.finditer(text):
         *_, heading = ["", *_HEADING.findall(_FENCE.sub("", text[: match.start()]))]
         key = f"{name}#{heading}"
-        if match[1] in SHOWN:
+        if match[1] in INPUT_LANGUAGES:
             seen[key] = seen.get(key, 0) + 1
         number = seen.get(key, 1)
         yield Block(name, key if number == 1 else f"{key} {number}", match[1], match[2])
@@ -60,7 +60,9 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def shown() -> list[Block]:
     """Return all blocks of input."""
-    return [block for page in pages() for block in blocks(page) if block.language in SHOWN]
+    return [
+        block for page in pages() for block in blocks(page) if block.language in INPUT_LANGUAGES
+    ]
 
 
 def without_comment(command: str) -> str:

@@ -36,7 +36,7 @@ def test_demo_trains_a_model_and_prints_its_location(tmp_path: Path) -> None:
     assert outputs.is_relative_to(tmp_path)
     assert (outputs / "model" / "model.npz").stat().st_size > 1000
     assert len(list((outputs / "checkpoints").iterdir())) == 6
-    assert "Page" not in output, "nobody serves the page any more"
+    assert "Page" not in output, "the page is no longer served"
     wait_until_gone(marked(mark))
     listed = trainshed("jobs", "list", data=tmp_path, status=1)
     assert "No Trainshed service is running" in listed.stdout + listed.stderr

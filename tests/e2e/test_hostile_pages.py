@@ -98,7 +98,7 @@ def test_program_cannot_act_as_the_user_of_a_browser(yard: Yard, chromium: Brows
     expect(page.locator("#tail")).to_contain_text(secret)
     assert not yard.service.call("GET", f"/trainshed/v1/jobs/{victim}").get("endTime")
     view = yard.service.call("GET", f"{parent_of(OTHER)}/{victim}")
-    assert view["state"] == "JOB_STATE_RUNNING", "nobody has cancelled it"
+    assert view["state"] == "JOB_STATE_RUNNING", "it was not cancelled"
     context.close()
 
 

@@ -159,7 +159,7 @@ class Conformance:
         await stage.started(uid)
         await stage.printed(uid, 1)
         await stage.engine.launch([stage.plan(uid, FOREVER)])
-        await stage.until(lambda: len(stage.starts(uid)) > 1, "the start, told again")
+        await stage.until(lambda: len(stage.starts(uid)) > 1, "a repeated start report")
         await stage.restart()
         await stage.launch(stage.plan(uid, FOREVER))
         await stage.started(uid)
@@ -171,10 +171,10 @@ class Conformance:
         uid = await stage.run(Program(code=4))
         await stage.exited(uid)
         await stage.engine.launch([stage.plan(uid, Program(code=4))])
-        await stage.until(lambda: len(stage.ends(uid)) > 1, "the end, told again")
+        await stage.until(lambda: len(stage.ends(uid)) > 1, "a repeated end report")
         before = len(stage.ends(uid))
         await stage.engine.stop(uid, 1, SECOND)
-        await stage.until(lambda: len(stage.ends(uid)) > before, "the end, told after a stop")
+        await stage.until(lambda: len(stage.ends(uid)) > before, "the end report after a stop")
         assert len(set(stage.ends(uid))) == 1
 
     @staged
@@ -188,7 +188,7 @@ class Conformance:
         assert await stage.allocate(uid) == (slot,)
         await stage.launch(stage.plan(uid, FOREVER, incarnation=1))
         await stage.for_a_while()
-        assert numbers(stage.lines(uid)) == [0, 1, 2], "its log goes on"
+        assert numbers(stage.lines(uid)) == [0, 1, 2], "its log continues"
 
     # --- stops ---
 
@@ -303,7 +303,7 @@ class Conformance:
         assert (moved.node, moved.hostname) == (nodes[1], before.hostname)
         await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
         await stage.exited(uid, incarnation=2)
-        assert numbers(stage.lines(uid)) == [0, 1], "its log goes on"
+        assert numbers(stage.lines(uid)) == [0, 1], "its log continues"
 
     @staged
     async def test_loss_is_reported_after_the_replicas_of_the_node_are_dead(
@@ -326,7 +326,7 @@ class Conformance:
         if not stage.ends(uid):
             with contextlib.suppress(EngineUnavailable):
                 await stage.engine.allocate(uid, 1, [moved_to(before, there)])
-                assert stage.ends(uid), "it was reported meanwhile"
+                assert stage.ends(uid), "its end was reported first"
         assert isinstance(await stage.end(uid), ReplicaLost)
         lines = len(stage.lines(uid))
         await stage.for_a_while()

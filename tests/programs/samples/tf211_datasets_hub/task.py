@@ -42,7 +42,7 @@ dataset = builder.as_dataset(split="train", as_supervised=True, shuffle_files=Tr
 
 
 class Embedding(tf.Module):
-    """What would come from TensorFlow Hub: text to vector."""
+    """Stand-in for a TensorFlow Hub layer: text to vector."""
 
     def __init__(self):
         super().__init__()
