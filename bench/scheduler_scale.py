@@ -13,7 +13,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import (
     Admit,
     Demand,
-    Gang,
+    GangRequest,
     GangState,
     NodeCapacity,
     Plan,
@@ -63,10 +63,12 @@ def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[Replica
     return drawn
 
 
-def gang(draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Demand], ...]]) -> Gang:
+def gang(
+    draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Demand], ...]]
+) -> GangRequest:
     replicas = draw.choice(forms)
     project = f"project-{draw.randrange(PROJECTS):02}"
-    return Gang(
+    return GangRequest(
         uid=JobUid(uid),
         name=f"projects/{project}/locations/{REGION}/customJobs/{uid}",
         project_id=project,

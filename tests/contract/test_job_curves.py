@@ -33,7 +33,7 @@ SPOILT = "UPDATE jobs SET record = CAST('{' AS BLOB), is_live = 0 WHERE uid = 1"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves_module, "_PAUSE", 0.01)
+    monkeypatch.setattr(curves_module, "_READ_INTERVAL", 0.01)
     monkeypatch.setattr(curves_module, "_LONGEST_PAUSE", 0.05)
     monkeypatch.setattr(curves_module, "_END", 60)
 
@@ -224,7 +224,7 @@ async def test_what_was_left_of_a_job_that_is_over_is_read_at_the_next_start(hou
 async def test_more_tags_than_are_kept_are_told_of_once(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(curves_module, "MOST_SERIES", 2)
+    monkeypatch.setattr(curves_module, "MAX_SERIES", 2)
     await house.created(RUNNING)
     writer = EventWriter(house.logs, clock)
     for number in range(6):

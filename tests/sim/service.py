@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from tests.sim.engine.streams import Journals
 from tests.sim.scenario import Scenario
-from trainshed.controller.capacity import AT_ONCE
+from trainshed.controller.capacity import MAX_INLINE_SIZE
 from trainshed.controller.carrier import Ports
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
@@ -177,5 +177,5 @@ def controller(
         resources=store.persistent_resources,
         failures=scenario.house.policy,
         # In some worlds other tasks run during a decision.
-        at_once=0 if scenario.seed % 3 == 0 else AT_ONCE,
+        at_once=0 if scenario.seed % 3 == 0 else MAX_INLINE_SIZE,
     )

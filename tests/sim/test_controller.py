@@ -73,13 +73,14 @@ async def test_queue_limit_and_priority_limit_are_enforced(tmp_path: Path) -> No
         answers = await asyncio.gather(*burst, return_exceptions=True)
         assert answers[:3] == [1, 2, 3], "one runs, two wait"
         assert [str(answer) for answer in answers[3:]] == 3 * [
-            "ana@x.example has 2 jobs that wait, of at most 2: submit it when one has started; an owner lets "
-            "it through: trainshed quotas set queued_jobs 3 --project demo --user ana@x.example"
+            "ana@x.example has 2 waiting jobs; at most 2 are allowed. Submit the job when another one "
+            "has started; an owner can raise the limit: trainshed quotas set queued_jobs 3 "
+            "--project demo --user ana@x.example"
         ]
         with pytest.raises(FailedPrecondition, match=r"at most 5, not 6; an owner .* 6 --project"):
             await w.create(of(7, "bo", 6))
         await w.create(of(8, "bo", 5))
-        with pytest.raises(ResourceExhausted, match=r"^project demo has 3 jobs that wait"):
+        with pytest.raises(ResourceExhausted, match=r"^project demo has 3 waiting jobs"):
             await w.controller.preflight(of(9, "cy"))
         shown = [quota for quota in w.controller.quotas("demo") if quota.key.metric == QUEUED]
         assert {quota.key.person: quota.used for quota in shown} == {"": 3, EACH: 0}
@@ -103,7 +104,7 @@ async def test_tuning_job_without_a_trial_still_waits_after_a_kill(
         )
         assert len([a for a in await asyncio.gather(*burst, return_exceptions=True) if a]) == 1
         for _ in range(2):
-            with pytest.raises(ResourceExhausted, match=r"^ana@x.example has 1 jobs that wait"):
+            with pytest.raises(ResourceExhausted, match=r"^ana@x.example has 1 waiting jobs"):
                 await w.create(replace(job(1), creator=ana))
             await w.crash()
 
@@ -175,7 +176,7 @@ async def test_package_missing_after_a_service_restart_fails_the_job(tmp_path: P
 async def test_ending_a_job_is_retried_after_any_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr(carrier, "PAUSE", 0.01)
+    monkeypatch.setattr(carrier, "RETRY_INTERVAL", 0.01)
     async with world(tmp_path) as w:
         subject = job(1)
         uid = await w.create(subject)

@@ -58,5 +58,5 @@ async def test_temporary_engine_failure_is_reported_once(tmp_path: Path) -> None
         await w.state(uid, JobState.RUNNING)
         await until(lambda: w.controller.why(uid) is None)
         [delay] = await delays(w, uid)
-        assert delay.startswith("The engine cannot start it now, and tries every")
+        assert delay.startswith("The engine cannot start the job now and retries every")
         assert delay.endswith(": node n1 does not answer.")

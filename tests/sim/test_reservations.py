@@ -260,7 +260,7 @@ async def test_relaxed_capacity_reserves_replicas(tmp_path: Path) -> None:
         await in_state(w, RUNNING)
         await w.state(await w.create(numbered(1, 1)), JobState.RUNNING)
         await w.create(numbered(2, 1))
-        assert why(w, 2) == "needs 1 replicas, and 3 of 3 that may run at once do"
+        assert why(w, 2) == "needs 1 replicas, and 3 of 3 replicas that may run at once are in use"
         await w.state(await w.create(on_lab(3, 1, 1)), JobState.RUNNING)
         await w.create(on_lab(4, 1))
         assert "2 of 2 are used by job 3" in why(w, 4)
@@ -287,7 +287,7 @@ async def test_many_jobs_wait_for_one_machine_and_count_as_queued(tmp_path: Path
         await in_state(w, RUNNING)
         for number in (1, 2, 3):
             await w.create(on_lab(number, 1))
-        with pytest.raises(ResourceExhausted, match="has 2 jobs that wait, of at most 2"):
+        with pytest.raises(ResourceExhausted, match="has 2 waiting jobs; at most 2 are allowed"):
             await w.create(on_lab(4, 1))
 
 
@@ -423,7 +423,7 @@ async def test_a_lost_node_leaves_the_resource_waiting_for_another(tmp_path: Pat
         tracker = w.controller._capacity  # pyright: ignore[reportPrivateUsage]
         tracker.set_node_state("node-0", NodeState.GONE, "it is gone")
         await w.create(on_lab(1, 1))
-        assert why(w, 1) == "machines of persistent resource lab are out of use"
+        assert why(w, 1) == "machines of persistent resource lab are out of service"
         tracker.set_node_state("node-0", NodeState.UP, None)
         await w.state(await w.create(on_lab(2, 1)), JobState.QUEUED)
         await w.state(JobUid(1), JobState.RUNNING)

@@ -8,7 +8,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import (
     Admit,
     Demand,
-    Gang,
+    GangRequest,
     GangState,
     NodeCapacity,
     Plan,
@@ -45,12 +45,12 @@ def gang(
     machine: str = "",
     region: str = REGION,
     person: str = "",
-) -> Gang:
+) -> GangRequest:
     """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says
     otherwise."""
     demand = Demand(cpus, memory * GIB, gpus, MachineWanted(machine, kind if gpus else None))
     ids = (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(replicas - 1)))
-    return Gang(
+    return GangRequest(
         uid=JobUid(uid),
         name=f"projects/{project}/locations/{REGION}/customJobs/{uid}",
         project_id=project,
@@ -100,11 +100,11 @@ class World:
         self.states[state.gang.uid] = state
         self.snapshot.put(state)
 
-    def wait(self, *gangs: Gang, since: int = NOW, not_before: int = 0) -> None:
+    def wait(self, *gangs: GangRequest, since: int = NOW, not_before: int = 0) -> None:
         for item in gangs:
             self.put(GangState(item, waiting_since=since, not_before=not_before))
 
-    def run(self, item: Gang, *nodes: str, until: int = 0, leaving: bool = False) -> None:
+    def run(self, item: GangRequest, *nodes: str, until: int = 0, leaving: bool = False) -> None:
         """It runs on these nodes, one replica after the other; the last one takes the rest."""
         names = [*nodes, *[nodes[-1]] * (len(item.replicas) - len(nodes))]
         places = tuple(

@@ -29,7 +29,7 @@ from tests.unit.specs_requests import (
 )
 from trainshed.controller.launch_plans import stall_after
 from trainshed.core.cluster import Endpoint, hostname
-from trainshed.core.environment import Gang, arguments, environment, expand
+from trainshed.core.environment import PlacedAttempt, arguments, environment, expand
 from trainshed.core.job import JobSpec
 from trainshed.core.launch import STALL_LABEL
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
@@ -42,7 +42,7 @@ PRIMARY = ReplicaId(0, 0)
 NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
 
 
-def gang(spec: JobSpec) -> Gang:
+def gang(spec: JobSpec) -> PlacedAttempt:
     """The job at the addresses that its hostnames promise."""
     trial = f".{spec.trial}" if spec.trial else ""
     name = (
@@ -51,7 +51,7 @@ def gang(spec: JobSpec) -> Gang:
         else JobName(Api.ML, "project-1", "", f"job_1{trial}")
     )
     endpoints = {r: Endpoint(hostname(UID, spec, r), 2222) for r in spec.replicas()}
-    return Gang(name, spec, endpoints, 23456, UID)
+    return PlacedAttempt(name, spec, endpoints, 23456, UID)
 
 
 def environ(spec: JobSpec, replica: ReplicaId) -> dict[str, str]:

@@ -27,7 +27,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.engines.port import NodeState
 from trainshed.scheduler import explaining
-from trainshed.scheduler.model import Decision, Gang, Policy, event_of_decision
+from trainshed.scheduler.model import Decision, GangRequest, Policy, event_of_decision
 from trainshed.scheduler.snapshot import Snapshot
 
 NOW = CREATED + 100 * SECOND
@@ -174,7 +174,7 @@ async def test_preflights_that_wait_are_refused_when_the_service_stops(
 ) -> None:
     scene, answer, preflight = Apart("a"), threading.Event(), explaining.preflight
 
-    def answered(snapshot: Snapshot, gang: Gang, now: Nanos) -> explaining.Preflight:
+    def answered(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> explaining.Preflight:
         assert answer.wait(60)
         return preflight(snapshot, gang, now)
 

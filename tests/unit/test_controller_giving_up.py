@@ -74,7 +74,7 @@ def test_a_tuning_job_whose_looks_fail_each_time_ends_with_the_cause() -> None:
     house.look()
     children = [house.trial(number).job for number in (1, 2)]
     looks = Looks(house.store, house.uid, ValueError("the record makes no sense"))
-    for _ in range(parents.PATIENCE - 1):
+    for _ in range(parents.MAX_FAILURES - 1):
         with pytest.raises(ValueError, match="makes no sense"):
             looks.look()
         assert not looks.work().state.is_final
@@ -98,7 +98,7 @@ def test_a_tuning_job_whose_looks_fail_each_time_ends_with_the_cause() -> None:
 def test_what_the_machine_lacks_for_a_while_ends_nothing(failure: Exception) -> None:
     house = House(tuning(trials=4, parallel=2))
     looks = Looks(house.store, house.uid, failure)
-    for _ in range(3 * parents.PATIENCE):
+    for _ in range(3 * parents.MAX_FAILURES):
         with pytest.raises(type(failure)):
             looks.look()
     assert not looks.work().state.is_final

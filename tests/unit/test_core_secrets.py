@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.specs_requests import container, custom_job, refused, vertex
 from trainshed.core.cluster import Endpoint
-from trainshed.core.environment import Gang, arguments, environment
+from trainshed.core.environment import PlacedAttempt, arguments, environment
 from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, ReplicaId
 from trainshed.core.secrets import (
@@ -34,7 +34,7 @@ def planned(env: dict[str, str], *args: str) -> tuple[tuple[str, ...], dict[str,
     """(argv, environ) of the primary's launch plan."""
     name = JobName(Api.VERTEX, "p", "us-central1", "7")
     spec = parsed(env, *args)
-    gang = Gang(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
+    gang = PlacedAttempt(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
     environ = dict(environment(gang, PRIMARY))
     return arguments(spec, PRIMARY, environ), environ
 
@@ -115,7 +115,7 @@ def test_an_image_cannot_choose_secrets_of_whoever_runs_it() -> None:
     """What looks like a mark, wherever it comes from but from a variable of the job, is none."""
     name, mark = JobName(Api.VERTEX, "p", "us-central1", "7"), "\ufdd0db\ufdd1"
     spec = parsed({"OWN": "$(FROM_IMAGE)"})
-    gang = Gang(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
+    gang = PlacedAttempt(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
     environ = environment(gang, PRIMARY, image={"FROM_IMAGE": mark})
     argv = arguments(spec, PRIMARY, dict(environ), entrypoint=("run", mark), command=(mark,))
     assert named_in(argv, environ) == set()

@@ -37,7 +37,7 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
 ) -> None:
     """spec/operations#errors: what the operator is to do, and no stacks of ours; they would fill what is left
     of the disk."""
-    monkeypatch.setattr(mailboxes, "_PAUSE", 0.0)
+    monkeypatch.setattr(mailboxes, "_RETRY_INTERVAL", 0.0)
     tries, stored = 0, asyncio.Event()
 
     async def apply(uid: JobUid, mailbox: Mailbox) -> None:

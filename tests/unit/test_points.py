@@ -116,10 +116,10 @@ async def test_a_run_takes_so_many_bytes_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of a run is read at a time: one without end would take the service's memory."""
-    monkeypatch.setattr("trainshed.store.points.MOST_BYTES", 200)
+    monkeypatch.setattr("trainshed.store.points.MAX_BYTES", 200)
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
-    with pytest.raises(FailedPrecondition, match="takes no more"):
+    with pytest.raises(FailedPrecondition, match="which is the maximum"):
         await files.append(7, [(1, points(*range(20)))])
     await files.append(7, [(1, points(2))])
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 2)}
@@ -128,8 +128,8 @@ async def test_a_run_takes_so_many_bytes_and_no_more(
 async def test_a_full_run_that_thins_keeps_its_whole_course(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_points, "MOST_BYTES", 200_000)
-    monkeypatch.setattr(store_points, "_FEWEST", 10)
+    monkeypatch.setattr(store_points, "MAX_BYTES", 200_000)
+    monkeypatch.setattr(store_points, "_MIN_POINTS", 10)
     files = PointFiles(tmp_path)
     for begin in range(0, 100_000, 1000):
         await files.append(7, [(1, points(*range(begin, begin + 1000)))], thins=True)

@@ -22,7 +22,7 @@ from tests.unit.specs_requests import (
 from trainshed.access.job_tokens import JobTokens
 from trainshed.core import secrets
 from trainshed.core.cluster import Endpoint
-from trainshed.core.environment import REDUCER_PROGRAM, Gang, arguments, environment
+from trainshed.core.environment import REDUCER_PROGRAM, PlacedAttempt, arguments, environment
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
@@ -49,7 +49,7 @@ def environ(
 ) -> dict[str, str]:
     name = JobName(Api.VERTEX, "project-1", "us-central1", "42")
     endpoints = {r: Endpoint(str(r), 2222) for r in spec.replicas()}
-    gang = replace(Gang(name, spec, endpoints, 3333, JobUid(7)), **changes)
+    gang = replace(PlacedAttempt(name, spec, endpoints, 3333, JobUid(7)), **changes)
     return dict(environment(gang, replica, image=image, packages="/packages"))
 
 

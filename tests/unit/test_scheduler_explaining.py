@@ -40,7 +40,7 @@ def test_the_nodes_are_too_full() -> None:
     world.run(gang(6, 2), "b")
     assert said(world, 3).message == "needs 8 CPUs on one node, and at most 6 are free on one now"
     assert said(world, 4).message == (
-        f"needs room for 3 replicas of 1 CPU and 2 {T4}, and there is room for 1 now"
+        f"needs capacity for 3 replicas of 1 CPU and 2 {T4}, and there is capacity for 1 now"
     )
     world.run(gang(7, 1, memory=1), "a")
     world.run(gang(8, 1, memory=2), "b")
@@ -57,7 +57,7 @@ def test_others_use_the_nodes() -> None:
     world.wait(gang(2, 8))
     assert said(world, 2) == Waiting(
         WaitReason.CAPACITY,
-        "needs 8 CPUs on one node, and at most 7 are free on one now; a is used by others",
+        "needs 8 CPUs on one node, and at most 7 are free on one now; programs outside the service use a",
         None,
         (gang(1).name,),
     )
@@ -67,8 +67,8 @@ def test_others_use_the_nodes() -> None:
     assert said(world, 3).reason is WaitReason.STOCK_OUT
     alone = World([node("a", 8, gpus=2, others=OthersUse(6, 0, ((T4, 2),)))])
     alone.wait(gang(2, 4), gang(3, 1, gpus=1))
-    assert said(alone, 2).message == "needs 4 CPUs, 6 of 8 are used by others"
-    assert said(alone, 3).message == f"needs 1 {T4}, 2 of 2 are used by others"
+    assert said(alone, 2).message == "needs 4 CPUs, 6 of 8 are used outside the service"
+    assert said(alone, 3).message == f"needs 1 {T4}, 2 of 2 are used outside the service"
     alone.run(gang(1, 1), "a")
     assert said(alone, 2).message == "needs 4 CPUs, 1 of 8 are used by job 1 and 6 by others"
 
@@ -81,13 +81,13 @@ def test_the_quota_is_used_up() -> None:
     assert said(world, 2) == Waiting(
         WaitReason.QUOTA,
         f"needs 8 {CPUS} in {REGION}, 4 of 8 are used by job 1",
-        f"an owner lets it through: trainshed quotas set {CPUS} 12 --project p --region {REGION}",
+        f"an owner can raise the limit: trainshed quotas set {CPUS} 12 --project p --region {REGION}",
         (gang(1).name,),
     )
     assert said(world, 3) == Waiting(
         WaitReason.QUOTA,
         f"needs 9 {CPUS} in {REGION}, and the project's quota is 8",
-        f"an owner lets it through: trainshed quotas set {CPUS} 13 --project p --region {REGION}",
+        f"an owner can raise the limit: trainshed quotas set {CPUS} 13 --project p --region {REGION}",
         (gang(1).name,),
     )
 
@@ -99,7 +99,7 @@ def test_the_number_of_replicas_is_reached() -> None:
     world.wait(gang(2, replicas=4))
     assert said(world, 2) == Waiting(
         WaitReason.REPLICA_LIMIT,
-        "needs 4 replicas, and 2 of 4 that may run at once do",
+        "needs 4 replicas, and 2 of 4 replicas that may run at once are in use",
         None,
         (gang(1).name,),
     )
@@ -115,7 +115,7 @@ def test_no_node_could_ever_do_or_none_can_now() -> None:
     assert said(world, 2) == Waiting(
         WaitReason.NO_NODE,
         "needs 16 CPUs on a node, and b is drained",
-        "b is given back with: trainshed nodes drain b --undo",
+        "return b to service with: trainshed nodes drain b --undo",
     )
     nothing = World([])
     nothing.wait(gang(1))
@@ -127,10 +127,10 @@ def test_it_pauses_or_it_is_not_its_turn() -> None:
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2), not_before=NOW + 90 * SECOND)
-    assert said(world, 2) == Waiting(WaitReason.BACK_OFF, "is tried again in 90 s")
+    assert said(world, 2) == Waiting(WaitReason.BACK_OFF, "retries in 90 s")
     world.wait(gang(3, 8), gang(4))
     assert said(world, 4, NOW + PATIENT) == Waiting(
-        WaitReason.POLICY, "the room is kept for job 3", None, (gang(3).name,)
+        WaitReason.POLICY, "the capacity is reserved for job 3", None, (gang(3).name,)
     )
 
 
@@ -173,13 +173,13 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
     world.wait(gang(2, 8), since=NOW - PATIENT)
     answer = preflight(world.snapshot.copy(), gang(9, 1), NOW)
     assert answer.waiting == Waiting(
-        WaitReason.POLICY, "the room is kept for job 2", None, (gang(2).name,)
+        WaitReason.POLICY, "the capacity is reserved for job 2", None, (gang(2).name,)
     )
     spot = World([node("a", 8)])
     spot.run(gang(1, 8, spot=True), "a")
     answer = preflight(spot.snapshot, gang(9, 8), NOW)
     assert answer.waiting is not None
-    hint = "would start as soon as job 1 had left: spot work gives way to it"
+    hint = "would start as soon as job 1 had ended: spot jobs yield to it"
     assert answer.waiting.hint == hint
 
 
@@ -237,7 +237,7 @@ def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
     world.put(GangState(gang(1, 4, replicas=2), unplaced=lost))
     assert said(world, 1) == Waiting(
         WaitReason.NO_NODE,
-        "2 replicas wait for another place: workerpool0-0 lost its place on a;"
+        "2 replicas wait for another node: workerpool0-0 lost its place on a;"
         " needs 4 CPUs on a node, and a is drained and b is drained",
-        "a drained node is given back with: trainshed nodes drain NAME --undo",
+        "return a drained node to service with: trainshed nodes drain NAME --undo",
     )

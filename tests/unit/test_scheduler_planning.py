@@ -6,7 +6,15 @@ from tests.unit.clusters import NOW, REGION, SECOND, STRICT, V100, World, gang, 
 from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import planning
-from trainshed.scheduler.model import Admit, Gang, GangState, Place, Policy, Preempt, StockOut
+from trainshed.scheduler.model import (
+    Admit,
+    GangRequest,
+    GangState,
+    Place,
+    Policy,
+    Preempt,
+    StockOut,
+)
 
 PATIENT = STRICT.patience
 CPUS = "cpus_n1_e2"
@@ -139,11 +147,12 @@ def test_a_pause_is_kept_and_ends_by_time_alone() -> None:
             gang(1, 16, memory=1, gpus=1, kind=V100),
             "needs 16 CPUs, 1 GiB and 1 NVIDIA_TESLA_V100 on one node; no node has all of it",
         ),
-        (gang(1, 8, replicas=4), "needs 4 replicas at once, 8 CPUs each, and there is room for 3 of them"),
+        (gang(1, 8, replicas=4), "needs 4 replicas at once, 8 CPUs each, "
+            "and there is capacity for 3 of them"),
     ],
     ids=["devices", "no-devices", "cpus", "memory", "together", "gang"],
 )  # fmt: skip
-def test_what_can_never_fit_is_a_stock_out(wanted: Gang, reason: str) -> None:
+def test_what_can_never_fit_is_a_stock_out(wanted: GangRequest, reason: str) -> None:
     """spec/queue#capacity: whatever is used now; the reason names what is missing."""
     world = World([node("a", 8, gpus=2, kind=V100), node("b", 16)])
     world.run(gang(9, 16), "b")
@@ -215,7 +224,7 @@ def test_room_is_kept_for_a_homeless_replica_at_once() -> None:
 
 def preempted(uid: int, by: int) -> Preempt:
     name = gang(by).name
-    return Preempt(JobUid(uid), f"its room went to {name}", name)
+    return Preempt(JobUid(uid), f"its capacity went to {name}", name)
 
 
 def test_on_demand_work_takes_the_room_of_the_youngest_spot_job() -> None:
@@ -239,7 +248,7 @@ def test_a_preempted_job_does_not_name_one_of_another_project() -> None:
     world = World([node("a", 8)])
     world.run(gang(1, 8, spot=True), "a")
     world.wait(gang(2, 8, project="speech"))
-    reason = "its room went to a job of another project"
+    reason = "its capacity went to a job of another project"
     assert world.plan().decisions == (Preempt(JobUid(1), reason, gang(2, project="speech").name),)
 
 

@@ -20,7 +20,7 @@ from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
     Demand,
-    Gang,
+    GangRequest,
     GangState,
     NodeCapacity,
     Place,
@@ -42,7 +42,7 @@ demands = st.one_of(
 
 
 @st.composite
-def gangs(draw: st.DrawFn, uid: int) -> Gang:
+def gangs(draw: st.DrawFn, uid: int) -> GangRequest:
     pools = draw(st.lists(st.tuples(st.integers(1, 4), demands), min_size=1, max_size=2))
     replicas = tuple(
         (ReplicaId(pool, index), demand)
@@ -50,7 +50,7 @@ def gangs(draw: st.DrawFn, uid: int) -> Gang:
         for index in range(count)
     )
     spent = sum(demand.vcpus for _, demand in replicas)
-    return Gang(
+    return GangRequest(
         uid=JobUid(uid),
         name=f"projects/p/jobs/j{uid}",
         project_id=draw(st.sampled_from(["p", "q", "r"])),

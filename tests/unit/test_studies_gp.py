@@ -11,7 +11,7 @@ from trainshed.studies.gp.acquisition import LikelyScore, TrustRegion, UpperBoun
 from trainshed.studies.gp.belief import warp
 from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
 from trainshed.studies.gp.search import Search
-from trainshed.studies.gp.selection import MOST, choose
+from trainshed.studies.gp.selection import MAX_TRIALS, choose
 from trainshed.studies.routines import Array, minimize_bounded, whitening
 from trainshed.studies.space import Space
 
@@ -107,7 +107,7 @@ def test_a_long_study_shows_its_best_newest_and_a_spread() -> None:
     ]
     shown = choose(spec, [*trials, *(pending(number, ()) for number in range(20001, 20201))])
     numbers = [trial.number for trial in shown.done]
-    assert len(numbers) == MOST
+    assert len(numbers) == MAX_TRIALS
     assert len(shown.values) == 20000
     assert numbers[-1] == 20000
     assert numbers[0] < 500

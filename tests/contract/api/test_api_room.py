@@ -289,7 +289,7 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     failed = PreparationFailed(1, "the registry does not answer", cause=Cause.SERVICE)
     await house.happen("projects/p1/jobs/job_1", JobAdmitted(()), failed)
-    pause = Waiting(WaitReason.BACK_OFF, "is tried again in 2 s")
+    pause = Waiting(WaitReason.BACK_OFF, "retries in 2 s")
     house.capacity.reasons[JobUid(1000)] = pause
     view = await house.result("GET", "/trainshed/v1/jobs/1000")
     assert view["waits"][0] == pause.message

@@ -190,7 +190,7 @@ async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> N
     """`jobs delete`: the public ml API has no way to."""
     refused = await house.call("DELETE", JOB)
     assert refused.status == 400
-    assert "cancel it and delete it when it is over" in refused.json["error"]["message"]
+    assert "cancel it, and delete it after its end" in refused.json["error"]["message"]
     await started(house)
     await ended(house)
     assert await house.result("DELETE", JOB) == {}

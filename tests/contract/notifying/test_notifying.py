@@ -223,7 +223,7 @@ async def test_a_webhook_is_told_with_a_signature_to_check(house: House, ops: Ho
     outbox = worker(house, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
     async with at_work(outbox):
         uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
-        assert await noted(house, uid, "notified") == "ops was told that the job has failed."
+        assert await noted(house, uid, "notified") == "ops was notified that the job has failed."
         await until_forgotten(house)
     ((path, headers, body),) = ops.taken
     assert (path, headers["content-type"]) == ("/train?a=1", "application/json")
@@ -278,7 +278,7 @@ async def test_it_is_given_up_after_a_day(house: House, key: str | None, why: st
         assert why in await noted(house, uid, "notify_delayed")
     house.clock += 24 * 60 * MINUTE
     async with at_work(worker(house, table)):
-        assert "Given up after 2 tries" in await noted(house, uid, "notify_failed")
+        assert "The service stopped after 2 tries" in await noted(house, uid, "notify_failed")
         await until_forgotten(house)
 
 
@@ -374,7 +374,7 @@ async def test_a_target_that_hangs_holds_up_no_others_and_no_jobs(house: House, 
     outbox = worker(house, *(replace(table, jobs="all") for table in tables))
     async with at_work(outbox):
         uid = await failed(house, outbox)
-        assert await noted(house, uid, "notified") == "ops was told that the job has failed."
+        assert await noted(house, uid, "notified") == "ops was notified that the job has failed."
         # Lets its thread go.
         listener.close()
         for writer in held:

@@ -90,8 +90,8 @@ FILTERS = [
 def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """So few works decide nothing by themselves: both ways are taken."""
     if request.param == "one after the other":
-        monkeypatch.setattr(narrowing, "MOST_STEPS", 1)
-        monkeypatch.setattr(narrowing, "MOST_LOOKED_AT", 7)
+        monkeypatch.setattr(narrowing, "MAX_STEPS", 1)
+        monkeypatch.setattr(narrowing, "MAX_CHECKED_WORKS", 7)
 
 
 async def filled(store: Store) -> Sequence[Work]:
@@ -177,8 +177,8 @@ async def test_a_step_that_finds_nothing_looks_at_a_bounded_number(
 ) -> None:
     """spec/invariants#finished-jobs"""
     await filled(store)
-    monkeypatch.setattr(narrowing, "MOST_STEPS", 1)
-    monkeypatch.setattr(narrowing, "MOST_LOOKED_AT", 20)
+    monkeypatch.setattr(narrowing, "MAX_STEPS", 1)
+    monkeypatch.setattr(narrowing, "MAX_CHECKED_WORKS", 20)
     after, steps = 0, 0
     while True:
         page = await store.reader.matching(replace(ALL, after=after), Contains("nobody's"))

@@ -140,7 +140,7 @@ async def test_a_job_is_not_deleted_before_what_made_it_has_seen_its_end(store: 
         *(replace(work, state=JobState.CANCELLED) for work in (trial, step)),
     )
     for work in (trial, step):
-        with pytest.raises(FailedPrecondition, match="has not taken in"):
+        with pytest.raises(FailedPrecondition, match="has not yet processed"):
             await store.intake.delete_job(work.name, operation(1))
     await committed(store, Commit(replace(waiting, running=()), 1))
     await store.intake.delete_job(trial.name, operation(1))

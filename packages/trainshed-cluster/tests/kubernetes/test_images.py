@@ -79,6 +79,4 @@ def test_what_a_registry_does_not_tell_the_job_has_to(site: Site) -> None:
     assert "hello, /opt/theirs, /home/ada" in site.service.lines(job_id, PRIMARY)
     refused = story_of(site.service, submit(site.service, job(site.unknown)))
     assert refused.state == "FAILED"
-    assert (
-        "starts by itself (ENTRYPOINT and CMD) is not known" in refused.public["error"]["message"]
-    )
+    assert "(ENTRYPOINT and CMD) is unknown" in refused.public["error"]["message"]

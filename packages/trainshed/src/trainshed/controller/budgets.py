@@ -26,7 +26,7 @@ from trainshed.scheduler.model import limit_of
 
 _EVERY: Final = 10.0
 """Seconds between two looks at where budgets stand."""
-_SOON: Final = 10**9
+_CACHE_INTERVAL: Final = 10**9
 """Nanoseconds for which an answer holds while nothing is given back: to count what runs takes a while."""
 _UNITS: Final[Mapping[str, str]] = {CPU_HOURS: " CPU-hours", GPU_HOURS: " GPU-hours", COST: ""}
 _Account = tuple[str, str]
@@ -97,7 +97,7 @@ class Budgets:
     def exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
         """Return the keys of the numbers of jobs of those whose budget is used up, with a sentence each, and
         those keys of them whose hard budget is."""
-        if self._holds_until - _SOON <= now < self._holds_until:
+        if self._holds_until - _CACHE_INTERVAL <= now < self._holds_until:
             return self._exhausted
         sums = self._sums(now)
         gone: dict[QuotaKey, str] = {}
@@ -113,7 +113,7 @@ class Budgets:
                 if key.metric in HARD_BUDGETS:
                     stopped.add(jobs)
         self._exhausted = gone, frozenset(stopped)
-        self._holds_until = min(now + _SOON, self.month[1])
+        self._holds_until = min(now + _CACHE_INTERVAL, self.month[1])
         return self._exhausted
 
     def standing(self, now: Nanos) -> tuple[Budget, ...]:

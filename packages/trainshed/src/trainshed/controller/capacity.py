@@ -72,7 +72,7 @@ from trainshed.scheduler.planning import NEVER, plan, state_after, still_holds
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
-AT_ONCE: Final = 1000
+MAX_INLINE_SIZE: Final = 1000
 """Jobs and nodes up to which a decision is made on the event loop: at most some 20 ms of it."""
 _REMEMBERED: Final = 8
 """Half-lives for which use counts for the fair share."""
@@ -112,7 +112,7 @@ class CapacityTracker:
         policy: Policy,
         wake_at: Callable[[int], None],
         deliver: Callable[[Sequence[Decision]], None],
-        at_once: int = AT_ONCE,
+        at_once: int = MAX_INLINE_SIZE,
         budgets: Budgets | None = None,
     ) -> None:
         self.budgets = budgets or Budgets(Prices(), lambda now: ())
@@ -315,7 +315,7 @@ class CapacityTracker:
         planned = self._snapshot.copy()
         if planned.size <= self._at_once:
             return self._taken(plan(planned, now))
-        self._deciding = begin(self._decide_apart(planned, now), "deciding who starts")
+        self._deciding = begin(self._decide_apart(planned, now), "scheduling jobs")
         return ()
 
     async def _decide_apart(self, planned: Snapshot, now: Nanos) -> None:
@@ -386,7 +386,7 @@ class CapacityTracker:
         if state is NodeState.UP:
             return None
         is_unheard = state is NodeState.UNHEARD
-        return NodeNews(_CONDITIONS[state], cause or f"{node} is out of use", is_unheard)
+        return NodeNews(_CONDITIONS[state], cause or f"{node} is out of service", is_unheard)
 
     def on_unfit_nodes(self) -> tuple[JobUid, ...]:
         """Return the jobs that have, or were just given, places on nodes that take no work."""
@@ -441,8 +441,8 @@ class CapacityTracker:
             waiting += sum(at == project and key.person in ("", whom) for at, whom in arriving)
             if most is not None and waiting >= most:
                 raise ResourceExhausted(
-                    f"{whose} has {waiting} jobs that wait, of at most {most:g}: submit it when one has "
-                    f"started; {explaining.raised_by(key, waiting + 1)}"
+                    f"{whose} has {waiting} waiting jobs; at most {most:g} are allowed. Submit the "
+                    f"job when another one has started; {explaining.raised_by(key, waiting + 1)}"
                 )
 
     def admit(self, work: Work) -> None:

@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
 """Seconds between tries while an engine cannot answer; the last value repeats."""
-PAUSE = 1.0
+RETRY_INTERVAL = 1.0
 """Seconds before an instruction that failed for an unexpected reason is tried again."""
 _PLANS_IN_A_TURN = 8
 """Launch plans that are made before other tasks get the event loop."""
@@ -147,7 +147,7 @@ class JobCarrier:
     def _died(self, _: Exception) -> None:
         """Look again in a while; otherwise nothing of the job would be carried out any more."""
         self._task = None
-        asyncio.get_running_loop().call_later(PAUSE, self.look)
+        asyncio.get_running_loop().call_later(RETRY_INTERVAL, self.look)
 
     def _next(self) -> Instruction | None:
         if self._closed:
@@ -190,7 +190,7 @@ class JobCarrier:
             except EngineUnavailable as failure:
                 if tries == _TOLD_AT and not isinstance(failure, StillWaiting):
                     what = type(instruction).__name__
-                    text = "%s: %s; it is tried every %g s"
+                    text = "%s: %s; retrying every %g s"
                     self._log(instruction).warning(text, what, failure, delay)
                     self._tell_delay(instruction, failure, delay)
             except Exception as failure:
@@ -204,7 +204,7 @@ class JobCarrier:
                     self._failed(instruction, repr(failure), Cause.SERVICE)
                     return True
                 # No other instruction would end the replica or give the slots back.
-                delay = PAUSE
+                delay = RETRY_INTERVAL
             if not await self._pause(delay):
                 return False
             tries += 1
@@ -222,7 +222,9 @@ class JobCarrier:
     def _tell_delay(self, instruction: Instruction, failure: Exception, pause: float) -> None:
         """Report for the timeline why the engine does not start an attempt."""
         if isinstance(instruction, StartReplicas):
-            message = f"The engine cannot start it now, and tries every {pause:g} s: {failure}"
+            message = (
+                f"The engine cannot start the job now and retries every {pause:g} s: {failure}"
+            )
             delay = Delay(WaitReason.ENGINE, message)
             self._ports.report(self._job().uid, StartDelayed(instruction.attempt, delay))
 
@@ -267,7 +269,7 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
             await prepare(ports, job, instruction.attempt)
         case StartReplicas():
             # At the same time as the start: programs take longer than this to print their first line.
-            beginning = begin(begin_log(ports, job), f"job {job.uid}: beginning its log")
+            beginning = begin(begin_log(ports, job), f"job {job.uid}: starting its log")
             await _launch(ports, job, instruction)
             await beginning
         case StopReplica(attempt, replica, incarnation):
@@ -363,7 +365,7 @@ def preparation_message(job: Job) -> str:
     ]
     if job.spec.data is not None:
         wanted.append(f"the splits of the dataset {job.spec.data.dataset.dataset_id}")
-    return f"Preparing {' and '.join(wanted)}; what is built once is kept."
+    return f"Preparing {' and '.join(wanted)}. The result is kept for later jobs."
 
 
 def _title(choice: RuntimeChoice) -> str:
@@ -473,7 +475,9 @@ class BuildOutput:
         self._heard = True
         self._lines.append(line)
         if self._writing is None:
-            self._writing = keep(self._write, f"job {self._uid}: writing what its preparation says")
+            self._writing = keep(
+                self._write, f"job {self._uid}: writing the output of its preparation"
+            )
 
     async def _write(self) -> None:
         while self._lines:

@@ -19,11 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.controller.budgets import Budgets
-from trainshed.controller.capacity import AT_ONCE
+from trainshed.controller.capacity import MAX_INLINE_SIZE
 from trainshed.controller.carrier import JobCarrier, Ports
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.decisions import Decisions
-from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
+from trainshed.controller.jobs_of_jobs import DEFAULT_MAX_CHILD_JOBS, JobsOfJobs
 from trainshed.controller.leftovers import settle_leftovers, settle_unknown
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
@@ -81,7 +81,7 @@ second at most."""
 _IN_A_TURN = 50
 """Jobs that are loaded, or looked at, before other tasks get the event loop; takes some milliseconds."""
 
-_STOPS = "The service is stopping; ask again when it is up again."
+_STOPS = "The service is stopping. Retry when it is running again."
 
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
@@ -112,13 +112,13 @@ class Controller:
         stores: ParentStores,
         scheduling: Policy,
         failures: FailurePolicy | None = None,
-        max_child_jobs: int = MOST,
+        max_child_jobs: int = DEFAULT_MAX_CHILD_JOBS,
         curves: JobCurves | None = None,
         meters: Meters | None = None,
         outbox: OutboxWorker | None = None,
         prices: Prices | None = None,
         resources: PersistentResources,
-        at_once: int = AT_ONCE,
+        at_once: int = MAX_INLINE_SIZE,
     ) -> None:
         """`ports`: makes the carrier's ports, given the function that receives their events.
         `now`: ns since the epoch. `owner`: the name of this service in the ledger.
@@ -212,13 +212,13 @@ class Controller:
         adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._crew.keep(
             lambda: settle_leftovers(self._ports.engine, self._stored, adopted, self.report),
-            "clearing up after jobs of earlier services",
+            "cleaning up jobs of earlier services",
         )
-        self._crew.keep(self._watch, "hearing the engine")
+        self._crew.keep(self._watch, "receiving events of the engine")
         if self._curves is not None:
             self._curves.start(self._metrics_written)
         self._crew.begin(
-            self._look_at(tuple(self._tracked)), "looking at the jobs of earlier services"
+            self._look_at(tuple(self._tracked)), "checking the jobs of earlier services"
         )
         for uid in parents:
             self.wake(uid)
@@ -495,7 +495,7 @@ class Controller:
         try:
             usages = await self._logs.usage(job.uid, job.attempt)
         except OSError as failure:
-            log.warning("what job %s used is not known: %s", job.uid, failure)
+            log.warning("usage of job %s is unknown: %s", job.uid, failure)
             return used
         return tuple(measured(use, usages) for use in used)
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from trainshed.core.curves import MOST_SERIES, CurveSeries, CurveWriter, Point, point
+from trainshed.core.curves import MAX_SERIES, CurveSeries, CurveWriter, Point, point
 from trainshed.core.environment import service_account
 from trainshed.core.errors import RequestError
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -34,12 +34,12 @@ from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
-_PAUSE: Final = 0.5
+_READ_INTERVAL: Final = 0.5
 """Seconds after which a directory that had something new is read again; doubled as long as it has nothing."""
-_LONGEST_PAUSE: Final = 30.0
-_SHARE: Final = 10
+_MAX_READ_INTERVAL: Final = 30.0
+_IDLE_FACTOR: Final = 10
 """Reading is followed by a pause that is at least this many times as long as it took."""
-_AT_ONCE: Final = 2
+_MAX_CONCURRENT_READS: Final = 2
 """Jobs whose files are read at the same time: others need threads as well."""
 _END: Final = 5.0
 """Seconds that the end of a job waits for the last of its curves; the rest is read after it."""
@@ -96,13 +96,13 @@ class JobCurves:
         self._followed: dict[JobUid, _Followed] = {}
         self._resuming: asyncio.Task[None] | None = None
         self._written: Callable[[JobUid], None] = _ignored
-        self._reading = asyncio.Semaphore(_AT_ONCE)
+        self._reading = asyncio.Semaphore(_MAX_CONCURRENT_READS)
 
     def start(self, written: Callable[[JobUid], None] = _ignored) -> None:
         """Continue with finished jobs whose files were not read to their ends. `written`: called
         with each job that has new points."""
         self._written = written
-        self._resuming = begin(self._resume(), "reading the curves of jobs that are over")
+        self._resuming = begin(self._resume(), "reading the curves of finished jobs")
 
     def follow(self, job: Job) -> None:
         """Follow a job whose programs run, or will run. May be called repeatedly."""
@@ -121,7 +121,7 @@ class JobCurves:
         followed.ended.set()
         done, _ = await asyncio.wait([followed.task], timeout=_END)
         if not done:
-            about(log, job.uid).info("curves not read to their ends yet; the job ends before")
+            about(log, job.uid).info("curves not read to their ends yet; the job ends anyway")
 
     async def logged(self, job: Job, tag: str) -> tuple[SeenSummaries, Sequence[Point]] | None:
         """Return what was read of a job until now, all of it if the job is over: its tags, and the points
@@ -189,14 +189,14 @@ class JobCurves:
         del self._followed[job.uid]
 
     async def _read_until_ended(self, followed: _Followed, directory: Directory) -> None:
-        loop, pause = asyncio.get_running_loop(), _PAUSE
+        loop, pause = asyncio.get_running_loop(), _READ_INTERVAL
         while True:
             is_last, begun = followed.ended.is_set(), loop.time()
             has_news = await self._read(followed, directory)
             if is_last:
                 return
-            pause = _PAUSE if has_news else 2 * pause
-            rest = min(max(pause, (loop.time() - begun) * _SHARE), _LONGEST_PAUSE)
+            pause = _READ_INTERVAL if has_news else 2 * pause
+            rest = min(max(pause, (loop.time() - begun) * _IDLE_FACTOR), _MAX_READ_INTERVAL)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await followed.ended.wait()
@@ -238,8 +238,9 @@ class JobCurves:
         if len(fresh) < len(points) and not followed.was_told:
             followed.was_told = True
             text = (
-                f"The job logs scalars under more than {MOST_SERIES} tags, counted in each directory; what "
-                "comes under further ones is not kept as curves. The event files have all of it."
+                f"The job logs scalars under more than {MAX_SERIES} tags, counted in each "
+                "directory. The service keeps no curves for further tags. The event files "
+                "contain all of them."
             )
             entry = TimelineEntry(self._stores.now(), "curves_limited", text)
             await self._stores.intake.tell((uid,), entry)
@@ -254,7 +255,7 @@ class JobCurves:
     ) -> CurveSeries | None:
         """Return the existing series, or a new one; None if there are too many."""
         known = followed.series.get((run, tag))
-        if known is None and len(followed.series.keys() | fresh) < MOST_SERIES:
+        if known is None and len(followed.series.keys() | fresh) < MAX_SERIES:
             return CurveSeries(self._stores.new_uid(), run, tag, 0, 0, None, 0)
         return known
 

@@ -70,7 +70,7 @@ class Decisions:
         self.capacity.set_quotas(dict(await reader.quotas()))
         if self.capacity.budgets.limits and self._watching is None and not self._is_closed:
             watch = partial(self.capacity.budgets.watch, self._now, self._time_passed)
-            self._watching = keep(watch, "looking at budgets")
+            self._watching = keep(watch, "checking budgets")
 
     def close(self, error: Exception) -> None:
         """Decide no more. Pre-flights are refused with the error."""
@@ -104,7 +104,7 @@ class Decisions:
         except Exception:
             # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
             # plan fails over another job.
-            log.exception("the scheduler failed; it is asked again at the next change")
+            log.exception("the scheduler failed; it runs again at the next change")
             return []
 
     def _events(

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 IDLE: Final = "idle"
 """The kind of the timeline's entry."""
-PAUSE: Final = 60.0
+CHECK_INTERVAL: Final = 60.0
 """Seconds between two checks."""
 BUSY_GPU: Final = 0.02
 """A GPU that is at work for this share of the time, or more, counts as busy."""
@@ -63,7 +63,7 @@ class IdleWatch:
     def start(self) -> None:
         """Begin to check jobs, if the policy asks for it."""
         if self.policy.gpus:
-            self._crew.keep(self._run, "looking for idle jobs")
+            self._crew.keep(self._run, "checking for idle jobs")
 
     async def close(self) -> None:
         """Stop checking."""
@@ -71,7 +71,7 @@ class IdleWatch:
 
     async def _run(self) -> None:
         while True:
-            await self.sleep(PAUSE)
+            await self.sleep(CHECK_INTERVAL)
             await self.look()
 
     async def look(self) -> None:
@@ -84,7 +84,7 @@ class IdleWatch:
             except (FailedPrecondition, NotFound):
                 continue  # It has ended just now.
             except (OSError, Unavailable) as failure:
-                about(log, job.uid).warning("whether it is idle is not known: %s", failure)
+                about(log, job.uid).warning("cannot determine whether it is idle: %s", failure)
 
     async def _look_at(self, job: Job) -> None:
         usages = await self.usages.usage(job.uid, job.attempt)
@@ -96,9 +96,12 @@ class IdleWatch:
         timeline = await self.reader.timeline(job.uid)
         warned = [entry.at for entry in timeline if entry.kind == IDLE and entry.at > since]
         if not warned:
-            text = f"The GPUs of the job have done nothing for {_span(until - since)}."
+            text = f"The GPUs of the job have been idle for {_span(until - since)}."
             if self.policy.stop:
-                text += f" The job is stopped in {_span(self.policy.stop)} unless it goes to work."
+                text += (
+                    f" The service stops the job in {_span(self.policy.stop)} unless it uses its "
+                    "GPUs."
+                )
             entry = TimelineEntry(self.now(), IDLE, text, {"since": since})
             await self.intake.tell((job.uid,), entry)
             self.publish(job.uid)

@@ -14,7 +14,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 
-MOST: Final = 20
+DEFAULT_MAX_CHILD_JOBS: Final = 20
 """The default of the setting `max_child_jobs`."""
 
 
@@ -36,14 +36,14 @@ class JobsOfJobs:
         job = self._stored(maker.uid)
         if job is None or job.state.is_final or job.outcome is not None:
             raise FailedPrecondition(
-                f"{maker.name} is over, or about to end, and makes no further jobs."
+                f"{maker.name} has ended, or is about to end, and cannot create further jobs."
             )
         live = sum(other.root == maker.root for other in self._makers.values())
         if live >= self._most:
             raise ResourceExhausted(
-                f"{maker.name}, and jobs of the same line, have made {live} jobs that are not over, and this "
-                f"service allows {self._most} at a time (setting max_child_jobs): wait until one is over, "
-                "cancel one, or have an operator raise the setting."
+                f"{maker.name}, and jobs of the same line, have {live} unfinished jobs, and "
+                f"this service allows {self._most} at a time (setting max_child_jobs). Wait "
+                "until one ends, cancel one, or have an operator raise the setting."
             )
         self._makers[uid] = maker
         return True

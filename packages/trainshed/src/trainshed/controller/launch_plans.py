@@ -9,7 +9,7 @@ from trainshed.core import warm_start
 from trainshed.core.capacity import MachineWanted
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.cluster import PS_POOL, Endpoint, hostname, reducers, takes_part_in_reduction
-from trainshed.core.environment import Gang, arguments, environment, service_account
+from trainshed.core.environment import PlacedAttempt, arguments, environment, service_account
 from trainshed.core.job import JobSpec, Strategy
 from trainshed.core.launch import (
     REDUCTION_PACKAGES,
@@ -92,7 +92,7 @@ def launch_plans(
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
     port = master_port(job.uid, job.attempt)
-    gang = Gang(job.name, job.spec, endpoints, port, job.uid, job.attempt)
+    gang = PlacedAttempt(job.name, job.spec, endpoints, port, job.uid, job.attempt)
     hosts = tuple((slot.hostname, slot.address) for slot in slots)
     plans: list[LaunchPlan] = []
     for replica in job.replicas:
@@ -223,14 +223,15 @@ def _argv(
     )
     if image.unread and not program.command:
         raise PackageFailed(
-            f"What the image {program.runtime.image} starts by itself (ENTRYPOINT and CMD) is not known: "
-            f"{image.unread}. Set the command of the job's container, or let the service read the registry "
-            "(registry_auth, insecure_registries of its engine)."
+            f"The program of the image {program.runtime.image} (ENTRYPOINT and CMD) is "
+            f"unknown: {image.unread}. Set the command of the job's container, or give the "
+            "service access to the registry (registry_auth, insecure_registries of its "
+            "engine)."
         )
     if not argv:
         raise PackageFailed(
-            f"The image {program.runtime.image} names no program (neither ENTRYPOINT nor CMD), and the job "
-            "gives none: set the command of its container."
+            f"The image {program.runtime.image} has no program (neither ENTRYPOINT nor "
+            "CMD), and the job specifies none. Set the command of its container."
         )
     if not program.package_uris:
         return argv

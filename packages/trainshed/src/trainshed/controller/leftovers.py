@@ -12,8 +12,10 @@ from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Engine, EngineUnavailable
 
-_NO_SLOT = "nothing is left of it here: the data directory was restored, or its slots were lost"
-_PAUSE = 1.0
+_NO_SLOT = (
+    "this service has no trace of it: the data directory was restored, or its slots were lost"
+)
+_RETRY_INTERVAL = 1.0
 """Seconds before an engine that could not answer is asked again."""
 
 
@@ -42,7 +44,7 @@ async def settle_leftovers(
             for failure in filter(None, await asyncio.gather(*over, return_exceptions=True)):
                 raise failure
         except (EngineUnavailable, OSError):  # A full disk, say: stops are written down first.
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_INTERVAL)
         else:
             return
 

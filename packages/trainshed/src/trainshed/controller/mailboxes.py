@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 _STALE_LIMIT = 20
 """Commits in a row that may find the job changed; more of them mean that another service has taken the
 lead."""
-_MOST = 50
+_MAX_BATCH = 50
 """Events of one job that are applied at once: each of them looks at all replicas of the job, and other tasks
 wait for the loop."""
-_PAUSE = 1.0
+_RETRY_INTERVAL = 1.0
 """Seconds before events that could not be applied are tried again."""
 
 
@@ -86,7 +86,7 @@ class Mailboxes:
 
     def _ensure_busy(self, uid: JobUid) -> None:
         if uid not in self._busy and uid not in self._held and not self._closing:
-            self._busy[uid] = keep(partial(self._drain, uid), f"job {uid}: taking in its events")
+            self._busy[uid] = keep(partial(self._drain, uid), f"job {uid}: processing its events")
 
     async def _drain(self, uid: JobUid) -> None:
         """Apply everything that came in for one job, until nothing is left."""
@@ -101,28 +101,31 @@ class Mailboxes:
                 stale += 1
                 self._put_back(uid, mailbox)
                 if stale > _STALE_LIMIT:
-                    about(log, uid).error("changes under this service; has another one taken over?")
-                    await asyncio.sleep(_PAUSE)
+                    about(log, uid).error(
+                        "another process changed the state; check whether a second service has taken "
+                        "over"
+                    )
+                    await asyncio.sleep(_RETRY_INTERVAL)
             except Unavailable as failure:
                 if not refused:  # Once, since the log may be on the full disk.
-                    about(log, uid).warning("%s; it is tried once more each second", failure)
+                    about(log, uid).warning("%s; retrying every second", failure)
                 refused += 1
                 self._put_back(uid, mailbox)
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_INTERVAL)
             except Exception:
                 # Broad on purpose: events are acknowledged once they are here, and a bug in one step must not
                 # lose them.
-                about(log, uid).exception("events not stored; once more in a second")
+                about(log, uid).exception("events not stored; retrying in a second")
                 self._put_back(uid, mailbox)
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_INTERVAL)
         del self._busy[uid]
 
     def _take(self, uid: JobUid) -> Mailbox:
-        """Take out what came in, at most `_MOST` events; the rest stays."""
+        """Take out what came in, at most `_MAX_BATCH` events; the rest stays."""
         mailbox = self._mailboxes.pop(uid)
-        if len(mailbox.events) > _MOST:
-            self._mailboxes[uid].events = mailbox.events[_MOST:]
-            mailbox.events = mailbox.events[:_MOST]
+        if len(mailbox.events) > _MAX_BATCH:
+            self._mailboxes[uid].events = mailbox.events[_MAX_BATCH:]
+            mailbox.events = mailbox.events[:_MAX_BATCH]
         return mailbox
 
     def _put_back(self, uid: JobUid, mailbox: Mailbox) -> None:

@@ -20,9 +20,9 @@ from trainshed.core.units import Nanos
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Curve
 
-_MOST: Final = 1_000
+_MAX_MEASUREMENTS: Final = 1_000
 """Up to so many measurements of a trial all count; of more, every second one, every fourth one, and so on."""
-_MOST_KEPT: Final = 200_000
+_MAX_CACHED: Final = 200_000
 """Measurements that are kept in memory of all jobs together: some 50 MB."""
 
 
@@ -48,12 +48,12 @@ def of_lines(
 
 
 def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
-    """Return at most about `_MOST` of the measurements, so that a trial that reports after each of a million
-    batches costs no more than another. As more come in, the selection only becomes sparser. If the trial is
-    over, its final measurement is always included."""
-    if len(measured) <= _MOST:
+    """Return at most about `_MAX_MEASUREMENTS` of the measurements, so that the cost of a
+    trial with a million reports stays limited. The selection only becomes sparser over time. It
+    includes the final measurement of a finished trial."""
+    if len(measured) <= _MAX_MEASUREMENTS:
         return measured
-    kept = measured[:: 1 << ((len(measured) - 1) // _MOST).bit_length()]
+    kept = measured[:: 1 << ((len(measured) - 1) // _MAX_MEASUREMENTS).bit_length()]
     final = final_measurement(study, measured) if is_over else None
     return (
         kept if final is None else sorted({*kept, final}, key=lambda measurement: measurement.step)
@@ -85,7 +85,7 @@ def known_metrics(
 class Curves:
     """The learning curves of tuning jobs' trials."""
 
-    def __init__(self, studies: Studies, most: int = _MOST_KEPT) -> None:
+    def __init__(self, studies: Studies, most: int = _MAX_CACHED) -> None:
         """`most`: measurements that are kept in memory."""
         self._studies = studies
         self._left = most

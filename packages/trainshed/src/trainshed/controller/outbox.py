@@ -38,9 +38,9 @@ targets."""
 _BATCH: Final = 500
 """Maximum notifications of a target in one pass: a target that does not respond delays the others
 by ten seconds per pass."""
-_LONGEST_PAUSE: Final = 3600 * 10**9
+_MAX_PAUSE: Final = 3600 * 10**9
 """Nanoseconds. A later due time was stored while the clock was ahead."""
-_LONGEST_WAIT: Final = 600.0
+_MAX_WAIT: Final = 600.0
 """Seconds; a later try is looked for again after this, so that a changed clock is noticed."""
 _DISK_PAUSE: Final = 5.0
 """Seconds of pause if the store could not be written to."""
@@ -130,10 +130,10 @@ class OutboxWorker:
         """Try what is due. Return the seconds until there is more to do, 0 = at once."""
         waiting = await self._outbox.waiting(_BATCH)
         now = self._now()
-        due = [outgoing for outgoing in waiting if not now < outgoing.due <= now + _LONGEST_PAUSE]
+        due = [outgoing for outgoing in waiting if not now < outgoing.due <= now + _MAX_PAUSE]
         if not due:
             later = [outgoing.due - now for outgoing in waiting]
-            return min(_LONGEST_WAIT, *(gap / 1e9 for gap in later)) if later else _LONGEST_WAIT
+            return min(_MAX_WAIT, *(gap / 1e9 for gap in later)) if later else _MAX_WAIT
         # A target that does not respond delays only its own notifications.
         due.sort(key=lambda outgoing: outgoing.notification.target)
         groups = [
@@ -163,7 +163,7 @@ class OutboxWorker:
     async def _try(self, outgoing: Outgoing) -> str | None:
         """Send one notification. Return why that failed, None = it did not."""
         notification = outgoing.notification
-        what = f"{notification.target} was told that {_WORDS[notification.occasion]}"
+        what = f"{notification.target} was notified that {_WORDS[notification.occasion]}"
         try:
             unreached = await self._sender.send(
                 notification.target,
@@ -187,16 +187,18 @@ class OutboxWorker:
     async def _failed(self, outgoing: Outgoing, cause: str, *, is_last: bool) -> None:
         notification, tries = outgoing.notification, outgoing.tries + 1
         word = _WORDS[notification.occasion]
-        what = f"{notification.target} could not be told that {word}: {cause}."
+        what = f"{notification.target} could not be notified that {word}: {cause}."
         _log(notification).warning("%s", what)
         if is_last:
             self._meters.notifications[(notification.target, "given_up")] += 1
-            await self._tell(outgoing, "notify_failed", f"{what} Given up after {tries} tries.")
+            await self._tell(
+                outgoing, "notify_failed", f"{what} The service stopped after {tries} tries."
+            )
             await self._outbox.remove(outgoing.id)
             return
         self._meters.notifications[(notification.target, "failed")] += 1
         if tries == 1:
-            await self._tell(outgoing, "notify_delayed", f"{what} It is tried again for a day.")
+            await self._tell(outgoing, "notify_delayed", f"{what} The service retries for a day.")
 
     async def _tell(self, outgoing: Outgoing, kind: str, message: str) -> None:
         notification = outgoing.notification

@@ -39,7 +39,7 @@ from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 5
+MAX_FAILURES = 5
 """Failures in a row to reconcile a work, a second after each other, before the work is given up."""
 
 
@@ -138,9 +138,9 @@ class Parents:
             raise
         except Exception as failure:
             failures = self._failures[uid] = self._failures.get(uid, 0) + 1
-            if failures < PATIENCE:
+            if failures < MAX_FAILURES:
                 raise
-            about(log, uid).exception("reconciling failed %d times; the job is given up", failures)
+            about(log, uid).exception("reconciling failed %d times; ending the job", failures)
             reconciled = await self._given_up(live, str(failure) or repr(failure))
         self._failures.pop(uid, None)
         return reconciled

@@ -170,7 +170,7 @@ class ReservedPools:
         cause = next((f": {why.message}" for why in causes if why is not None), "")
         state = resource.state
         if state is ReservationState.RUNNING:
-            return replace(waiting, message=f"machines of {what} are out of use", hint=None)
+            return replace(waiting, message=f"machines of {what} are out of service", hint=None)
         return replace(waiting, message=f"{what} is {state}{cause}", hint=None)
 
     def require(self, work: Work) -> str | None:

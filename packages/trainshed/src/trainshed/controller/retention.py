@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 FIRST_PASS: Final = 60.0
 """Seconds between the service's start and the first pass."""
-PAUSE: Final = 900.0
+PASS_INTERVAL: Final = 900.0
 """Seconds between two passes."""
 _BREATH: Final = 0.01
 """Seconds between two deletions, in which requests and jobs are processed."""
@@ -73,7 +73,7 @@ class RetentionTimer:
         await self.sleep(FIRST_PASS)
         while True:
             await self.look()
-            await self.sleep(PAUSE)
+            await self.sleep(PASS_INTERVAL)
 
     async def look(self) -> None:
         """Delete everything that is due now."""
@@ -111,8 +111,10 @@ class RetentionTimer:
             # A client has deleted it.
             return True
         except RequestError as refused:
-            about(log, over.uid).warning("not deleted by the retention of jobs: %s", refused)
+            about(log, over.uid).warning("the retention of jobs did not delete it: %s", refused)
             return False
         self.meters.deleted += 1
-        about(log, over.uid).info("%s deleted: it ended longer ago than jobs are kept", over.name)
+        about(log, over.uid).info(
+            "%s deleted: it ended longer ago than the retention of jobs", over.name
+        )
         return True

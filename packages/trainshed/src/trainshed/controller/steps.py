@@ -25,7 +25,7 @@ from trainshed.telemetry.meters import Labels, Meters
 
 log = logging.getLogger(__name__)
 
-_CROWD = 100
+_MAX_EXPLAINED_QUEUE = 100
 """Waiting jobs get the reason on their timelines in queues up to this length."""
 
 
@@ -113,7 +113,7 @@ class JobSteps:
         except Exception as failure:
             # Broad on purpose: an event that raises would raise again each time, and the job would never end.
             about(log, job.uid, attempt=job.attempt).exception(
-                "%r could not be applied; the job is given up", event
+                "%r could not be applied; ending the job", event
             )
             outcome = give_up(job, event, str(failure) or repr(failure), self._now())
         entries.extend(outcome.timeline)
@@ -145,7 +145,7 @@ class JobSteps:
     @property
     def is_crowd(self) -> bool:
         """Return whether too many jobs wait to record the reason on each timeline."""
-        return self._capacity.queue_length > _CROWD
+        return self._capacity.queue_length > _MAX_EXPLAINED_QUEUE
 
 
 def count_step(meters: Meters, before: Job, after: Job, now: Nanos) -> None:

@@ -29,9 +29,9 @@ from trainshed.studies.port import seen
 log = logging.getLogger(__name__)
 
 _NOT_FOUND = 5
-_PAUSE = 1.0
+_RETRY_INTERVAL = 1.0
 """Seconds before an operation that failed is tried again."""
-_TRIES = 5
+_MAX_TRIES = 5
 
 
 class StudyOperations:
@@ -78,7 +78,7 @@ class StudyOperations:
 
     async def _until_done(self, operation: Operation) -> None:
         failure: Exception | None = None
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             try:
                 await self._carry_out(operation)
             except StaleCommit:
@@ -87,12 +87,14 @@ class StudyOperations:
                 if operation not in await self._studies.running_operations(operation.study):
                     return
             except Exception as caught:
-                log.warning("%s: not done: %s; once more in a second", operation.name, caught)
+                log.warning("%s failed: %s; retrying in a second", operation.name, caught)
                 failure = caught
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_INTERVAL)
             else:
                 return
-        text = f"The operation failed {_TRIES} times: {failure or 'its trials changed each time'}."
+        text = (
+            f"The operation failed {_MAX_TRIES} times: {failure or 'its trials changed each time'}."
+        )
         with contextlib.suppress(StaleCommit):  # Its study was deleted.
             await self._finish(_failed(operation, INTERNAL, text, self._now()))
 

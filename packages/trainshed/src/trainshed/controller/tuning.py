@@ -29,12 +29,12 @@ from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 3
+_MAX_FAILURES = 3
 """Suggestions that may fail in a row. A failure of the algorithm itself would repeat each time, so after that
 trials are drawn at random, and no job waits for ever."""
-_PAUSE = 1.0
+_RETRY_INTERVAL = 1.0
 """Seconds before a suggestion that failed is asked for again, doubled each time."""
-_LONGEST_PAUSE = 60.0
+_MAX_RETRY_INTERVAL = 60.0
 
 
 class TuningReconciler:
@@ -160,7 +160,7 @@ class TuningReconciler:
     ) -> tuple[Proposals, str | None]:
         """Return points that the advisor suggests, and why they were drawn at random; None = they come from
         the study's own algorithm. Has the job looked at when they are there."""
-        spec, failures, drawn, pause = job.spec.study, 0, None, _PAUSE
+        spec, failures, drawn, pause = job.spec.study, 0, None, _RETRY_INTERVAL
         while True:
             try:
                 proposals = await self._stores.advisor.suggest(spec, shown, count, job.uid)
@@ -169,12 +169,12 @@ class TuningReconciler:
             except Exception as failure:
                 # Broad on purpose: an algorithm may fail with anything, and a job must not wait for ever.
                 is_told = isinstance(failure, AdvisorFailed)
-                text = "no suggestion: %s; once more in %g s"
+                text = "no suggestion: %s; retrying in %g s"
                 trace = None if is_told else failure
                 about(log, job.uid).warning(text, failure, pause, exc_info=trace)
                 failures += 1
-                if failures >= _PATIENCE:
+                if failures >= _MAX_FAILURES:
                     drawn = drawn or str(failure) or repr(failure)
                     spec = replace(spec, algorithm=Algorithm.RANDOM_SEARCH)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_RETRY_INTERVAL)

@@ -20,12 +20,12 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _PAGE = 500
-_MOST_READ = 4096
+_MAX_READ_CHARS = 4096
 """Characters of a line in which a drill's pattern is looked for."""
 
 
 def _any_matches(wanted: Regex, page: LogPage) -> bool:
-    return any(wanted.found_in(line.text[:_MOST_READ]) for line in page.lines)
+    return any(wanted.found_in(line.text[:_MAX_READ_CHARS]) for line in page.lines)
 
 
 class _Watch(Struct):

@@ -59,7 +59,7 @@ def thinned(values: Sequence[float], most: int) -> Sequence[int]:
     return folded(values, ends) if most > 1 else [count - 1]
 
 
-MOST_SERIES: Final = 1000
+MAX_SERIES: Final = 1000
 """The most series of a job; what it logs under further tags is ignored."""
 
 _LATEST: Final = 2**63 - 1

@@ -49,7 +49,7 @@ _METRICS = "/var/hypertune/output.metrics"
 _REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATTERN}")
 
 
-class Gang(Struct, frozen=True):
+class PlacedAttempt(Struct, frozen=True):
     """An attempt of a job and where its replicas are.
 
     `master_port`: a port of the primary that no other replica sharing its network binds; not the
@@ -65,7 +65,7 @@ class Gang(Struct, frozen=True):
 
 
 def environment(
-    gang: Gang,
+    gang: PlacedAttempt,
     replica: ReplicaId,
     *,
     image: Mapping[str, str] | None = None,
@@ -194,7 +194,7 @@ def _trial_variables(spec: JobSpec) -> dict[str, str]:
     return variables
 
 
-def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
+def _cluster_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, str]:
     """Return the variables that describe a replica's place in the cluster.
 
     CLUSTER_SPEC: on Vertex for every replica, keyed by pool; in `ml` for container jobs, keyed by
@@ -231,7 +231,7 @@ def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
 
 
 def _cluster(
-    gang: Gang,
+    gang: PlacedAttempt,
     replica: ReplicaId,
     names: Mapping[int, str],
     outside: Collection[int] = (),
@@ -257,7 +257,7 @@ def _cluster(
     return _dump(value)
 
 
-_NAMED_RESOURCES: Final = {
+_RESOURCE_VARIABLES: Final = {
     "tensorboard": "AIP_TENSORBOARD_RESOURCE_NAME",
     "experiment": "AIP_EXPERIMENT_NAME",
     "experimentRun": "AIP_EXPERIMENT_RUN_NAME",
@@ -265,7 +265,7 @@ _NAMED_RESOURCES: Final = {
 """Fields of a job's spec that name a resource, and the variables that pass its name to programs."""
 
 
-def _reduction_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
+def _reduction_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, str]:
     """Return the reduction settings that a job may change, for one replica; empty for a replica
     that takes no part. `trainshed_reduction.variables`, which programs read too, defines the names
     and the allowed values."""
@@ -301,7 +301,7 @@ def _output_directories(spec: JobSpec) -> dict[str, str]:
         variables["AIP_CHECKPOINT_DIR"] = f"{base}/checkpoints/"
         variables["AIP_TENSORBOARD_LOG_DIR"] = f"{base}/logs/"
     job = json.loads(spec.job_json)
-    for field, variable in _NAMED_RESOURCES.items():
+    for field, variable in _RESOURCE_VARIABLES.items():
         if name := job.get(field):
             variables[variable] = str(name)
     return variables

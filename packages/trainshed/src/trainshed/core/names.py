@@ -96,7 +96,7 @@ def _pattern(form: str) -> re.Pattern[str]:
 
 _STUDY: Final = f"{PLACE}/studies/STUDY"
 _MODEL: Final = f"{PLACE}/models/MODEL"
-_LARGEST: Final = 2**63 - 1
+_MAX_NUMBER: Final = 2**63 - 1
 """The largest number that the store can compare. No resource has a larger number."""
 
 
@@ -124,7 +124,7 @@ class StudyName(Struct, frozen=True, order=True):
         """Return the study and the trial's number. Raise InvalidRequest on the field `of` for anything
         else."""
         *study, number = read_name(name, f"{_STUDY}/trials/NUMBER", of)
-        return StudyName(*study), min(int(number), _LARGEST)
+        return StudyName(*study), min(int(number), _MAX_NUMBER)
 
 
 class ModelName(Struct, frozen=True, order=True):
@@ -164,7 +164,9 @@ class EvaluationName(Struct, frozen=True, order=True):
         project_id, location, model_id, *_, number = read_name(
             name, f"{model}/evaluations/NUMBER", of
         )
-        return EvaluationName(ModelName(project_id, location, model_id), min(int(number), _LARGEST))
+        return EvaluationName(
+            ModelName(project_id, location, model_id), min(int(number), _MAX_NUMBER)
+        )
 
 
 class ReplicaId(Struct, frozen=True, order=True):
@@ -252,7 +254,7 @@ def normalize_emails(record: Struct, *fields: str) -> None:
 
 DEFAULT_BUCKET: Final = "trainshed"
 """The bucket in which code of the service's own project is staged."""
-_LONGEST_BUCKET: Final = 63
+_MAX_BUCKET_CHARS: Final = 63
 _IN_BUCKETS: Final = re.compile(r"[a-z0-9_-]*[a-z0-9]")
 
 
@@ -261,7 +263,7 @@ def default_bucket(own: str, project_id: str) -> str:
     if project_id == own:
         return DEFAULT_BUCKET
     name = f"{DEFAULT_BUCKET}-{project_id}"
-    if _IN_BUCKETS.fullmatch(project_id) and len(name) <= _LONGEST_BUCKET:
+    if _IN_BUCKETS.fullmatch(project_id) and len(name) <= _MAX_BUCKET_CHARS:
         return name
     # Upper case, dots and colons of a domain's project, or too long: no other project has such a name.
     return f"{DEFAULT_BUCKET}--{_digest(project_id)[:16]}"

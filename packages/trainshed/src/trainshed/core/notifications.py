@@ -26,7 +26,7 @@ _PAUSES: Final = tuple(seconds * _SECOND for seconds in (10, 30, 120, 600, 1800,
 """Nanoseconds between two tries; the last one is repeated."""
 GIVEN_UP_AFTER: Final = 24 * 3600 * _SECOND
 """Nanoseconds after which a notification that could not be sent is given up."""
-_LONGEST_ERROR: Final = 2_000
+_MAX_ERROR_CHARS: Final = 2_000
 """The most characters of a job's error in a notification."""
 
 
@@ -150,7 +150,7 @@ def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
         "endTime": _moment(work.ended),
         "labels": dict(work.labels),
         "page": f"{page}/jobs/{work.uid}",
-        "error": {"code": work.error.code, "message": message[:_LONGEST_ERROR]}
+        "error": {"code": work.error.code, "message": message[:_MAX_ERROR_CHARS]}
         if work.error
         else None,
     }

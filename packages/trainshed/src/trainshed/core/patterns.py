@@ -130,11 +130,11 @@ def _bytes(text: str) -> bytes:
     return text.encode(errors="replace")
 
 
-MOST: Final = 4
+MAX_WILDCARDS: Final = 4
 """The most wildcards in one URI: matching a name takes time in proportion to them."""
 _WILD: Final = re.compile(r"\*\*+|\*|\?")
 _MEANING: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-_MOST_STEPS: Final = 1 << 16
+_MAX_STEPS: Final = 1 << 16
 """More than the longest name of an object makes of a pattern."""
 
 
@@ -161,4 +161,4 @@ def _compiled(pattern: str) -> Regex:
         text += re.escape(pattern[at : wildcard.start()]) + _MEANING[wildcard[0][:2]]
         at = wildcard.end()
     text += re.escape(pattern[at:])
-    return compile_regex(text, dot_matches_newline=True, longest=len(text), most_steps=_MOST_STEPS)
+    return compile_regex(text, dot_matches_newline=True, longest=len(text), most_steps=_MAX_STEPS)

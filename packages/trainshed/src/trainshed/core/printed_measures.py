@@ -36,7 +36,7 @@ _PAIR: Final = re.compile(
     rf"({_NUMBER})(?![\w/:])"
 )
 _WORDS: Final = re.compile(r"[A-Za-z0-9]+")
-_MOST_SERIES: Final = 16
+_MAX_SERIES: Final = 16
 _ASIDE: Final = ("lr", "learning rate", "grad norm", "epoch", "runtime", "samples per second")
 """Names of values that are not results of the training."""
 
@@ -115,7 +115,7 @@ class Measures:
     def _add(self, measure: str, part: str, unit: str, point: Point) -> None:
         series = self._series.get((measure, part))
         if series is None:
-            if len(self._series) == _MOST_SERIES:
+            if len(self._series) == _MAX_SERIES:
                 return
             series = self._series[measure, part] = Series(measure, part, unit)
         points = series.points

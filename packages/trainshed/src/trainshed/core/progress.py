@@ -87,8 +87,8 @@ _ROUND: Final = re.compile(r"^\[(\d{1,9})\]\s{1,4}[\w' @]{1,60}[-:]")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,12}[A-Za-z]")
 _DIGITS: Final = re.compile(r"\d{1,12}")
 _MULTIPLES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
-_LONGEST: Final = 2000
-_LONGEST_NAME: Final = 60
+_MAX_LINE_CHARS: Final = 2000
+_MAX_NAME_CHARS: Final = 60
 
 
 def counts(text: str) -> tuple[Count, ...]:
@@ -103,7 +103,7 @@ def counts(text: str) -> tuple[Count, ...]:
 
 def last_state(text: str) -> str:
     """Return what is left to see of a line that was overwritten, without colours; of a long line, its end."""
-    text = text[-_LONGEST:].rstrip("\r\x08").rpartition("\r")[2]
+    text = text[-_MAX_LINE_CHARS:].rstrip("\r\x08").rpartition("\r")[2]
     return _COLOURS.sub("", text).rpartition("\x08")[2]
 
 
@@ -132,7 +132,7 @@ def _bars(text: str) -> list[Count]:
     if bar := _BAR.search(text):
         done, total = float(bar[2]) * _MULTIPLES[bar[3]], float(bar[4]) * _MULTIPLES[bar[5]]
         if total >= max(done, 1):
-            name = _DIGITS.sub("#", text[: bar.start()].strip(" :"))[-_LONGEST_NAME:]
+            name = _DIGITS.sub("#", text[: bar.start()].strip(" :"))[-_MAX_NAME_CHARS:]
             return [Count(Level.STEP, name, done, total)]
     for pattern in _STEPS:
         if match := pattern.search(text):
@@ -165,7 +165,7 @@ def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
     return by_word
 
 
-_MOST_COUNTERS: Final = 32
+_MAX_COUNTERS: Final = 32
 _NEARLY: Final = 0.97
 """A counter that has come so far counts as complete when it starts over."""
 
@@ -255,7 +255,7 @@ class Tracker:
         key = (count.what, count.total)
         counter = self._counters.get(key)
         if counter is None:
-            if len(self._counters) >= _MOST_COUNTERS:
+            if len(self._counters) >= _MAX_COUNTERS:
                 del self._counters[min(self._counters, key=lambda key: self._counters[key].at)]
             counter = self._counters[key] = _Counter(count, at, first=count.done)
         elif count.done == counter.count.done:

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 _ROLES: Final = (("worker", "worker"), ("parameterServer", "ps"), ("evaluator", "evaluator"))
-_LONGEST: Final = 300
+_MAX_VALUE_CHARS: Final = 300
 _NUMBER: Final = re.compile(r"-[0-9.][0-9.eE+-]*")
 _NONE: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
@@ -96,7 +96,7 @@ def _pool(number: int, pool: Any) -> Pool:
         machine.get("machineType", ""),
         "" if accelerator == _NONE else f"{machine.get('acceleratorCount', 1)} × {accelerator}",
         container.get("imageUri") or package.get("executorImageUri", ""),
-        package.get("pythonModule") or " ".join(words)[:_LONGEST],
+        package.get("pythonModule") or " ".join(words)[:_MAX_VALUE_CHARS],
         tuple(map(str, container.get("args", ()) or package.get("args", ()))),
         {
             str(variable.get("name", "")): str(variable.get("value", ""))

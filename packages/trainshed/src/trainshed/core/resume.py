@@ -26,7 +26,7 @@ _OF_CHECKPOINTS: Final = re.compile(
 )
 _WORDS: Final = {word: word for word in LEVELS} | {"globalstep": "step"}
 """The words for a step in the names of fields of JSON lines."""
-_MOST_READ: Final = 4096
+_MAX_READ_CHARS: Final = 4096
 """How many characters of a line are looked at: a step is at its beginning."""
 
 
@@ -79,7 +79,7 @@ def learned(lines: Iterable[Line]) -> Series | None:
 
 def _told(line: Line) -> dict[Series, int]:
     """Return each number in the line that may be a step."""
-    text = line.text[:_MOST_READ]
+    text = line.text[:_MAX_READ_CHARS]
     of_checkpoints = _OF_CHECKPOINTS.search(text) is not None
     numbers = {
         Series(count.what, of_checkpoints): int(count.done)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 MAX_NAME = 255
 MAX_VALUE_BYTES = 64 << 10
-LEAST_VALUE_CHARS = 4
+MIN_VALUE_CHARS = 4
 """Anything shorter could not be kept out of a log without taking half of the log with it."""
 
 PATTERN = r"\$\(secret:([^()]*)\)"
@@ -76,9 +76,9 @@ def value_fault(value: str) -> str | None:
         return (
             "It contains a zero byte, which variables cannot contain. Store binary data as base64."
         )
-    if len(value.strip()) < LEAST_VALUE_CHARS:
+    if len(value.strip()) < MIN_VALUE_CHARS:
         return (
-            f"It has fewer than {LEAST_VALUE_CHARS} characters apart from blanks. Logs "
+            f"It has fewer than {MIN_VALUE_CHARS} characters apart from blanks. Logs "
             "cannot be masked reliably for so short a text. Use a longer value."
         )
     try:

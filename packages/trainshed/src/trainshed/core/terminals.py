@@ -10,9 +10,9 @@ from msgspec import Struct
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Bytes, Nanos
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """The most rows, and the most columns, of a terminal."""
-MOST_COMMAND = 16 << 10
+MAX_COMMAND_BYTES = 16 << 10
 """The most bytes of a command line: it is passed on in one piece."""
 _LABEL = re.compile(r"[\w .-]*")
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
@@ -39,8 +39,8 @@ class TerminalRequest(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raise ValueError for what no shell can be given."""
-        if not (0 < self.rows <= MOST_ROWS and 0 < self.columns <= MOST_ROWS):
-            raise ValueError(f"a terminal has 1 to {MOST_ROWS} rows and columns")
+        if not (0 < self.rows <= MAX_ROWS and 0 < self.columns <= MAX_ROWS):
+            raise ValueError(f"a terminal has 1 to {MAX_ROWS} rows and columns")
         if not _TERM.fullmatch(self.term):
             raise ValueError(f"{self.term!r} is not a kind of terminal, such as xterm-256color")
         if not _LABEL.fullmatch(self.label):
@@ -52,8 +52,10 @@ class TerminalRequest(Struct, frozen=True):
         command = self.command or ""
         if "\0" in command:
             raise ValueError("a command line cannot contain zero bytes")
-        if len(command.encode("utf-8", "surrogatepass")) > MOST_COMMAND:
-            raise ValueError(f"a command line has at most {MOST_COMMAND} bytes; put it into a file")
+        if len(command.encode("utf-8", "surrogatepass")) > MAX_COMMAND_BYTES:
+            raise ValueError(
+                f"a command line has at most {MAX_COMMAND_BYTES} bytes; put it into a file"
+            )
 
 
 class Autopsy(Struct, frozen=True):

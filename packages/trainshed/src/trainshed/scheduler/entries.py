@@ -13,7 +13,7 @@ from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.core.usage import HOUR, MachineTime
-from trainshed.scheduler.model import Demand, Gang, GangState, NodeCapacity
+from trainshed.scheduler.model import Demand, GangRequest, GangState, NodeCapacity
 from trainshed.scheduler.resources import (
     ENDLESS,
     UNKNOWN_LAYOUT,
@@ -194,7 +194,7 @@ class Entry(Struct, order=True, gc=False):
     created: Nanos
     uid: JobUid
     state: GangState
-    gang: Gang
+    gang: GangRequest
     shape: Shape
     #: The sort of each of its replicas, in their order.
     kinds: tuple[Kind, ...]
@@ -268,7 +268,7 @@ class Shapes:
         self._requests: WeakValueDictionary[Kinds, ResourceRequest] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
-    def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
+    def of(self, gang: GangRequest) -> tuple[Shape, tuple[Kind, ...]]:
         """Return the gang's shape, and the sort of each of its replicas."""
         # The replicas of a pool stand side by side, and share one object.
         runs = [

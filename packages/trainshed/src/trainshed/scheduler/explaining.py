@@ -30,7 +30,7 @@ from trainshed.scheduler.fitting import (
     nodes_that_hold,
     unreached,
 )
-from trainshed.scheduler.model import Admit, Gang, GangState, Preempt
+from trainshed.scheduler.model import Admit, GangRequest, GangState, Preempt
 from trainshed.scheduler.planning import plan
 from trainshed.scheduler.resources import (
     Kind,
@@ -40,9 +40,9 @@ from trainshed.scheduler.resources import (
     find_placements,
     placement_orders,
 )
-from trainshed.scheduler.snapshot import AT_ONCE, Snapshot
+from trainshed.scheduler.snapshot import CONCURRENT_REPLICAS, Snapshot
 
-_NAMED = 5
+_MAX_NAMES = 5
 """So many blockers are named."""
 _RESOURCES = "/persistentResources/"
 """Part of the names of persistent resources, which hold places like jobs."""
@@ -66,7 +66,7 @@ def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
     return _unplaced(snapshot, entry) if entry.state.unplaced else None
 
 
-def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
+def preflight(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> Preflight:
     """Return whether a gang that is not in the snapshot would start at once, and where; else why not. Costs
     one plan, and uses up the snapshot: give it a copy."""
     snapshot.put(GangState(gang, waiting_since=now))
@@ -82,7 +82,7 @@ def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
     yielding = [d.uid for d in made if isinstance(d, Preempt) and d.by == gang.name]
     if yielding:
         leaving = _jobs(snapshot, gang, yielding)
-        offer = f"would start as soon as {leaving} had left: spot work gives way to it"
+        offer = f"would start as soon as {leaving} had ended: spot jobs yield to it"
         waiting = replace(waiting, hint=offer, blockers=_names(snapshot, gang, yielding))
     return Preflight((), waiting, at)
 
@@ -93,7 +93,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
     if state.not_before > now:
         seconds = -(-(state.not_before - now) // SECOND)
         cause = f"{missing}; " if missing else ""
-        return Waiting(WaitReason.BACK_OFF, f"{cause}is tried again in {seconds} s")
+        return Waiting(WaitReason.BACK_OFF, f"{cause}retries in {seconds} s")
     if missing:
         return Waiting(WaitReason.STOCK_OUT, missing)
     if not possible:
@@ -117,7 +117,7 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
     kinds = tuple((kind, 1) for kind in entry.kinds if kind.demand == demand)[:1]
     missing, possible = assess_kinds(snapshot, kinds)
     count = len(entry.state.unplaced)
-    all_of_them = f"{count} replicas wait for another place: " if count > 1 else ""
+    all_of_them = f"{count} replicas wait for another node: " if count > 1 else ""
     lost = f"{all_of_them}{replica} lost its place" + (f" on {node}" if node else "")
     if missing:
         return Waiting(WaitReason.STOCK_OUT, f"{lost} and {missing}")
@@ -140,9 +140,9 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
             f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent
         )
     away = _away(snapshot, kinds)
-    conditions = listed((f"{name} {_condition(snapshot, name)}" for name in away), _NAMED)
+    conditions = listed((f"{name} {_condition(snapshot, name)}" for name in away), _MAX_NAMES)
     needs = f"needs {described(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
-    return f"{needs}{conditions or 'the nodes that are left are too small'}"
+    return f"{needs}{conditions or 'the remaining nodes are too small'}"
 
 
 def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
@@ -159,7 +159,7 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
     if not drained:
         return None
     name, what = (drained[0], drained[0]) if len(drained) == 1 else ("NAME", "a drained node")
-    return f"{what} is given back with: trainshed nodes drain {name} --undo"
+    return f"return {what} to service with: trainshed nodes drain {name} --undo"
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
@@ -172,12 +172,14 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
     """Explain that a quota, or the number of replicas at once, is used up."""
     if (budget := snapshot.spent(meter.key)) is not None:
         project = meter.key.project_id
-        raised = f"an owner can set a larger one: trainshed quotas --project {project} shows them"
+        raised = f"an owner can raise the budget: trainshed quotas --project {project} shows it"
         return Waiting(WaitReason.QUOTA, budget, raised)
     holders = sorted(meter.holders, key=lambda uid: (-meter.holders[uid], uid))
     if meter.alone:
         used = f"{meter.used / 1000:g} of {(meter.limit or 0) / 1000:g}"
-        what = f"needs {amount / 1000:g} replicas, and {used} that may run at once do"
+        what = (
+            f"needs {amount / 1000:g} replicas, and {used} replicas that may run at once are in use"
+        )
         reason = WaitReason.REPLICA_LIMIT
     else:
         reason = WaitReason.QUOTA
@@ -191,7 +193,7 @@ def raised_by(key: QuotaKey, enough: float) -> str:
     region = "" if key.region == GLOBAL else f" --region {key.region}"
     user = f" --user {key.person}" if key.person else ""
     return (
-        f"an owner lets it through: trainshed quotas set {key.metric} {enough:g} "
+        f"an owner can raise the limit: trainshed quotas set {key.metric} {enough:g} "
         f"--project {key.project_id}{region}{user}"
     )
 
@@ -224,13 +226,13 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
             return _on_the_one_node(snapshot, entry, ready[0]), held
         if there or count > 1:
             plural = "replicas" if count > 1 else "replica"
-            needs = f"needs room for {count} {plural} of {described(kind)}"
-            return f"{needs}, and there is room for {there} now", held
+            needs = f"needs capacity for {count} {plural} of {described(kind)}"
+            return f"{needs}, and there is capacity for {there} now", held
         return f"needs {_scarce(snapshot, kind)}", held
     (kind, _), *_ = placement_orders(entry.shape.kinds)[0]
     size = sum(count for _, count in entry.shape.kinds)
     held = _in_the_way(snapshot, entry, kind)
-    return f"needs room for {size} replicas together, and the nodes do not have it now", held
+    return f"needs capacity for {size} replicas together, and the nodes do not have it now", held
 
 
 def _used_by_others(snapshot: Snapshot) -> str:
@@ -238,7 +240,7 @@ def _used_by_others(snapshot: Snapshot) -> str:
     names = [name for name in sorted(snapshot.ready) if any(snapshot.nodes[name].others)]
     if not names or len(snapshot.ready) == 1:
         return ""
-    return f"; {listed(names, _NAMED)} {'is' if len(names) == 1 else 'are'} used by others"
+    return f"; programs outside the service use {listed(names, _MAX_NAMES)}"
 
 
 def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
@@ -257,7 +259,7 @@ def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
                 for value in (wanted, has[at] - free[at] - others, has[at], others)
             ]
             if others and not node.holders:
-                by = f"{amounts[3]} of {amounts[2]} are used by others"
+                by = f"{amounts[3]} of {amounts[2]} are used outside the service"
             else:
                 by = f"{amounts[1]} of {amounts[2]} are used by {users}"
                 by += f" and {amounts[3]} by others" if others else ""
@@ -269,7 +271,7 @@ def _scarce(snapshot: Snapshot, kind: Kind) -> str:
     """Say what is scarce: `8 CPUs on one node, and at most 4 are free on one now`."""
     suited = [n for n in snapshot.free if kind.suits(snapshot.free.layout(n))]
     if (lack := lacking(snapshot.free, suited, kind)) is None:
-        return f"{described(kind)} on one node, and none has all of it free now"
+        return f"{described(kind)} on one node, and no node has all of it free now"
     wanted, most = lack
     return f"{wanted} on one node, and at most {most} are free on one now"
 
@@ -284,32 +286,32 @@ def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
         return count_fitting(ready.vector(node), kind.vector(layout)) > 0
 
     others = (snapshot.entries[uid] for _, uid in snapshot.releases if uid != entry.uid)
-    return list(islice((other.uid for other in others if any(map(holds, other.held))), _NAMED))
+    return list(islice((other.uid for other in others if any(map(holds, other.held))), _MAX_NAMES))
 
 
 def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
     others = [uid for uid in snapshot.reservations if uid != entry.gang.uid]
     waiting = [uid for uid in others if uid in snapshot.entries]
     if waiting:
-        message = f"the room is kept for {_jobs(snapshot, entry.gang, waiting)}"
+        message = f"the capacity is reserved for {_jobs(snapshot, entry.gang, waiting)}"
         return Waiting(WaitReason.POLICY, message, None, _names(snapshot, entry.gang, waiting))
     ahead = position(snapshot, entry.gang.uid) - 1
-    message = f"{ahead} job{'s stand' if ahead != 1 else ' stands'} before it"
+    message = f"{ahead} job{'s are' if ahead != 1 else ' is'} ahead of it"
     return Waiting(WaitReason.POLICY, message if ahead else "starts with the next decision")
 
 
-def _own(snapshot: Snapshot, gang: Gang, uids: Iterable[JobUid]) -> list[str]:
+def _own(snapshot: Snapshot, gang: GangRequest, uids: Iterable[JobUid]) -> list[str]:
     """Return the names of the jobs of its own project: readers of a job may not see jobs of other
     projects."""
     gangs = (snapshot.entries[uid].gang for uid in uids)
     return [other.name for other in gangs if other.project_id == gang.project_id]
 
 
-def _names(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> tuple[str, ...]:
-    return tuple(_own(snapshot, gang, uids)[:_NAMED])
+def _names(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> tuple[str, ...]:
+    return tuple(_own(snapshot, gang, uids)[:_MAX_NAMES])
 
 
-def _jobs(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> str:
+def _jobs(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> str:
     """`job 17`, `jobs 17 and 18`, `jobs 1, 2, 3, 4, 5 and 7 more`: the last part of each name; `job 17 and
     jobs of other projects`."""
     if not uids:
@@ -317,9 +319,9 @@ def _jobs(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> str:
     own = _own(snapshot, gang, uids)
     jobs = [name.rsplit("/", 1)[-1] for name in own if _RESOURCES not in name]
     resources = [name.rsplit("/", 1)[-1] for name in own if _RESOURCES in name]
-    mine = f"job{'s' if len(jobs) > 1 else ''} {listed(jobs, _NAMED)}" if jobs else ""
+    mine = f"job{'s' if len(jobs) > 1 else ''} {listed(jobs, _MAX_NAMES)}" if jobs else ""
     if resources:
-        reserved = f"persistent resource {listed(resources, _NAMED)}"
+        reserved = f"persistent resource {listed(resources, _MAX_NAMES)}"
         mine = " and ".join(filter(None, (mine, reserved)))
     others = "jobs of other projects" if len(own) < len(uids) else ""
     return " and ".join(filter(None, (mine, others)))
@@ -361,7 +363,7 @@ def node_statuses(
 def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaStatus, ...]:
     """Return every quota that is set, or that a project uses or waits for, of one project or, for None, of
     all; by project, region, metric and person."""
-    keys = {*snapshot.meters, *snapshot.quotas} - {AT_ONCE}
+    keys = {*snapshot.meters, *snapshot.quotas} - {CONCURRENT_REPLICAS}
     statuses: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric, k.person)):
         limit = snapshot.limit(key)

@@ -73,7 +73,10 @@ def shortage(nodes: NodeResources, kinds: Kinds) -> str:
             return _too_large(nodes, kind)
     size = sum(count for _, count in kinds)
     texts = "; ".join(
-        f"{described(kind)} each, and there is room for {count_placeable(nodes, kind, count)} of them"
+        (
+            f"{described(kind)} each, and there is capacity for "
+            f"{count_placeable(nodes, kind, count)} of them"
+        )
         for kind, count in kinds
         if count_placeable(nodes, kind, count) < count
     )
@@ -151,8 +154,8 @@ def _not_taken(nodes: NodeResources, kind: Kind) -> str:
     machine = f"{demand.machine.type or 'its machine'}{devices}"
     of = _destination(nodes, nodes, kind).removeprefix(" of ")
     if not of:
-        return f"needs a node for {machine}; no node takes that"
-    return f"needs a node of {of}, where {machine} goes; there is none"
+        return f"needs a node for {machine}; no node accepts it"
+    return f"needs a node of {of}, where {machine} runs; none exists"
 
 
 def _destination(nodes: NodeResources, some: Iterable[str], kind: Kind) -> str:

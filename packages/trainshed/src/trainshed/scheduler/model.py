@@ -48,7 +48,7 @@ Replicas = tuple[tuple[ReplicaId, Demand], ...]
 """The replicas of a gang and what each takes."""
 
 
-class Gang(Struct, frozen=True, gc=False):
+class GangRequest(Struct, frozen=True, gc=False):
     """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to
     it."""
 
@@ -75,7 +75,7 @@ class GangState(Struct, frozen=True, gc=False):
     """Where a gang is now. If it has places, a replica that is not among them lost its own place and waits
     for another one."""
 
-    gang: Gang
+    gang: GangRequest
     #: (replica, node) of the placed replicas; () = the whole gang waits.
     places: tuple[tuple[ReplicaId, str], ...] = ()
     #: Replicas that lost their place, with the node each goes back to only if no other takes it (None = any
@@ -171,7 +171,7 @@ class Plan(Struct, frozen=True):
     reservations: tuple[JobUid, ...] = ()
 
 
-def gang(job: Job, policy: Policy) -> Gang:
+def gang(job: Job, policy: Policy) -> GangRequest:
     """Return the job's gang, which is the same for the whole life of the job except for the memory that the
     out-of-memory escalation gives it.
 
@@ -185,7 +185,7 @@ def gang(job: Job, policy: Policy) -> Gang:
         replicas, quota = _slots(pools), ()
     else:
         replicas, quota = _contents(strategy, pools, job.memory_factor, policy)
-    return Gang(
+    return GangRequest(
         uid=job.uid,
         name=str(job.name),
         project_id=job.name.project_id,
@@ -260,7 +260,7 @@ def hold_state(
     counts = Counter(replica.pool for replica in hold.replicas)
     replicas = ((r, _demand(resource.pool(r).machine, 1.0, policy)) for r in hold.replicas)
     wanted = [(resource.pools[at].machine, resource.pools[at].disk, n) for at, n in counts.items()]
-    gang = Gang(
+    gang = GangRequest(
         uid=hold.uid,
         name=str(resource.name),
         project_id=resource.name.project_id,

@@ -308,7 +308,7 @@ class _Planner:
 def _reason(victim: Entry, entry: Entry) -> str:
     """Return the reason for the victim. Its readers may not see jobs of other projects."""
     is_own = victim.gang.project_id == entry.gang.project_id
-    return f"its room went to {entry.gang.name if is_own else 'a job of another project'}"
+    return f"its capacity went to {entry.gang.name if is_own else 'a job of another project'}"
 
 
 _LOOKED_AT = 256

@@ -31,7 +31,7 @@ from trainshed.scheduler.entries import (
     Shapes,
     entry_of,
 )
-from trainshed.scheduler.model import Gang, GangState, NodeCapacity, Policy, Quotas, limit_of
+from trainshed.scheduler.model import GangRequest, GangState, NodeCapacity, Policy, Quotas, limit_of
 from trainshed.scheduler.resources import (
     UNKNOWN_LAYOUT,
     Kind,
@@ -197,7 +197,7 @@ class Queue:
         return self._back_offs[0][0] if self._back_offs else None
 
 
-AT_ONCE = QuotaKey("", "", REPLICAS)
+CONCURRENT_REPLICAS = QuotaKey("", "", REPLICAS)
 """The key of the meter of how many replicas run at once."""
 _TABLES = ("nodes", "meters")
 _COPIED = (
@@ -218,8 +218,8 @@ class Snapshot:
         #: The present use of gangs, for the fair share: by project and user, None = all users
         #: together.
         self.used: dict[tuple[str, str | None], dict[str, int]] = {}
-        #: The used quotas, and `AT_ONCE`.
-        self.meters = {AT_ONCE: Meter(AT_ONCE, alone=True)}
+        #: The used quotas, and `CONCURRENT_REPLICAS`.
+        self.meters = {CONCURRENT_REPLICAS: Meter(CONCURRENT_REPLICAS, alone=True)}
         self.queue = Queue()
         #: The free amounts of READY nodes.
         self.free = NodeResources()
@@ -385,7 +385,7 @@ class Snapshot:
         charged = shape.charged.get(gang.project_id) or self._charge(shape, gang)
         return entry_of(state, shape, kinds, charged)
 
-    def _charge(self, shape: Shape, gang: Gang) -> Charged:
+    def _charge(self, shape: Shape, gang: GangRequest) -> Charged:
         """Return who is charged for gangs of that shape and this one's project."""
         taken = [(metric, gang.region, value) for metric, value in shape.amounts]
         taken.append((JOBS, GLOBAL, thousandths(1)))
@@ -401,11 +401,11 @@ class Snapshot:
             if key not in self.meters:
                 meter = self.meters[key] = Meter(key)
                 meter.limit = self._limit(key)
-        charged = shape.charged[gang.project_id] = (*quotas, (AT_ONCE, shape.replicas))
+        charged = shape.charged[gang.project_id] = (*quotas, (CONCURRENT_REPLICAS, shape.replicas))
         return charged
 
     def _limit(self, key: QuotaKey) -> int | None:
-        if key == AT_ONCE:
+        if key == CONCURRENT_REPLICAS:
             return None if self.policy.strict else thousandths(self.policy.max_replicas)
         if self.spent(key) is not None:
             return 0

@@ -27,7 +27,7 @@ _DAY = 24 * 3600.0
 REFUSALS = 50
 """Maximum number of recorded rejected calls of one user per day, so that a flood of them cannot
 fill the disk."""
-_SHOWN = 120
+_MAX_NAME_CHARS = 120
 """Maximum characters of the names in a rejected call, which are arbitrary."""
 
 
@@ -106,8 +106,9 @@ class AccessKeeper:
                 await self._tell_buckets()
             except OSError as error:
                 raise Unavailable(
-                    f"The change is stored, and {self._file} cannot be written ({error.strerror}), so the "
-                    "buckets do not know of it: make room on the disk, and they do within a minute."
+                    f"The change is stored, but {self._file} cannot be written ({error.strerror}), "
+                    "so the buckets do not apply it yet. Free space on the disk; the buckets then "
+                    "apply it within a minute."
                 ) from error
             return book
 
@@ -147,7 +148,10 @@ class AccessKeeper:
             return
         count = self._refusals.count(call.record.who)
         if count <= REFUSALS:
-            call.project, call.record.resource = call.project[:63], call.record.resource[:_SHOWN]
+            call.project, call.record.resource = (
+                call.project[:63],
+                call.record.resource[:_MAX_NAME_CHARS],
+            )
             call.record.detail = {"refusals": count, "seconds": _DAY} if count == REFUSALS else {}
             call.record.status = StatusCode.PERMISSION_DENIED.number
             with contextlib.suppress(Unavailable):
@@ -171,7 +175,7 @@ class AccessKeeper:
         try:
             await self._store.note_uses(unwritten)
         except Unavailable:
-            log.warning("when tokens were last used could not be stored")
+            log.warning("the times of the last use of tokens could not be stored")
             self._unwritten = unwritten | self._unwritten
 
     def _note_use(self, digest: str) -> None:

@@ -66,8 +66,9 @@ def _decoded(table: str, raw: bytes, decode: Callable[[bytes], T]) -> T:
 
 
 ADVICE: Final = (
-    "Another version of the service, or a damaged disk, may have written it. Use that version, or restore a "
-    "backup of before (`trainshed restore`); nothing else depends on it."
+    "Another version of the service, or a damaged disk, may have written it. Use "
+    "that version, or restore an earlier backup (`trainshed restore`). Other "
+    "records do not depend on it."
 )
 """Advice about an unreadable record."""
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from trainshed.core.names import JobUid
 
 _LIMIT = 10_000
-_SOON = 0.01
+_PUBLISH_DELAY = 0.01
 """Seconds by which `publish_soon` delays news: by then a start that results from it has been handed on."""
 
 
@@ -76,7 +76,7 @@ class Notices:
         the tasks which carry the news on need first."""
         if uid not in self._soon:
             loop = asyncio.get_running_loop()
-            self._soon[uid] = loop.call_later(_SOON, self.publish, uid)
+            self._soon[uid] = loop.call_later(_PUBLISH_DELAY, self.publish, uid)
 
     async def wait_beyond(self, uid: JobUid | None, count: int, patience: float) -> bool:
         """Wait until there is news of a job (None: of any) after `count`, for at most `patience` seconds;

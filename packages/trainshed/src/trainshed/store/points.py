@@ -29,7 +29,7 @@ from trainshed.core.curves import Point, averaged, folded, thinned
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.replica.system import durable
 
-MOST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """Most bytes of points of a run, some two and a half million scalars. A run is read as a whole."""
 _LOOSE: Final = 1 << 20
 """A file is rewritten after this many new bytes, plus a quarter of its former size."""
@@ -111,7 +111,7 @@ class _Columns(Struct):
         """Return about half of the points, which ascend, spread evenly over the steps rather than
         over the points. Halves stay stable when more points follow."""
         steps = self.steps
-        count = max(_FEWEST, len(steps) // 2) // 2
+        count = max(_MIN_POINTS, len(steps) // 2) // 2
         if len(steps) <= 2 * count:
             return self
         span = steps[-1] - steps[0]
@@ -126,7 +126,7 @@ class _Columns(Struct):
         return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
 
 
-_FEWEST: Final = 1000
+_MIN_POINTS: Final = 1000
 """Points of a series that thinning leaves at least."""
 
 
@@ -160,8 +160,8 @@ class PointFiles:
             await loop.run_in_executor(self._writing, self._write, run, data, thins)
         except OSError as error:
             raise Unavailable(
-                f"the points cannot be written ({error}); make room on the disk of the data directory, then "
-                "send them again"
+                f"the points cannot be written ({error}); free space on the disk of the data "
+                "directory, then send them again"
             ) from error
 
     async def read(
@@ -188,14 +188,14 @@ class PointFiles:
         if length != size:
             payloads = _payloads(path.read_bytes()) if size else ()
             length, merged = sum(_HEADER.size + len(payload) for payload in payloads), 0
-        is_full = length + len(data) > MOST_BYTES and thins
+        is_full = length + len(data) > MAX_BYTES and thins
         if is_full or length - merged > max(_LOOSE, merged // 4):
             length = merged = self._merge(path, halves=is_full)
-        if length + len(data) > MOST_BYTES:
+        if length + len(data) > MAX_BYTES:
             self._lengths[run] = length, merged
             raise FailedPrecondition(
-                f"The run has {MOST_BYTES >> 20} MiB of points, and takes no more; log less often, or into "
-                "another run."
+                f"The run has {MAX_BYTES >> 20} MiB of points, which is the maximum. Log less "
+                "often, or to another run."
             )
         with path.open("ab") as file:
             if file.tell() > length:

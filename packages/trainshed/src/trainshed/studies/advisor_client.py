@@ -17,9 +17,9 @@ from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, Stoppi
 from trainshed.studies.stopping import decide_all
 from trainshed.wire.trainshed_v1.jobs import Outlook
 
-_AT_ONCE: Final = 2
+_MAX_CONCURRENT: Final = 2
 """Suggestions that are computed at once: one for many points does not hold up the others."""
-_LONGEST: Final = 600.0
+_TIMEOUT: Final = 600.0
 """Seconds after which a call without an answer fails; a thousand suggestions take half of that."""
 _ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -34,7 +34,7 @@ class ProcessAdvisor:
     beside suggestions."""
 
     def __init__(self) -> None:
-        self._suggesting, self._looking = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
+        self._suggesting, self._looking = asyncio.Semaphore(_MAX_CONCURRENT), asyncio.Lock()
         self._running: set[Process] = set()
         self._closed = False
 
@@ -76,10 +76,10 @@ class ProcessAdvisor:
             raise AdvisorFailed(f"its process could not be started: {failure}") from None
         self._running.add(process)
         try:
-            async with asyncio.timeout(_LONGEST):
+            async with asyncio.timeout(_TIMEOUT):
                 output, _ = await process.communicate(msgspec.json.encode(call))
         except TimeoutError:
-            raise AdvisorFailed(f"it had no answer within {_LONGEST:g} seconds") from None
+            raise AdvisorFailed(f"it did not respond within {_TIMEOUT:g} seconds") from None
         finally:
             _kill(process)
             await process.wait()
@@ -87,7 +87,7 @@ class ProcessAdvisor:
         if process.returncode:
             status = process.returncode
             raise AdvisorFailed(
-                f"its process ended with status {status}; its last words are in the log"
+                f"its process ended with status {status}; the log shows its last output"
             )
         return msgspec.json.decode(output, type=answer)
 

@@ -13,7 +13,7 @@ Mask = NDArray[np.bool_]
 _BLOCK = 32
 """Rows of a triangular matrix that are inverted at once."""
 
-_LONGEST = 3.0
+_MAX_STEP = 3.0
 """Length of a step of `minimize_bounded`: a factor of twenty for a logarithmic value, all of a
 cube."""
 
@@ -77,4 +77,4 @@ def _step(inverse: Array, gradient: Array, may_fall: Mask, may_rise: Mask) -> tu
     """Return which coordinates may move downhill (Bertsekas 1982), and the step by the inverse Hessian."""
     free = np.where(gradient > 0.0, may_fall, may_rise)
     step = -np.where(free, inverse @ np.where(free, gradient, 0.0), 0.0)
-    return free, step * (_LONGEST / max(_LONGEST, float(np.linalg.norm(step))))
+    return free, step * (_MAX_STEP / max(_MAX_STEP, float(np.linalg.norm(step))))

@@ -12,7 +12,7 @@ from trainshed.core.study.spec import Metric, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
 
 _NS = 1_000_000_000
-_FEWEST = 5
+_MIN_TRIALS = 5
 """The median of fewer trials has little meaning. Not published; this service's choice
 (docs/tuning.md)."""
 
@@ -56,7 +56,7 @@ def decide_all(
     `curves` that are over. The best trial is never stopped: no average is above its own value."""
     rule, aims = spec.median_stopping, spec.metrics
     if rule is None or len(aims) != 1:
-        why = "The study names no rule for early stopping, or has not exactly one objective."
+        why = "The study has no rule for early stopping, or does not have exactly one objective."
         return (StoppingVerdict(False, why),) * len(numbers)
     axes = _Axes(aims[0], rule.use_elapsed)
     known = {curve.number: curve for curve in curves}
@@ -71,16 +71,16 @@ def _decide(
     from statistics import median  # Only here: few services stop trials.
 
     if trial.is_over:
-        return StoppingVerdict(False, "The trial is over.")
+        return StoppingVerdict(False, "The trial has ended.")
     own = axes.points(trial)
     if not own:
         return StoppingVerdict(False, "Too early: the trial has not measured the objective yet.")
     end, best = own[-1][0], max(y for _, y in own)
     averages = [ys[seen - 1] for xs, ys in others if (seen := bisect_right(xs, end))]
-    if len(averages) < _FEWEST:
+    if len(averages) < _MIN_TRIALS:
         text = (
-            f"Too early: {len(averages)} trials that are over had measured something {axes.where(end)}, "
-            f"{_FEWEST} are needed."
+            f"Too early: {len(averages)} finished trials had measurements "
+            f"{axes.where(end)}; {_MIN_TRIALS} are needed."
         )
         return StoppingVerdict(False, text)
     middle = median(averages)

@@ -230,8 +230,8 @@ def _check_uris(section: Section, field: str, uris: tuple[str, ...]) -> None:
         )
     for index, uri in enumerate(uris):
         fault = bucket_path_fault(uri, needs_object=True)
-        if not fault and patterns.count(uri) > patterns.MOST:
-            fault = f"{uri!r} has more than {patterns.MOST} wildcards."
+        if not fault and patterns.count(uri) > patterns.MAX_WILDCARDS:
+            fault = f"{uri!r} has more than {patterns.MAX_WILDCARDS} wildcards."
         if fault:
             section.faults.add(f"{section.at(field)}[{index}]", fault)
 

@@ -46,7 +46,7 @@ from trainshed.api.shell.opening import (
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import MOST_ROWS, Terminal, TerminalRequest
+from trainshed.core.terminals import MAX_ROWS, Terminal, TerminalRequest
 from trainshed.eventloop.background import first_of
 from trainshed.httpd.messages import Receive, Request, Response, Scope, Send
 from trainshed.wire.json import decode_text, encode_text
@@ -276,7 +276,7 @@ async def _obey(terminal: Terminal, text: str) -> None:
         return
     match order:
         case {"resize": [int(rows), int(columns)]}:
-            if 0 < rows <= MOST_ROWS and 0 < columns <= MOST_ROWS:
+            if 0 < rows <= MAX_ROWS and 0 < columns <= MAX_ROWS:
                 terminal.resize(rows, columns)
         case {"end": True}:
             await terminal.end_input()

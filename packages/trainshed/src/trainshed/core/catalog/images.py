@@ -19,12 +19,12 @@ _REPOSITORY = (
     r"|gcr\.io/cloud-aiplatform/training/"
     r"|gcr\.io/cloud-ml-public/training/)"
 )
-_NAMED = (
+_IMAGE_NAME = (
     r"(?:training-)?(?P<framework>[a-z][a-z-]*?)-(?P<device>cpu|gpu|tpu|xla)"
     r"\.(?P<major>\d+)-(?P<minor>\d+)(?:\.(?:py|cp)(?P<python>3\d+))?"
 )
-_NAME = re.compile(_NAMED)
-_IMAGE = re.compile(_REPOSITORY + _NAMED + r"(?::(?P<tag>latest|slim))?")
+_NAME = re.compile(_IMAGE_NAME)
+_IMAGE = re.compile(_REPOSITORY + _IMAGE_NAME + r"(?::(?P<tag>latest|slim))?")
 # The first ones for PyTorch, with their Python in the name:
 # `gcr.io/cloud-ml-public/pytorch_cpu_2_7:1_0_preview`.
 _FIRST = re.compile(

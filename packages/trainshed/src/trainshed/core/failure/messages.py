@@ -16,7 +16,7 @@ CANCELLED = 1
 INVALID_ARGUMENT = 3
 INTERNAL = 13
 
-_LONGEST_BODY: Final = 2000
+_MAX_BODY_CHARS: Final = 2000
 """Characters of the last lines in a message."""
 _MORE: Final = "To find out more about why your job exited please check the logs: "
 _PUBLIC: Final = "https://console.cloud.google.com"
@@ -89,7 +89,7 @@ FACTS: Final = ("replica", "status", "region", "reason")
 def _text(message: Message, evidence: Evidence) -> str:
     if message is Message.USER_CODE or (message is Message.LOST and evidence.exit is not None):
         tail = _tail(evidence)
-        body = tail if len(tail) <= _LONGEST_BODY else f"…{tail[-_LONGEST_BODY:]}"
+        body = tail if len(tail) <= _MAX_BODY_CHARS else f"…{tail[-_MAX_BODY_CHARS:]}"
         return _user_code(evidence, evidence.status or 0, body)
     if message in (Message.OUT_OF_MEMORY, Message.LOST) and evidence.advice:
         return f"{_filled(_TEXTS[message], evidence)}\n{evidence.advice}"

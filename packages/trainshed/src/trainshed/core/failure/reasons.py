@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-MOST: Final = 300
+MAX_CHARS: Final = 300
 """Characters of a reason."""
 _ABOVE: Final = (
     "During handling of the above exception, another exception occurred:",
@@ -31,7 +31,7 @@ group."""
 _GOES_ON: Final = re.compile(r"(?::|validation errors? for \S+)$")
 """The end of a line after which the next ones say what it is about."""
 _TRACEBACK: Final = "Traceback (most recent call last):"
-_NAMED: Final = re.compile(
+_EXCEPTION_NAME: Final = re.compile(
     r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Exited|Expired|Timeout|NotFound)\b(?:: .*)?"
 )
 """The line of a Python exception whose traceback does not stand before it."""
@@ -141,7 +141,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[_Said]:
             inside = True
         elif line in _ABOVE:
             follows = True
-        elif line and not line.startswith(" ") and (inside or _NAMED.fullmatch(line)):
+        elif line and not line.startswith(" ") and (inside or _EXCEPTION_NAME.fullmatch(line)):
             yield _Said(_with_more(lines, index), follows)
             inside = follows = False
 
@@ -176,4 +176,4 @@ def _signal(number: int) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST else text[: MOST - 3] + "..."
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 3] + "..."

@@ -294,7 +294,7 @@ def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None
 def _next_attempt(transition: Transition, retry: Retry) -> None:
     job = transition.job
     if not retry.keeps_room or not job.replicas:
-        transition.fire_attempt(AttemptTrigger.AGAIN_LATER)
+        transition.fire_attempt(AttemptTrigger.RETRY_LATER)
         # Time that it has waited for capacity is not running time either.
         waited = max(0, transition.now - job.not_before) if job.started and job.not_before else 0
         transition.change(
@@ -306,7 +306,7 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
         Replica(r.id, node=None if r.leaving else r.node, avoid=r.node if r.leaving else r.avoid)
         for r in job.replicas
     )
-    transition.fire_attempt(AttemptTrigger.AGAIN_HERE)
+    transition.fire_attempt(AttemptTrigger.RETRY_IN_PLACE)
     transition.change(
         retry=None, attempt=job.attempt + 1, placed=transition.now, replicas=fresh, short_disks=()
     )

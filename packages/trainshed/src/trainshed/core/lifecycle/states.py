@@ -68,9 +68,9 @@ class AttemptTrigger(enum.StrEnum):
     #: Its processes are to be stopped.
     END_DECIDED = "end decided"
     #: Nothing of it lives, and the next attempt follows in its capacity.
-    AGAIN_HERE = "again here"
+    RETRY_IN_PLACE = "retry in place"
     #: Nothing of it lives; its capacity is given back, and the next attempt waits for new.
-    AGAIN_LATER = "again later"
+    RETRY_LATER = "retry later"
     #: Nothing of it lives, and the job is over.
     ENDED = "ended"
 

@@ -16,7 +16,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import public_replica_name
 from trainshed.core.units import Nanos
 
-_NAMED = 5
+_MAX_NAMED_REPLICAS = 5
 """How many replicas a message names where there are many."""
 _BECAUSE: Final = {
     JobState.SUCCEEDED: ": the job is done",
@@ -24,7 +24,7 @@ _BECAUSE: Final = {
     JobState.FAILED: ": the job has failed",
 }
 """Why the service has stopped a replica, by the outcome of its job."""
-_SHOWN_OF_EXIT: Final = (
+_EXIT_DETAILS: Final = (
     *("exit_code", "signal", "oom", "stopped", "stalled", "out_of_disk", "log_lines"),
 )
 """The fields of an attempt record that the details of its entry have."""
@@ -73,9 +73,13 @@ def start_delayed(job: Job, delay: Delay, now: Nanos) -> TimelineEntry:
 def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEntry:
     where = ", ".join(
         f"{public_replica_name(job.name.api, replica.id)} on {replica.node}"
-        for replica in replicas[:_NAMED]
+        for replica in replicas[:_MAX_NAMED_REPLICAS]
     )
-    more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
+    more = (
+        f" and {len(replicas) - _MAX_NAMED_REPLICAS} more"
+        if len(replicas) > _MAX_NAMED_REPLICAS
+        else ""
+    )
     nodes = {str(replica.id): replica.node for replica in replicas}
     text = f"The cluster has placed {where}{more}."
     return TimelineEntry(now, "nodes_given", text, {"attempt": job.attempt, "nodes": nodes})
@@ -124,7 +128,7 @@ def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[Time
     if many := exit_record.child_oom:
         text = f"lost {many} child process{'es' * (many > 1)} to the memory limit."
         yield _of_replica(ended, "child_out_of_memory", job, replica, text, count=many)
-    details = {name: getattr(exit_record, name) for name in _SHOWN_OF_EXIT}
+    details = {name: getattr(exit_record, name) for name in _EXIT_DETAILS}
     # Why the service has stopped it, as far as the outcome of its job is known by then.
     why = _BECAUSE.get(job.outcome.state, "") if exit_record.stopped and job.outcome else ""
     yield _of_replica(

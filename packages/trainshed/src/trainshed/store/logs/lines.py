@@ -106,7 +106,7 @@ class LogCursor(Struct, frozen=True):
         """Return the cursor that `str` wrote. Raises ValueError for anything else."""
         parts = text.split(".")
         if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts):
-            raise ValueError(f"{text!r} is not a place in a log; begin again from the first page")
+            raise ValueError(f"{text!r} is not a place in a log; start again from the first page")
         at, pool, index, attempt, n = map(int, parts)
         return LogCursor(at, ReplicaId(pool, index), attempt, n)
 
@@ -296,13 +296,13 @@ def _structured(stream: Stream, text: str) -> Reading | None:
 
 _DEEPEST = 30
 """Levels of an object: each takes three of the hundred that clients of gRPC read of an answer."""
-_LARGEST = sys.float_info.max
+_MAX_FLOAT = sys.float_info.max
 
 
 def _is_readable(value: Any, levels: int) -> bool:
     """Whether a value is nested so deep at most, and every number in it is one of the public API."""
     if isinstance(value, int):
-        return -_LARGEST <= value <= _LARGEST
+        return -_MAX_FLOAT <= value <= _MAX_FLOAT
     if not isinstance(value, dict | list):
         return True
     inner = cast("Iterable[Any]", value.values() if isinstance(value, dict) else value)

@@ -136,7 +136,7 @@ def readable(rows: Iterable[R], decode: Callable[[R], T]) -> Iterator[T]:
 @lru_cache(1000)
 def logged(failure: str) -> None:
     """Log a failure once, however often lists are read."""
-    log.error("%s `trainshed doctor` names it.", failure)
+    log.error("%s `trainshed doctor` shows it.", failure)
 
 
 def missing(what: object) -> NotFound:
@@ -144,8 +144,9 @@ def missing(what: object) -> NotFound:
 
 
 DAMAGED: Final = (
-    "Stop the service, move trainshed.db away, and restore a backup into a new data directory (trainshed "
-    "restore BACKUP --data DIR); what can still be read of it, `sqlite3 trainshed.db .recover` prints"
+    "Stop the service, move trainshed.db away, and restore a backup into a new "
+    "data directory (trainshed restore BACKUP --data DIR). `sqlite3 trainshed.db "
+    ".recover` prints the readable rest of the file"
 )
 """Advice about a damaged database."""
 
@@ -164,7 +165,7 @@ def require_sound(connection: sqlite3.Connection, database: Path) -> None:
 def require_not_emptied(database: Path) -> None:
     """Raise StoreUnreadable if the file of an earlier database is empty: SQLite would begin a new one."""
     if database.exists() and not database.stat().st_size:
-        raise damaged(database, "it has no bytes any more")
+        raise damaged(database, "it has no content any more")
 
 
 def damaged(database: Path, cause: str) -> StoreUnreadable:
@@ -184,7 +185,7 @@ def load_statements(file: str, folder: Path = _HERE) -> Mapping[str, str]:
     statements: dict[str, str] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         if name in statements:
-            raise ValueError(f"{file} names the statement {name!r} twice; rename one")
+            raise ValueError(f"{file} contains the statement {name!r} twice; rename one")
         statements[name] = body.strip().removesuffix(";")
     return MappingProxyType(statements)
 
@@ -217,22 +218,22 @@ def require_known(connection: sqlite3.Connection, database: Path) -> int:
     if mark != MARK:
         if version:
             raise StoreOfOtherVersion(
-                f"the job database {database} was written before release 0.2.0, which began its database "
-                "anew. Keep the checkout that wrote it for what is in there, or begin with another data "
-                "directory: --data DIRECTORY"
+                f"the job database {database} was written before release 0.2.0, which "
+                "introduced a new database. Keep the checkout that wrote it to read its "
+                "contents, or start with another data directory: --data DIRECTORY"
             )
         if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
             raise StoreUnreadable(
-                f"{database} is a database of another program. Begin with another data directory: "
-                "--data DIRECTORY"
+                f"{database} is a database of another program. Start with another data "
+                "directory: --data DIRECTORY"
             )
         return 0
     newest = scripts()[-1][0]
     if version > newest:
         raise StoreOfOtherVersion(
-            f"the job database {database} has schema version {version}, this version of the service knows up "
-            f"to {newest}: it was written by a newer one. Install that version, or start with another data "
-            "directory: --data DIRECTORY"
+            f"the job database {database} has schema version {version}, but this version of "
+            f"the service supports versions up to {newest}. A newer version wrote it. "
+            "Install that version, or start with another data directory: --data DIRECTORY"
         )
     return version
 

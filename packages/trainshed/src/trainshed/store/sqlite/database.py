@@ -118,8 +118,9 @@ def open_database(directory: Path) -> FileStore:
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
         raise StoreUnreadable(
-            f"this Python brings SQLite {sqlite3.sqlite_version}, the job store needs {needed} or newer; "
-            "run the service with a newer Python build, for example one that uv installs"
+            f"this Python has SQLite {sqlite3.sqlite_version}, and the job store needs "
+            f"{needed} or newer; run the service with a newer Python build, for example one "
+            "that uv installs"
         )
     if not directory.exists():
         directory.mkdir(mode=0o700, parents=True)
@@ -169,7 +170,8 @@ class _Lock:
             os.close(self.handle)
             raise StoreInUse(
                 f"the data directory {directory} is in use by the service with process id "
-                f"{owner or 'unknown'}; stop that one first, or start this one with another data directory"
+                f"{owner or 'unknown'}; stop that service first, or start this one with another "
+                "data directory"
             ) from None
         except OSError:
             os.close(self.handle)

@@ -96,7 +96,7 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
         if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
             if is_taken(connection):
                 raise _taken(job)
-            raise Unavailable("two jobs were given one number; send the request again")
+            raise Unavailable("two jobs received the same number; send the request again")
         connection.execute(_WORKS["insert_work"], parameters)
         put_labels(connection, job)
         if output:
@@ -174,7 +174,7 @@ class Intake(Port):
         call = concerns(name.project_id, str(name))
 
         def work(connection: sqlite3.Connection) -> JobUid:
-            uid = _live(connection, name, "order the drill for a job that runs or waits", call)
+            uid = _live(connection, name, "order the drill for a running or waiting job", call)
             connection.execute(_SQL["append_drill"], {"uid": uid, "intent": intent})
             return uid
 
@@ -231,12 +231,12 @@ class Intake(Port):
             if is_live:
                 # Not its state, because each API has its own name for that.
                 raise FailedPrecondition(
-                    f"{name} is not over; cancel it and delete it when it is over"
+                    f"{name} has not ended; cancel it, and delete it after its end"
                 )
             if parent := _waiting_parent(connection, uid):
                 raise FailedPrecondition(
-                    f"{name} belongs to {parent.name}, which has not taken in yet how it ended; delete it "
-                    "in a moment, or when that one is over"
+                    f"{name} belongs to {parent.name}, which has not yet processed its end; delete "
+                    f"it in a moment, or after the end of {parent.name}"
                 )
             for statement in _OF_A_JOB:
                 connection.execute(_SQL[statement], {"uid": uid})
@@ -300,7 +300,7 @@ def _live(
     """Return the uid of a job that is not over. Raises NotFound, FailedPrecondition (already over)."""
     uid, state, is_live, _ = _existing(connection, name, call)
     if not is_live:
-        raise FailedPrecondition(f"{name} is already over ({state}); {advice}")
+        raise FailedPrecondition(f"{name} has already ended ({state}); {advice}")
     return uid
 
 
@@ -369,7 +369,8 @@ class Ledger(Port):
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_SQL["is_leader"], {"epoch": epoch}).fetchone() is None:
                 raise StaleCommit(
-                    f"job {made.job.uid} is new: epoch {epoch} is over; this controller must stop"
+                    f"cannot store the new job {made.job.uid}: epoch {epoch} has ended; this "
+                    "controller must stop"
                 )
             store(connection)
 
@@ -433,9 +434,9 @@ class Ledger(Port):
             rows = connection.execute(_SQL["commit_job"], parameters).fetchall()
             if not rows:
                 raise StaleCommit(
-                    f"job {job.uid}, step to {job.state}: it is not of generation "
-                    f"{commit.expected_generation} any more, a request has come in that the step did not "
-                    f"see, or epoch {epoch} is over: load it again"
+                    f"job {job.uid}, step to {job.state}: the step is out of date. The generation "
+                    f"is no longer {commit.expected_generation}, a new request has arrived, or "
+                    f"epoch {epoch} has ended. Load the job again"
                 )
             connection.execute(_SQL["move_work"], parameters)
             if commit.consumed_intents:

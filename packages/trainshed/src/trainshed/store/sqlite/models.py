@@ -103,8 +103,8 @@ class Models(Port):
         def work(connection: sqlite3.Connection) -> None:
             if _DEFAULT in _version(connection, name, str(version)).aliases:
                 raise FailedPrecondition(
-                    f"{name}@{version} is the default version; give the alias {_DEFAULT!r} to another first, "
-                    "or delete the model"
+                    f"{name}@{version} is the default version; assign the alias {_DEFAULT!r} to "
+                    "another version first, or delete the model"
                 )
             connection.execute(_SQL["delete_version"], parameters)
             connection.execute(_EVALUATIONS["delete_of_version"], parameters)

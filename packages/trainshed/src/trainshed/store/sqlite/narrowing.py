@@ -73,9 +73,9 @@ def walk(query: JobQuery) -> Walk:
 
 FEW_LOOKED_AT: Final = 1_000
 """Newest works that are read before an index is tried; this takes about 0.5 ms."""
-MOST_STEPS: Final = 100_000
+MAX_STEPS: Final = 100_000
 """Steps of SQLite's machine in which an index may lead to the works that meet a condition: some 2 ms."""
-MOST_LOOKED_AT: Final = 50_000
+MAX_CHECKED_WORKS: Final = 50_000
 """Works that one step through a list looks at; this takes 10 to 25 ms."""
 
 
@@ -96,13 +96,14 @@ def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) ->
         return Narrowed(uids, uids[-1])
     if (indexed := _by_index(connection, through, where)) is not None:
         return Narrowed(indexed, indexed[-1] if len(indexed) == limit else None)
-    uids = _among_newest(connection, through, where, MOST_LOOKED_AT)
+    uids = _among_newest(connection, through, where, MAX_CHECKED_WORKS)
     if len(uids) == limit:
         return Narrowed(uids, uids[-1])
     ((looked_at, lowest),) = connection.execute(
-        f"SELECT count(*), min(uid) FROM ({through.sql} LIMIT {MOST_LOOKED_AT})", through.parameters
+        f"SELECT count(*), min(uid) FROM ({through.sql} LIMIT {MAX_CHECKED_WORKS})",
+        through.parameters,
     )
-    return Narrowed(uids, JobUid(lowest) if looked_at == MOST_LOOKED_AT else None)
+    return Narrowed(uids, JobUid(lowest) if looked_at == MAX_CHECKED_WORKS else None)
 
 
 def _among_newest(
@@ -127,7 +128,7 @@ def _by_index(
     wanted = _Sql(dict(through.parameters), leads=True)
     # A plus keeps SQLite from going by the place, which many works share.
     place = through.test.replace("works.", "+works.")
-    connection.set_progress_handler(lambda: 1, MOST_STEPS)
+    connection.set_progress_handler(lambda: 1, MAX_STEPS)
     try:
         rows = connection.execute(
             f"SELECT uid FROM works WHERE {place} AND uid < :below AND {wanted.test(where)} "

@@ -58,14 +58,16 @@ def _require_new(database: Path, what: str, *, had_one: bool) -> None:
         return
     rescued = directory / RESCUED
     back = (
-        "Put it back; or restore a backup into a new directory: trainshed restore BACKUP --data NEW"
+        "Restore the file to its place, or restore a backup into a new directory: "
+        "trainshed restore BACKUP --data NEW"
     )
     if rescued.exists():
-        back = f"The service has saved it when that happened: {_put_back(database)}"
-    because = f"; {', '.join(left)} {'are' if len(left) > 1 else 'is'} left of it" if left else ""
+        back = f"The service saved its content at that time: {_put_back(database)}"
+    because = f"; {', '.join(left)} remain{'' if len(left) > 1 else 's'} of it" if left else ""
     raise StoreUnreadable(
-        f"the job database {database} {what}{because}. {back}. Or begin anew: mv {directory} {directory}.old "
-        f"(or another --data). Until then nothing is started or ended: programs of its jobs run on"
+        f"the job database {database} {what}{because}. {back}. Or start with an empty "
+        f"one: mv {directory} {directory}.old (or use another --data). Until then the "
+        "service starts and ends no programs; running programs continue"
     )
 
 
@@ -74,11 +76,13 @@ def require_not_older(database: Path, epoch: int, known: int) -> None:
     `epoch`: of the database's leader, which each start raises; `known`: the one of that service."""
     if epoch < known:
         raise StoreUnreadable(
-            f"the job database {database} is older than what lies beside it: {known - epoch} start(s) of a "
-            f"service are not in it. An older copy was put in its place, or its log ({database.name}{_LOG}) "
-            "was removed after a crash. Put the newer one back; or restore a backup into a new directory: "
-            "trainshed restore BACKUP --data NEW. To go on with this one all the same: "
-            f"rm {database.parent}/trainshed.lock; programs of jobs that it does not know are then ended"
+            f"the job database {database} is older than other files of its directory: "
+            f"{known - epoch} start(s) of a service are missing from it. An older copy has "
+            f"replaced it, or its log ({database.name}{_LOG}) was removed after a crash. "
+            "Restore the newer file, or restore a backup into a new directory: trainshed "
+            "restore BACKUP --data NEW. To use this file anyway: rm "
+            f"{database.parent}/trainshed.lock; the service then ends programs of jobs that "
+            "are not in it"
         )
 
 
@@ -111,15 +115,18 @@ class OpenFiles:
         what = f"{', '.join(lost)} in {database.parent} was removed or replaced while the service uses it"
         up = f"trainshed up --data {database.parent}"
         if database.name not in lost and _is_written_back(connection):
-            return f"{what}. Programs run on, nothing is lost. Start it anew: kill {process}; {up}"
+            return (
+                f"{what}. Programs continue and nothing is lost. Restart the service: kill "
+                f"{process}; {up}"
+            )
         if failure := self._copy(connection):
             return (
-                f"{what}, and what it holds could not be saved ({failure}): it goes with process {process}. "
-                "Put the file back: it may only have been moved"
+                f"{what}, and its content could not be saved ({failure}). The content is lost "
+                f"when process {process} ends. If the file was only moved, move it back"
             )
         return (
-            f"{what}. Programs run on, and all that it holds was saved. Start it anew: kill {process}; "
-            f"{_put_back(database)}; {up}"
+            f"{what}. Programs continue, and all of its content was saved. Restart the "
+            f"service: kill {process}; {_put_back(database)}; {up}"
         )
 
     def _copy(self, connection: sqlite3.Connection) -> str | None:

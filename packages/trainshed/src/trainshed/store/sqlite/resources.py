@@ -152,7 +152,7 @@ class Secrets(Port):
                 which = "" if version is None else f"version {version} of "
                 raise NotFound(
                     f"The project {project_id} has no {which}secret {name!r}; nothing was deleted. "
-                    "`trainshed secrets list` shows those there are."
+                    "`trainshed secrets list` shows the existing secrets."
                 )
 
         await self._writer.run("delete_secret", work)

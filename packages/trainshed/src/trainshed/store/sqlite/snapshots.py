@@ -70,6 +70,6 @@ def unreadable(error: sqlite3.DatabaseError) -> Unavailable:
     if not isinstance(error, sqlite3.OperationalError):
         return Unavailable(f"the job database is damaged: {error}. {DAMAGED}")
     return Unavailable(
-        f"the job store could not read: {error}. Check the disk that holds the data directory, then "
-        "send the request again"
+        f"the job store could not read: {error}. Check the disk of the data directory, "
+        "then send the request again"
     )

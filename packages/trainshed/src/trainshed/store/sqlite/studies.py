@@ -50,8 +50,8 @@ class Studies(Resources[StudyName, Study]):
         columns = self.columns(record)
         for other in records(connection, _SQL["called"], columns, STUDY):
             raise AlreadyExists(
-                f"a study with the display name {other.display_name!r} exists already (it is {other.name}); "
-                "look it up, or choose another display name"
+                f"a study with the display name {other.display_name!r} already exists "
+                f"({other.name}); use it, or choose another display name"
             )
         super().insert(connection, record)
         connection.execute(_SQL["begin_numbers"], columns)
@@ -64,7 +64,10 @@ class Studies(Resources[StudyName, Study]):
     async def lookup_study(self, project_id: str, location: str, display_name: str) -> Study:
         """Raises NotFound."""
         parameters = {"project_id": project_id, "location": location, "display_name": display_name}
-        what = f"a study called {display_name!r} in projects/{project_id}/locations/{location}"
+        what = (
+            f"a study with the display name {display_name!r} in "
+            f"projects/{project_id}/locations/{location}"
+        )
         return self._snapshots.here(
             lambda connection: existing(connection, _SQL["called"], parameters, STUDY, what)
         )
@@ -201,7 +204,7 @@ class Studies(Resources[StudyName, Study]):
             if connection.execute(_OPERATIONS["is_there"], {"name": name}).fetchone() is None:
                 raise NotFound(f"{name} does not exist; check the name of the operation")
             raise FailedPrecondition(
-                f"{name} is not done yet; cancel it, or wait for its end, before you delete it"
+                f"{name} has not finished; cancel it, or wait for its end, before you delete it"
             )
 
         await self._writer.run("delete_operation", work)
@@ -229,7 +232,7 @@ class Studies(Resources[StudyName, Study]):
             numbers = [trial.number for trial in handed_out]
             finished = replace(operation, trials=(*operation.trials, *numbers))
             if not _finish_operation(connection, finished):
-                raise StaleCommit(f"{operation.name} is done already, or gone")
+                raise StaleCommit(f"{operation.name} has already finished, or was deleted")
             return finished
 
         return await self._writer.run("finish_operation", work)
@@ -255,7 +258,8 @@ def _add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
     rows = connection.execute(_TRIALS["next_number"], {"study_uid": trial.study}).fetchall()
     if not rows:
         raise NotFound(
-            f"the study with number {trial.study} does not exist; it may have been deleted meanwhile"
+            f"the study with number {trial.study} does not exist; it may have been deleted "
+            "in the meantime"
         )
     numbered = replace(trial, number=rows[0][0])
     connection.execute(_TRIALS["put_trial"], trial_parameters(numbered))

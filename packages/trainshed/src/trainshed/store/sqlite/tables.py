@@ -121,4 +121,4 @@ def insert_operation(connection: sqlite3.Connection, operation: Operation) -> No
         "record": OPERATION.encode(operation),
     }
     if connection.execute(_OPERATIONS["insert_operation"], parameters).rowcount != 1:
-        raise Unavailable("two operations were given one name; send the request again")
+        raise Unavailable("two operations received the same name; send the request again")

@@ -25,7 +25,7 @@ from trainshed.store.sqlite.snapshots import unreadable
 
 T = TypeVar("T")
 
-_MOST_IN_ONE_COMMIT = 512
+_MAX_COMMIT_SIZE = 512
 
 
 class _Command(Struct, eq=False):
@@ -98,7 +98,7 @@ class Writer:
             if last:
                 return
 
-    def _drain_into(self, batch: list[_Command], most: int | None = _MOST_IN_ONE_COMMIT) -> bool:
+    def _drain_into(self, batch: list[_Command], most: int | None = _MAX_COMMIT_SIZE) -> bool:
         """Add the commands that wait to the batch, up to `most` in all (None = all), without waiting for
         more. Return whether the end of the queue was reached."""
         while most is None or len(batch) < most:
@@ -158,13 +158,13 @@ def public(what: str, error: Exception) -> Exception:
         return unreadable(error)
     if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
         unavailable = Unavailable(
-            f"the disk that holds the data directory is full, so nothing was stored ({what}); make room on "
-            "it, then send the request again"
+            f"the disk of the data directory is full, so nothing was stored ({what}); free "
+            "space on it, then send the request again"
         )
     else:
         unavailable = Unavailable(
-            f"the job store could not write ({what}): {error}. Nothing was stored; check the health of the "
-            "disk that holds the data directory, then send the request again"
+            f"the job store could not write ({what}): {error}. Nothing was stored. Check "
+            "the disk of the data directory, then send the request again"
         )
     unavailable.__cause__ = error
     return unavailable

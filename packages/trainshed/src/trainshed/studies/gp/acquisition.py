@@ -66,16 +66,16 @@ class UpperBound:
         return mean + self.coefficient * deviation, up + self.coefficient * out
 
 
-_LEAST = 0.2
-_MOST = 0.5
+_MIN_RADIUS = 0.2
+_MAX_RADIUS = 0.5
 _TRIALS_PER_DIMENSION = 5.0
 
 
 def trust_radius(trials: int, dimensions: int) -> float:
     """Return half the edge of the box around each point, 1 = the whole cube; it grows with the trials."""
     share = trials / (_TRIALS_PER_DIMENSION * (dimensions + 1))
-    radius = _LEAST + (_MOST - _LEAST) * share
-    return radius if radius <= _MOST else 1.0
+    radius = _MIN_RADIUS + (_MAX_RADIUS - _MIN_RADIUS) * share
+    return radius if radius <= _MAX_RADIUS else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _STARTS = 64
 _SEEDS = 20
 """Number of best points beside which the search begins."""
 
-_FEWEST = 3
+_MIN_VALUES = 3
 """Different values from which on an outlook is more than a guess."""
 
 _ALONG, _ACROSS = 61, 25
@@ -155,11 +155,14 @@ def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> O
     """Return what the model expects of the first metric over the chosen parameters, one or two of the spec's,
     with all others as in the best trial; else why it expects nothing."""
     if spec.algorithm is not Algorithm.DEFAULT:
-        return Outlook(reason="Random and grid search have no model of what they search.")
+        return Outlook(reason="Random and grid search use no model of the search space.")
     metric, shown, space = spec.metrics[0], choose(spec, trials), Space(spec.parameters)
     count = len(np.unique(shown.values[np.isfinite(shown.values[:, 0]), 0]))
-    if count < _FEWEST or not shown.is_enough:
-        text = f"It needs {_FEWEST} different values of {metric.id}, and trials have measured {count} so far."
+    if count < _MIN_VALUES or not shown.is_enough:
+        text = (
+            f"It needs {_MIN_VALUES} different values of {metric.id}; trials have measured "
+            f"{count} so far."
+        )
         return Outlook(reason=text)
     codes = space.encode([trial.parameters for trial in shown.done])
     aim = believe(spec, space, shown, space.embed(codes))[0]

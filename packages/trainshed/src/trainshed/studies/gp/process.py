@@ -23,7 +23,7 @@ from trainshed.studies.routines import Array, Positions, minimize_bounded, white
 JITTER = 1e-9
 """Added to the diagonal, as a share of the signal's variance."""
 
-_LEAST_VARIANCE = 1e-14
+_MIN_VARIANCE = 1e-14
 """Least variance, as a share of the prior one; what is less is rounding."""
 
 
@@ -112,14 +112,14 @@ class Posterior:
         white = cross @ self._whitening.T
         prior = self._hyper.total
         variance = prior - np.einsum("ij,ij->i", white, white)
-        return cross @ self._alpha, np.sqrt(np.maximum(variance, _LEAST_VARIANCE * prior))
+        return cross @ self._alpha, np.sqrt(np.maximum(variance, _MIN_VARIANCE * prior))
 
     def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
         """Return mean and deviation at one point, and their gradients by its embedding, shape (q,)."""
         prior = self._hyper.total
         cross, pull = self._pull(point)
         white = self._whitening @ cross
-        variance = max(prior - float(white @ white), _LEAST_VARIANCE * prior)
+        variance = max(prior - float(white @ white), _MIN_VARIANCE * prior)
         deviation = math.sqrt(variance)
         back = self._whitening.T @ white
         spread = -(back @ pull) / deviation

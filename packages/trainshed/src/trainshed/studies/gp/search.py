@@ -18,7 +18,7 @@ _STEPPED = 64
 _APART = 0.2
 """Points to refine differ by more than this in some node, or they would come to the same place."""
 
-_CROWD = 512
+_RANDOM_POINTS = 512
 """Points beside the seeds that are rated, and points anywhere."""
 _CLIMBS = 8
 """How many of the best are then refined."""
@@ -69,7 +69,7 @@ class Search:
 
     def _crowd(self, seeds: Array, rng: np.random.Generator) -> Array:
         """Return random points, the seeds, and points beside the seeds at several distances."""
-        space, size = self.space, _CROWD
+        space, size = self.space, _RANDOM_POINTS
         anywhere = space.place(rng.random((size, space.width)))
         if len(seeds) == 0:
             return anywhere

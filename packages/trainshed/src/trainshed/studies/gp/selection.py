@@ -15,7 +15,7 @@ from trainshed.core.study.spec import StudySpec
 from trainshed.studies.port import Seen
 from trainshed.studies.routines import Array, Mask, Positions
 
-MOST = 400
+MAX_TRIALS = 400
 """Most completed trials that the model is shown."""
 
 _BEST = 160
@@ -24,7 +24,7 @@ _BEST = 160
 _NEWEST = 80
 """Of these, how many are the newest ones."""
 
-MOST_PENDING = 100
+MAX_PENDING = 100
 """Most pending trials that the model is shown: the newest."""
 
 
@@ -53,7 +53,7 @@ class Shown:
 
     def with_pending(self, trial: Seen) -> "Shown":
         """Return the same with one more pending trial."""
-        return replace(self, pending=(*self.pending, trial)[-MOST_PENDING:])
+        return replace(self, pending=(*self.pending, trial)[-MAX_PENDING:])
 
 
 def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
@@ -66,7 +66,7 @@ def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
     )
     rows = _rows(values)
     return Shown(
-        values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MOST_PENDING:])
+        values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MAX_PENDING:])
     )
 
 
@@ -81,7 +81,7 @@ def _rows(values: Array) -> Positions:
     """Return the rows of the completed trials for the model, by their `values`. With several
     metrics, trials are compared by the sum of their ranks."""
     count = len(values)
-    if count <= MOST:
+    if count <= MAX_TRIALS:
         return np.arange(count)
     ranks = np.zeros(count)
     for column in values.T:
@@ -91,6 +91,6 @@ def _rows(values: Array) -> Positions:
     chosen[np.argsort(ranks, kind="stable")[:_BEST]] = True
     chosen[-_NEWEST:] = True
     rest = np.flatnonzero(~chosen)
-    places = np.linspace(0, len(rest) - 1, MOST - int(chosen.sum())).astype(np.int64)
+    places = np.linspace(0, len(rest) - 1, MAX_TRIALS - int(chosen.sum())).astype(np.int64)
     chosen[rest[places]] = True
     return np.flatnonzero(chosen)
