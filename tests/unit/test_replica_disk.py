@@ -94,8 +94,8 @@ def test_nine_tenths_of_a_disk_are_told_once(world: World) -> None:
     assert world.look(int(90.5 * GB)) == [NEARLY_FULL]
     ((_, severity, text),) = world.notes
     assert severity == "WARNING" and "bootDiskSizeGb" in text
-    assert text.startswith("its files take 90.5 GB of the 100 GB of its disk: ")
-    assert "on the public service writes fail once it is full" in text
+    assert text.startswith("its files use 90.5 GB of the 100 GB of its disk. ")
+    assert "On the public service, writes fail when it is full" in text
     assert [world.look(size * GB) for size in (120, 50, 91, 110)] == [[], [], [], []]
 
 

@@ -81,7 +81,7 @@ def test_an_unfinished_entry_counts_for_nothing_and_spoils_nothing(slot: Path) -
 def test_a_claim_waits_for_a_predecessor_that_ends(
     slot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "_PATIENCE", 60.0)
+    monkeypatch.setattr(journal, "_LOCK_TIMEOUT", 60.0)
     held = journal.try_lock(".")
 
     def end(_: float) -> None:

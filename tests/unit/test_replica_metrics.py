@@ -78,9 +78,9 @@ class Slot:
 @pytest.fixture
 def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slot:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(file_watcher, "_PAUSE", 0.0)
+    monkeypatch.setattr(file_watcher, "_POLL_INTERVAL", 0.0)
     # A look that took long, as on a busy machine, would put off the next one.
-    monkeypatch.setattr(file_watcher, "_SHARE", 0)
+    monkeypatch.setattr(file_watcher, "_IDLE_FACTOR", 0)
     return Slot(tmp_path)
 
 
@@ -229,7 +229,7 @@ def test_a_trial_that_reports_without_end_is_taken_down_to_a_limit(
     running: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/tuning#measurements: what was taken down stays; its log says once that no more is."""
-    monkeypatch.setattr(metrics, "_MOST_BYTES", 2_000)
+    monkeypatch.setattr(metrics, "_MAX_BYTES", 2_000)
     for step in range(100):
         running.write(line("0.5", step, 9.0 + step))
         running.turn()
@@ -238,7 +238,7 @@ def test_a_trial_that_reports_without_end_is_taken_down_to_a_limit(
     assert taken == [(step, 0.5) for step in range(len(taken))]
     assert (running.logs / metrics.FILE).stat().st_size < 2_200
     assert len(running.warnings) == 1
-    assert "no more are taken down" in running.warnings[0]
+    assert "More are ignored" in running.warnings[0]
     running.incarnation(2).begin(6)
     running.write(line("0.1", 200, 500.0))
     running.turn()

@@ -24,7 +24,7 @@ PATIENCE = 60.0
 SECOND = 10**9
 COMPUTED = 0.25
 """Seconds that the program has surely computed: a little less than it says, since time is told in ticks."""
-SHARE = usage._SHARE  # pyright: ignore[reportPrivateUsage] - which most tests do without
+SHARE = usage._IDLE_FACTOR  # pyright: ignore[reportPrivateUsage] - which most tests do without
 _SHIM = """
 import os, subprocess, sys
 program = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
@@ -119,7 +119,7 @@ class Look:
 
 @pytest.fixture(autouse=True)
 def _tireless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "_SHARE", 0)
+    monkeypatch.setattr(usage, "_IDLE_FACTOR", 0)
 
 
 @linux
@@ -207,7 +207,7 @@ def test_a_dear_look_is_followed_by_a_long_rest(
             pauses.append(seconds)
 
     monkeypatch.setattr(f"{__name__}.Loop", Listening)
-    monkeypatch.setattr(usage, "_SHARE", SHARE)
+    monkeypatch.setattr(usage, "_IDLE_FACTOR", SHARE)
     look = Look(tmp_path, 1 << 22)
     clock = iter([0.0, 0.05])
     monkeypatch.setattr(time, "process_time", lambda: next(clock))

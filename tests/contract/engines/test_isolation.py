@@ -207,7 +207,7 @@ async def test_an_images_user_is_one_that_a_replica_has(house: House, tmp_path: 
     image = replace(image_root(tmp_path / "root"), user="65536")
     end = await house.end(await house.run("id", software=Software(image=image)))
     assert isinstance(end, ReplicaLost)
-    assert "65536:0, and a replica has the users and groups 0 to 65535" in end.cause
+    assert "65536:0, but a replica only has the users and groups 0 to 65535" in end.cause
 
 
 # Both places are made in one way wherever there are namespaces; only who owns them differs.

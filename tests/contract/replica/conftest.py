@@ -150,7 +150,7 @@ def zygote() -> Iterator[spawner.ZygoteHandle]:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who ends a replica by its journal: a busy machine may take long over what was killed."""
-    monkeypatch.setattr(journal, "_PATIENCE", PATIENCE)
+    monkeypatch.setattr(journal, "_LOCK_TIMEOUT", PATIENCE)
 
 
 @pytest.fixture

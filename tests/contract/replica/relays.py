@@ -68,7 +68,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from trainshed.replica import protocol
 from trainshed.replica.endpoint import google_hosts, interception, messages, relay
-messages._LINGER = google_hosts._PATIENCE = interception._LAST_SECONDS = 60.0
+messages._HANG_UP_TIMEOUT = google_hosts._TIMEOUT = interception._LAST_TIMEOUT = 60.0
 given = json.loads(sys.argv[2])
 doors = relay.listen('127.0.0.1', 0), relay.listen('127.0.0.1', 0)
 print(*(door.getsockname()[1] for door in doors), flush=True)

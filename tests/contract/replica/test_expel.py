@@ -49,7 +49,7 @@ def test_a_stranger_with_the_shims_number_is_not_killed(
     same tick as who had it."""
     # However late this process gets to look: it looks once before it gives up.
     monkeypatch.setattr(journal, "time", Mock(monotonic=itertools.count().__next__))
-    monkeypatch.setattr(journal, "_PATIENCE", 1)
+    monkeypatch.setattr(journal, "_LOCK_TIMEOUT", 1)
     lock = journal.try_lock(str(tmp_path))
     with running("sleep", "60") as stranger, contextlib.ExitStack() as at_end:
         at_end.callback(journal.release, lock)

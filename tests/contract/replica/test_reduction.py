@@ -77,7 +77,7 @@ report(loud)
     assert (first["name"], first["severity"]) == ("unreadable", "WARNING")
     (place.slot / protocol.FILES / "work" / "go").touch()
     seen = notes(line)
-    assert len(seen) == reduction_reports.MOST_NOTES + 3
+    assert len(seen) == reduction_reports.MAX_NOTES + 3
     assert {(note[2], len(note[3])) for note in seen} == {("INFO", 500)}
 
 

@@ -45,7 +45,7 @@ def test_connections_beyond_so_many_are_closed(
     monkeypatch: pytest.MonkeyPatch, behind: Behind
 ) -> None:
     """Issue: a program with a limit of 200 processes had its relay take threads and memory without end."""
-    monkeypatch.setattr(relay, "_MOST_THREADS", 0)
+    monkeypatch.setattr(relay, "_MAX_THREADS", 0)
     listener = relay.listen(ADDRESS, 0)
     with socket.create_connection(listener.getsockname()) as connection:
         # A busy kernel passes on late that it is there, or closed. One that is taken stays open.

@@ -1,7 +1,7 @@
 """Declares the protocol between a slot's shim, its zygote and an engine: files of a slot, documents,
 messages.
 
-It owns names and formats only, and opens nothing but the files that it is asked to read. Runs on Python 3.6.
+It owns names and formats only, and opens only files that it must read. Runs on Python 3.6.
 
 A slot is the directory of one replica of one attempt:
 
@@ -43,8 +43,8 @@ FILES = "files"
 STOPPED = "stopped"
 
 PACKED_PROGRAM = "trainshed_program"
-"""The package that `trainshed run` makes of a program. Its modules put that into the working directory and
-start it by another interpreter."""
+"""The package that `trainshed run` builds from a program. Its modules put the program into the working
+directory and start it in another interpreter."""
 
 REFUSED_HELD = "held"
 REFUSED_KNOWN = "known"
@@ -54,18 +54,18 @@ NEVER_STARTED = "never started"
 SHIM_LOST = "the replica's shim was killed; its program died with it"
 
 FAULT_OOM = "oom"
-"""The main process dies by SIGKILL, and the record says that it ran out of memory."""
+"""The main process dies by SIGKILL, and its record shows a lack of memory."""
 FAULT_SEGV = "segv"
 """The main process gets SIGSEGV."""
 
 LEVEL_OWN = "own-user"
-"""The service is root; each replica runs as users of its own, in namespaces that it cannot undo."""
+"""The service is root; each replica runs as separate users, in namespaces that it cannot leave."""
 LEVEL_ROOT = "root"
-"""The service is root and so is each program, in namespaces of its own."""
+"""The service is root and so is each program, in its own namespaces."""
 LEVEL_USER = "user"
-"""The service is an ordinary user; programs run as that user, in namespaces of their own."""
+"""The service is an ordinary user; programs run as that user, in their own namespaces."""
 LEVEL_SESSION = "session"
-"""No namespaces: a session of its own is all that a program gets."""
+"""No namespaces: a program only gets its own session."""
 
 
 def stopped_mark(incarnation: int) -> str:
@@ -74,7 +74,7 @@ def stopped_mark(incarnation: int) -> str:
 
 
 class Program(NamedTuple):
-    """The program that is run."""
+    """The program of the replica."""
 
     #: The program and its arguments.
     argv: "Sequence[str]"
@@ -82,13 +82,13 @@ class Program(NamedTuple):
     environ: "dict[str, str]"
     #: Its working directory; None = the slot's own.
     directory: "str | None" = None
-    #: Template of a Python environment, which is copied into the slot; in a mount namespace the program finds
-    #: the copy in the template's place. None = no Python is needed.
+    #: Template of a Python environment, which is copied into the slot; in a mount namespace the program sees
+    #: the copy at the template's path. None = no Python is needed.
     python_template: "str | None" = None
 
 
 class Isolation(NamedTuple):
-    """What the program sees of the machine. Paths are absolute."""
+    """The program's view of the machine. Paths are absolute."""
 
     #: Sandbox level (`LEVEL_*`).
     level: "str" = LEVEL_SESSION
@@ -96,87 +96,85 @@ class Isolation(NamedTuple):
     hostname: "str | None" = None
     #: Its hosts file; None = the machine's.
     hosts: "str | None" = None
-    #: (first, count) of the machine's user ids that are the program's own (`LEVEL_OWN`); () = none, so that
-    #: it keeps the shim's user.
+    #: (first, count) of the machine's user IDs for the program (`LEVEL_OWN`); () = none: it keeps the shim's
+    #: user.
     users: "Sequence[int]" = ()
     #: Directories whose content it must not see: they look empty.
     hidden: "Sequence[str]" = ()
     #: Files whose content it must not see: they look empty.
     covered: "Sequence[str]" = ()
-    #: Directories that it may only read, shown at their own paths, even inside hidden ones.
+    #: Directories that it may only read, visible at their own paths, even inside hidden ones.
     read_only: "Sequence[str]" = ()
     #: Further mounts: (source, target, whether it is read-only).
     mounts: "Sequence[tuple[str, str, bool]]" = ()
-    #: Device files shown in /dev besides the harmless ones.
+    #: Device files in /dev, in addition to the harmless ones.
     devices: "Sequence[str]" = ()
-    #: (name, directory) of the buckets shown as /gcs/NAME.
+    #: (name, directory) of the buckets at /gcs/NAME.
     buckets: "Sequence[tuple[str, str]]" = ()
-    #: Directory of the root file system that it sees; None = the machine's.
+    #: Directory of its root file system; None = the machine's.
     image: "str | None" = None
     #: User of an image's program; None = its root.
     image_user: "str | None" = None
-    #: File of certificate authorities that the program is to trust, shown where systems keep theirs.
+    #: File of certificate authorities that the program trusts, visible at the usual paths.
     roots: "str | None" = None
     #: Bytes of /dev/shm; None = the kernel's choice, half of the memory.
     shm_bytes: "int | None" = None
 
 
 class Limits(NamedTuple):
-    """What the replica may use, and where its control groups are made."""
+    """The limits of the replica, and the location of its control groups."""
 
     #: Bytes of memory; None = no limit.
     memory_limit: "int | None" = None
-    #: Its share of the processors beside other programs, 100 for each; None = as any other process.
+    #: Its share of the processors relative to other programs, 100 for each; None = like any other process.
     cpu_weight: "int | None" = None
     #: Number of processes and threads; None = no limit.
     pids_limit: "int | None" = None
-    #: Bytes of disk that the job asked for; None = not known.
+    #: Disk of the job in bytes; None = unknown.
     disk_limit: "int | None" = None
-    #: Whether the replica is ended if its files take more.
+    #: Whether the replica is ended if its files exceed it.
     disk_enforced: "bool" = False
-    #: File of the moment after which the program must not run (`deadline`); None = there is none.
+    #: File of the time after which the program must not run (`deadline`); None = no deadline.
     deadline: "str | None" = None
-    #: Seconds without any progress after which the program is ended (`stall`); None = it is not watched.
+    #: Seconds without any progress before the program is ended (`stall`); None = unlimited.
     stall_after: "float | None" = None
-    #: Control group directories under which the replica's own are made, by what these limit: memory, cpu,
-    #: pids.
+    #: Parent directories of its control groups, by controller: memory, cpu, pids.
     bases: "Dict[str, str]" = {}  # noqa: RUF012 - nobody changes it
     #: Name of its control groups.
     cgroup_name: "str" = ""
 
 
 class Network(NamedTuple):
-    """The replica's address, and what its endpoint there leads to."""
+    """The replica's address, and the targets of its endpoint."""
 
     #: The replica's address, on which its endpoint listens as well.
     address: "str" = "127.0.0.1"
     #: A bind of this port on the wildcard address becomes one of `address`; None = none does.
     cluster_port: "int | None" = None
-    #: The service's ports, which the program can bind on `address` alone.
+    #: Ports of the service, which the program can bind only on `address`.
     kept_ports: "Sequence[int]" = ()
     #: Port of the endpoint at `address`.
     storage_port: "int" = 0
     #: Unix socket behind the endpoint; None = there is no endpoint.
     storage_socket: "str | None" = None
-    #: Whose the replica is, as JSON on one line, for `preamble`.
+    #: The replica's identity, as JSON on one line, for `preamble`.
     identity: "str" = ""
-    #: Unix socket of the service's REST APIs, which answer for Google's; None = they are not served.
+    #: Unix socket of the service's REST APIs, which replace Google's; None = not available.
     rest_socket: "str | None" = None
     #: Unix socket of the service's gRPC APIs, likewise.
     grpc_socket: "str | None" = None
-    #: PEM file with the key and chain that the endpoint shows for Google's hosts; None = those are not
-    #: served.
+    #: PEM file with the endpoint's key and chain for Google's hosts; None = those are not served.
     certificate: "str | None" = None
-    #: The port on which rank 0 of the job's processes listens; None = not known.
+    #: The port on which rank 0 of the job's processes listens; None = unknown.
     master_port: "int | None" = None
     #: Rank 0 belongs to this replica.
     is_primary: "bool" = False
 
 
 def preamble(identity: "str", is_secure: "bool", notice: "str | None" = None) -> "bytes":
-    """Return the line with which a connection to `Network.storage_socket` begins. `is_secure`: its client has
-    connected over TLS, and must get https:// URLs. `notice`: the connection carries no requests; as long as
-    it is open, the replica's metadata report this notice ("preempted", "maintenance")."""
+    """Return the first line of a connection to `Network.storage_socket`. `is_secure`: its client uses TLS,
+    and must get https:// URLs. `notice`: the connection carries no requests; while it is open, the replica's
+    metadata report this notice ("preempted", "maintenance")."""
     more = {"scheme": "https"} if is_secure else {}
     if notice:
         more["notice"] = notice
@@ -186,47 +184,47 @@ def preamble(identity: "str", is_secure: "bool", notice: "str | None" = None) ->
 
 
 class Observation(NamedTuple):
-    """What is recorded of the replica, and where."""
+    """The records about the replica, and their location."""
 
     #: Directory of the log segments and of the other records.
     logs: "str"
-    #: Texts that never get into the log.
+    #: Texts to mask in the log.
     masked: "Sequence[str]" = ()
-    #: Seconds between two measurements of what the replica uses, its disk included.
+    #: Seconds between two measurements of the replica's resources, including its disk.
     usage_every: "float" = 10.0
-    #: Uuids of its GPUs.
+    #: UUIDs of its GPUs.
     gpus: "Sequence[str]" = ()
     #: Record the measurements that the program reports (`metrics`).
     watch_metrics: "bool" = False
-    #: Number of the job's reducers if the replica is one or is to use them, and is watched for that
-    #: (`reduction_reports`); None = it is not.
+    #: Number of the job's reducers if the replica is a reducer or uses them, and is watched for that
+    #: (`reduction_reports`); None = not watched.
     reducers: "int | None" = None
-    #: Whether people are told if it ends without having used them.
+    #: Whether its end without any use of them creates a note.
     reducers_expected: "bool" = False
 
 
 class WarmStart(NamedTuple):
-    """Whether the program begins in a fork of an interpreter that has imported its frameworks
+    """Whether the program starts in a fork of an interpreter that has imported its frameworks
     (docs/adr/0083)."""
 
     #: Unix socket of the preloader that forks it; None = it starts in its own interpreter.
     preloader: "str | None" = None
-    #: Directory of its Python environment, as the program sees it.
+    #: Directory of its Python environment, in the program's view.
     template: "str" = ""
-    #: What the preloader has imported, as a text for people.
+    #: The preloader's imports, as a text for people.
     preloaded: "str" = ""
-    #: Why it starts in its own interpreter although its job asked for a warm start, as a clause; None = it
-    #: did not ask, or gets one.
+    #: Why it starts in its own interpreter although its job requested a warm start, as a clause; None = no
+    #: request, or a warm start.
     cold_because: "str | None" = None
 
 
 class LaunchDocument(NamedTuple):
     """Everything that a shim needs to start one incarnation.
 
-    As a message, and on disk, it is flat: the fields of all sections together, whose names therefore differ.
+    As a message, and on disk, it is flat: it contains the fields of all sections, so their names are unique.
     """
 
-    #: Number of the incarnation; one that was started before is refused.
+    #: Number of the incarnation; one that was started before is rejected.
     incarnation: "int"
     program: "Program"
     isolation: "Isolation"
@@ -236,8 +234,7 @@ class LaunchDocument(NamedTuple):
     warm: "WarmStart" = WarmStart()
 
     def to_message(self) -> "Message":
-        """Return the message from which `from_message` makes the same document, also after a conversion to
-        JSON."""
+        """Return the message for `from_message`, which survives a conversion to JSON."""
         message: "Message" = {"incarnation": self.incarnation}
         for section in self[1:]:
             message.update(section._asdict())
@@ -245,7 +242,7 @@ class LaunchDocument(NamedTuple):
 
     @classmethod
     def from_message(cls, message: "Message") -> "LaunchDocument":
-        """Make a document from a message. Messages of other versions of the service are accepted: unknown
+        """Create a document from a message. Messages of other versions of the service are accepted: unknown
         fields are ignored, and missing ones get their defaults."""
         sections: "list[Any]" = [
             section(**{name: message[name] for name in section._fields if name in message})
@@ -255,7 +252,7 @@ class LaunchDocument(NamedTuple):
 
 
 def ordered(line: bytes) -> "tuple[str, LaunchDocument]":
-    """Return the slot and the launch document of the order for a replica."""
+    """Return the slot and the launch document of a launch order."""
     message = json.loads(line.decode("utf-8"))
     return message["slot"], LaunchDocument.from_message(message["plan"])
 
@@ -277,12 +274,11 @@ class Lines:
 
 
 def process_start(pid: int, proc: str = "/proc") -> int:
-    """Return when a process started, as one number made of the machine's boot and the kernel's ticks since
-    then; later starts are larger. 0 if there is no such process or the system does not tell. `proc`: where
-    processes have this number.
+    """Return the start time of a process, as one number made of the machine's boot and the kernel's ticks
+    since then; later starts are larger. 0 if the process does not exist or the time is unknown. `proc`: the
+    /proc with this process ID.
 
-    A process id alone is no identity, but with this number it is. A zombie counts as gone, because it runs
-    nothing.
+    A process ID is unique only together with this number. A zombie does not count, because it runs no code.
     """
     fields = processes.read("%s/%d/stat" % (proc, pid)).rpartition(b")")[2].split()
     return 0 if not fields or fields[0] in (b"Z", b"X") else _boot() << _TICKS | int(fields[19])
@@ -295,11 +291,11 @@ def is_process(pid: int, start: int, proc: str = "/proc") -> bool:
 
 @lru_cache(maxsize=None)
 def _boot() -> int:
-    """Return a number of the machine's boot, since process ids and ticks recur after another one; 0 = the
-    system does not tell."""
+    """Return a number of the machine's boot, because process IDs and ticks recur after a reboot; 0 =
+    unknown."""
     boot = processes.read("/proc/sys/kernel/random/boot_id").replace(b"-", b"")
     return int(boot[:12] or b"0", 16)
 
 
 _TICKS = 64
-"""Bits that the ticks have room in."""
+"""Number of bits for the ticks."""

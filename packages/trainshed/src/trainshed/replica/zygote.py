@@ -7,8 +7,8 @@ Requests come over a stream socket pair: JSON lines, each with a file handle.
 - {"slot": PATH, "plan": LAUNCH DOCUMENT}: become a replica's shim; the handle is its connection to the
   service.
 - {"probe": PATH, "levels": LEVELS}: answer on the handle with one line {"level": the first one that works,
-  "refused": {LEVEL: why not}}, or {"failed": why it is not known}.
-- {"autopsy": true, ...}: open a shell over what a failed replica left (`open_autopsy`).
+  "refused": {LEVEL: why not}}, or {"failed": the error of the probe}.
+- {"autopsy": true, ...}: open a shell in the files of a failed replica (`open_autopsy`).
 - {"pool": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready.
 If the zygote dies, the handles of its requests are closed, which the other end sees.
 """
@@ -46,12 +46,11 @@ def run(handle: int) -> NoReturn:
     os.chdir("/")
     kernel.name_process("ts-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The kernel reaps our children, since nobody here waits for them. It does so for what a killed shim
-    # leaves, too: the machine's first process may take its time, and until then a dying namespace waits for
-    # its dead.
+    # The kernel reaps our children, also those of a killed shim: the machine's first process may be slow, and
+    # until then a dying namespace waits for its dead.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
-    # What no fork has to find out anew.
+    # Computed here, not again in each fork.
     call_filter.prepare()
     protocol.process_start(os.getpid())
     gc.collect()
@@ -99,7 +98,7 @@ class Zygote:
                 os.close(handle)
 
     def _hand_on(self, line: bytes, handle: int) -> None:
-        """Pass an order on to an idle shim, or else to one that is forked for it."""
+        """Pass an order to an idle shim, or to a new fork."""
         is_idle = True
         while is_idle:
             is_idle = bool(self._idle)
@@ -113,8 +112,8 @@ class Zygote:
                 return
 
     def _forked(self, level: str, *, is_expected: bool = False) -> socket.socket:
-        """Fork a shim that waits for its order, and return the connection to it. `is_expected`: the order is
-        there, so that the shim says what keeps it from being carried out. Raises OSError."""
+        """Fork a shim that waits for its order, and return the connection to it. Raises OSError.
+        `is_expected`: an order is pending, so that the shim reports why it cannot carry it out."""
         ours, theirs = socket.socketpair()
         try:
             child = levels.fork(level)
@@ -202,7 +201,7 @@ def _cause(level: str, slot: str) -> "tuple[str | None, bool]":
 
 
 def _attempt(level: str, slot: str, say: int) -> str:
-    """Start a program that writes a file of its own and says so; return why that failed, "" = it has."""
+    """Start a program that writes a file and reports that; return why that failed, "" = success."""
 
     def write(main: program.Program) -> None:
         main.take_rights()
@@ -240,8 +239,8 @@ def _attempt(level: str, slot: str, say: int) -> str:
 
 
 def _have_become(main: main_process.MainProcess, order: bytes) -> int:
-    """Give a main process its order, and wait until it has become what it is to be. Returns the handle on
-    which its socket calls are asked about; -1 = there is none. Raises OSError."""
+    """Give a main process its order, and wait until it has become its program. Returns the handle for its
+    socket calls; -1 = none. Raises OSError."""
     for line in (order.rstrip(b"\n"), b"claimed", b"go"):
         main.say(line)
     lines, handles = b"", list[int]()
@@ -282,7 +281,7 @@ def open_autopsy(order: bytes, connection: socket.socket) -> None:
 
 
 def _attend(shell: int, connection: socket.socket, calls: socket_calls.SocketCalls) -> None:
-    """Make the socket calls of a shell, and tell of its end; hang it up if the other end is closed."""
+    """Make the socket calls of a shell, and report its end; hang it up if the other end is closed."""
     children, events = kernel.child_signals(), loop.Loop()
 
     def wake() -> None:
@@ -301,7 +300,7 @@ def _attend(shell: int, connection: socket.socket, calls: socket_calls.SocketCal
     events.add(children, wake)
     if calls.fileno() >= 0:
         events.add(calls.fileno(), answer)
-    # That the other end is closed is told all the same.
+    # The closed other end is reported nevertheless.
     events.add(connection.fileno(), hang_up, 0)
     while True:
         child, status = os.waitpid(-1, os.WNOHANG)

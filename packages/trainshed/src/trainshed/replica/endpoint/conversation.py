@@ -1,11 +1,11 @@
-"""Serves one client that means to speak to Google's hosts, and decides who answers each of its requests: the
-service's APIs, the bucket process, or the real host for what is none of ours.
+"""Serves one client that connects to Google's hosts, and chooses the server for each of its requests: the
+service's APIs, the bucket process, or the real host.
 
-The service answers requests for its own APIs (`Request` decides which those are), except those about secrets
-and accounts that bring a foreign token, which Google answers. The bucket process is asked about all others
-first. If it has no such bucket, a request that only reads goes on to the real host; a request for no storage
-API always does. If that host is out of reach, the client gets the bucket process's answer. No request about a
-bucket of ours goes out, and no token of ours. There is one thread per client.
+The service answers requests for its own APIs (`Request`). Google answers requests about secrets and accounts
+with a foreign token. All other requests go to the bucket process first. If it does not have the bucket, a
+read request continues to the real host; a request for no storage API always does. If that host is
+unreachable, the client gets the bucket process's answer. Requests about local buckets, and tokens of the
+service, never leave the machine. Each client has one thread.
 """
 
 import base64
@@ -25,15 +25,15 @@ _SMALL = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _BUCKETS, _SERVICE = b"", b"service"
-"""Stand for our own two among the hosts that answer."""
-_AWAY = (
+"""Names of the two local servers."""
+_UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
     b"Content-Length: 0\r\nConnection: close\r\n\r\n"
 )
 
 
 class _Server:
-    """A kept connection to a server."""
+    """A reusable connection to a server."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -65,7 +65,7 @@ class _Server:
         self.connection.close()
 
     def is_silent(self) -> bool:
-        """Whether nothing has come since the last answer, not even its end."""
+        """Whether nothing has arrived since the last answer, not even the end of the connection."""
         ready = select.poll()
         ready.register(self.connection, select.POLLIN)
         return not ready.poll(0)
@@ -76,17 +76,17 @@ def status_of(head: messages.Head) -> bytes:
 
 
 class Conversation:
-    """The conversation with one client, whose handshake is done."""
+    """The conversation with one client, after its handshake."""
 
     def __init__(
         self, client: ssl.SSLSocket, network: protocol.Network, out: google_hosts.GoogleHosts | None
     ) -> None:
-        """`out`: the way to the real hosts, None = there is none."""
+        """`out`: connects to the real hosts, None = no access to them."""
         self._client = client
         self._stream = client.makefile("rb")
         self._network = network
         self._out = out
-        #: Kept connections by host, or by name of our own process.
+        #: Reusable connections by host, or by name of a local server.
         self._servers: dict[bytes, _Server] = {}
 
     def run(self) -> None:
@@ -97,7 +97,7 @@ class Conversation:
         except messages.NotHttp:
             self._say(_BAD)
         except (OSError, messages.ConnectionCut):
-            pass  # Closing the connection shows the client that the answer was cut.
+            pass  # Closing the connection shows the client that the answer is incomplete.
         finally:
             for host in list(self._servers):
                 self._drop(host)
@@ -111,7 +111,7 @@ class Conversation:
             return False
         request = Request(head)
         if head.values(b"expect"):
-            # The body is read whoever answers, so that the client need not ask first.
+            # Every server needs the body, so the client may send it immediately.
             head.drop(b"expect")
             self._client.sendall(_CONTINUE)
         if request.is_read and not request.is_for_google:
@@ -125,10 +125,10 @@ class Conversation:
         if goes_out and self._reached(request.host):
             host, sent = request.host, request.outwards()
         elif request.is_for_google:
-            return self._say(_AWAY)
+            return self._say(_UNAVAILABLE)
         server = self._asked(host)
         if server is None:
-            return self._say(_AWAY)
+            return self._say(_UNAVAILABLE)
         whole = _send(server, itertools.chain([sent], parts))
         return self._pass_on(host, server.answer(), request) and whole
 
@@ -139,7 +139,7 @@ class Conversation:
         first = self._first_asked(request)
         answer = self._answered(first, request.head.encode())
         if answer is None:
-            return self._say(_AWAY)
+            return self._say(_UNAVAILABLE)
         length = _length(answer, request)
         if status_of(answer) != b"404" or not (0 <= length <= _SMALL and self._out):
             return self._pass_on(first, answer, request)
@@ -170,7 +170,7 @@ class Conversation:
         return status_of(answer) != b"404"
 
     def _answered(self, host: bytes, request: bytes) -> messages.Head | None:
-        """Return the head of the answer to a request without a body; None = there is no answer."""
+        """Return the head of the answer to a request without a body; None = no answer."""
         kept = host in self._servers
         server = self._asked(host)
         if server is None:
@@ -180,16 +180,16 @@ class Conversation:
             return server.answer()
         except (OSError, messages.ConnectionCut, messages.NotHttp):
             self._drop(host)
-            # A kept connection may just have ended: one retry with a new one.
+            # A reused connection may just have ended: retry once with a new one.
             return self._answered(host, request) if kept else None
 
     def _reached(self, host: bytes) -> bool:
-        """Make a new connection to a real host, for a request that must not be repeated."""
+        """Open a new connection to a real host, for a request that must not be repeated."""
         self._drop(host)
         return self._asked(host) is not None
 
     def _asked(self, host: bytes) -> _Server | None:
-        """Return the kept connection to a host, or a new one."""
+        """Return the existing connection to a host, or a new one."""
         server = self._servers.get(host)
         if server is not None and server.is_silent():
             return server
@@ -214,7 +214,7 @@ class Conversation:
             server.close()
 
     def _pass_on(self, host: bytes, answer: messages.Head, request: "Request") -> bool:
-        """Pass an answer on as it comes; return whether another request may follow."""
+        """Forward an answer while it arrives; return whether another request may follow."""
         length = _length(answer, request)
         head = answer.encode()
         for part in self._servers[host].body(length):
@@ -227,7 +227,7 @@ class Conversation:
         return length != messages.UNTIL_END and not _closes(answer, request)
 
     def _say(self, answer: bytes) -> bool:
-        """Send an answer of our own; it ends the connection."""
+        """Send an answer of our own, which ends the connection."""
         try:
             self._client.sendall(answer)
         except OSError:
@@ -247,7 +247,7 @@ def _closes(answer: messages.Head, request: "Request") -> bool:
 
 
 def _begun(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the first parts of a body, which contain any token, since forms with one are short."""
+    """Yield the first parts of a body. They contain any token, because forms with a token are short."""
     size = 0
     for part in parts:
         yield part
@@ -257,7 +257,7 @@ def _begun(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _send(server: _Server, parts: Iterable[bytes]) -> bool:
-    """Send a body; return False if the server took only a part, and may have answered already."""
+    """Send a body; return False if the server accepted only a part, and may have answered already."""
     for part in parts:
         try:
             server.connection.sendall(part)
@@ -268,10 +268,10 @@ def _send(server: _Server, parts: Iterable[bytes]) -> bool:
 
 HOSTS = (b"storage.googleapis.com", b"www.googleapis.com")
 JOB_TOKEN = b"tsj1."
-"""What a token of a job begins with."""
+"""Prefix of a job's tokens."""
 
 _OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
-"""A token of a person; Google's have dots in them."""
+"""A user's token; Google's contain dots."""
 _API = re.compile(
     rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging)\.googleapis\.com\Z"
 )
@@ -285,12 +285,12 @@ _STORAGE = re.compile(
 
 
 def has_token(text: bytes) -> bool:
-    """Whether a text contains a token of a job, percent-encoded or not."""
+    """Whether a text contains a job's token, percent-encoded or not."""
     return JOB_TOKEN in unquote_to_bytes(text)
 
 
 class Request:
-    """A client's request, with its length corrected, and who may answer it. Raises NotHttp."""
+    """A client's request with corrected length, and the servers that may answer it. Raises NotHttp."""
 
     def __init__(self, head: messages.Head) -> None:
         words = head.first.split(b" ")
@@ -305,13 +305,13 @@ class Request:
         self.host = b"".join(head.values(b"host")[:1]).lower().partition(b":")[0]
         #: Whether it may be repeated.
         self.is_read = self.method in (b"GET", b"HEAD") and not self.length
-        # Older clients ask one host for all APIs' discovery documents.
+        # Older clients request the discovery documents of all APIs from one host.
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
         is_also_googles = bool(_ALSO_GOOGLES.match(self.host))
-        #: Whether the service's APIs answer it, not the buckets.
+        #: Whether the service's APIs answer it, rather than the buckets.
         self.is_api = is_discovery or is_also_googles or bool(_API.match(self.host))
-        #: Whether only the real host may answer: requests for tables, secrets and accounts that are not kept
-        #: here.
+        #: Whether only the real host may answer: requests for tables, secrets and accounts that are not
+        #: stored here.
         self.is_for_google = is_also_googles and self._is_from_elsewhere()
         storage = _STORAGE.match(self.path)
         self.is_storage = bool(storage) or self.host != HOSTS[1]
@@ -319,7 +319,7 @@ class Request:
         self.bucket = (storage.group(1) or b"") if storage else self._first()
 
     def may_go_out(self) -> bool:
-        """Whether any host but ours may answer it."""
+        """Whether a host on the internet may answer it."""
         if self.host not in HOSTS or self._first() in _OURS_ALONE:
             return False
         if not self.bucket and _STORAGE.match(self.path):
@@ -327,7 +327,7 @@ class Request:
         return not has_token(self.head.first)
 
     def outwards(self) -> bytes:
-        """Return its head without any token of ours."""
+        """Return its head without any token of the service."""
         sent = messages.Head(self.head.first, [f for f in self.head.fields if JOB_TOKEN not in f])
         sent.drop(b"proxy-authorization")
         if any(map(is_ours, sent.values(b"authorization"))):
@@ -343,8 +343,7 @@ class Request:
 
 
 def is_ours(authorization: bytes) -> bool:
-    """Whether the header contains a token of this service, of a job or of a person, or something of that
-    form."""
+    """Whether the header contains a token of this service (of a job or a user), or a text in that format."""
     credentials = authorization.split()[-1:]
     if JOB_TOKEN in authorization or not credentials:
         return True

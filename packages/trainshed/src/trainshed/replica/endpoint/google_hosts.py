@@ -1,8 +1,8 @@
 """Connects to Google's real hosts from this machine, with the machine's name resolution, proxy and trusted
 roots instead of the replica's.
 
-A host that was not reached counts as away for a while, so that callers without internet access need not wait.
-Thread-safe.
+After a failure, a host counts as unreachable for some time, so that callers without internet access need not
+wait. Thread-safe.
 """
 
 import base64
@@ -18,11 +18,11 @@ from trainshed.replica.system import roots
 
 Address = tuple[str, int]
 
-_PATIENCE = 5.0
-"""Seconds for finding and reaching a host."""
-_AWAY = 30.0
-"""Seconds for which nobody tries again."""
-_ANSWER_SECONDS = 120.0
+_TIMEOUT = 5.0
+"""Timeout in seconds for finding and reaching a host."""
+_RETRY_INTERVAL = 30.0
+"""Seconds before the next attempt after a failure."""
+_ANSWER_TIMEOUT = 120.0
 
 
 class GoogleHosts:
@@ -44,7 +44,7 @@ class GoogleHosts:
         self._away: dict[str, float] = {}
 
     def connected(self, host: str) -> ssl.SSLSocket | None:
-        """Return a connection to a host with a verified certificate; None if it is out of reach."""
+        """Return a connection to a host with a verified certificate; None if it is unreachable."""
         if time.monotonic() < self._away.get(host, 0.0):
             return None
         made: list[ssl.SSLSocket] = []
@@ -53,15 +53,15 @@ class GoogleHosts:
             try:
                 made.append(self._reach(host))
             except (OSError, ValueError, http.client.HTTPException):
-                pass  # The host counts as out of reach.
+                pass  # The host counts as unreachable.
 
-        # In a thread, because resolving a name has no time limit.
+        # In a thread, because name resolution has no timeout.
         reaching = threading.Thread(target=reach, daemon=True)
         reaching.start()
-        reaching.join(_PATIENCE)
+        reaching.join(_TIMEOUT)
         if made:
             return made[0]
-        self._away[host] = time.monotonic() + _AWAY
+        self._away[host] = time.monotonic() + _RETRY_INTERVAL
         return None
 
     def _reach(self, host: str) -> ssl.SSLSocket:
@@ -69,19 +69,19 @@ class GoogleHosts:
         text = self._proxy or ""
         proxy = urlsplit(text if "//" in text else "//" + text)
         if proxy.hostname:
-            way = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=_PATIENCE)
+            way = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=_TIMEOUT)
             user = "%s:%s" % (unquote(proxy.username or ""), unquote(proxy.password or ""))
             basic = "Basic " + base64.b64encode(user.encode()).decode()
             way.set_tunnel(name, port, {"Proxy-Authorization": basic} if proxy.username else {})
         else:
-            way = http.client.HTTPConnection(name, port, timeout=_PATIENCE)
+            way = http.client.HTTPConnection(name, port, timeout=_TIMEOUT)
         try:
             way.connect()
             secure = self._trusting().wrap_socket(way.sock, server_hostname=host)
         except BaseException:
             way.close()
             raise
-        secure.settimeout(_ANSWER_SECONDS)
+        secure.settimeout(_ANSWER_TIMEOUT)
         return secure
 
     def _trusting(self) -> ssl.SSLContext:

@@ -1,6 +1,6 @@
-"""The TLS side of a replica's endpoint serves clients that connect to Google's hosts by name and cannot be
-told another address. TLS ends here, with a certificate that the replica's programs trust. HTTP/1.1 requests
-are read and answered (`conversation`); HTTP/2, which is gRPC, is passed on to the service byte for byte.
+"""The TLS side of a replica's endpoint serves clients that connect to Google's hosts by name and cannot use
+another address. TLS ends here, with a certificate that the replica's programs trust. HTTP/1.1 requests are
+read and answered (`conversation`). HTTP/2, which is gRPC, is forwarded to the service byte for byte.
 
 Only a relay process with a certificate imports it.
 """
@@ -13,7 +13,7 @@ from trainshed.replica import protocol
 from trainshed.replica.endpoint import conversation, google_hosts
 from trainshed.replica.system import unix_sockets
 
-_HANDSHAKE_SECONDS = 30.0
+_HANDSHAKE_TIMEOUT = 30.0
 
 
 class TlsFront:
@@ -22,8 +22,8 @@ class TlsFront:
     def __init__(
         self, network: protocol.Network, out: google_hosts.GoogleHosts | None = None
     ) -> None:
-        """`out`: the way to the real hosts, None = there is none. If the network's certificate is unusable,
-        TLS clients are refused, and the rest of the endpoint still works."""
+        """`out`: connects to the real hosts, None = no access to them. If the network's certificate is
+        unusable, TLS clients are rejected, and the rest of the endpoint still works."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Clients that offer both get HTTP/1.1; gRPC clients only offer HTTP/2.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * bool(network.grpc_socket))
@@ -37,11 +37,11 @@ class TlsFront:
             self._context = None
 
     def serve(self, connection: socket.socket) -> None:
-        """Serve an accepted connection, which is ours from here on, to its end."""
+        """Serve an accepted connection to its end, and close it."""
         try:
             if self._context is None:
                 raise ConnectionError("no certificate")
-            connection.settimeout(_HANDSHAKE_SECONDS)
+            connection.settimeout(_HANDSHAKE_TIMEOUT)
             client = self._context.wrap_socket(connection, server_side=True)
         except OSError:
             connection.close()
@@ -54,20 +54,20 @@ class TlsFront:
 
 
 _CHUNK = 64 << 10
-"""Bytes read at once: more than a TLS record holds, so that no decrypted bytes stay behind, of which `poll`
-would not know."""
-_LAST_SECONDS = 5.0
-"""How long the last bytes of one side may take to be sent to the other."""
+"""Bytes of a read: more than a TLS record, so that no decrypted bytes remain, which `poll` would not
+report."""
+_LAST_TIMEOUT = 5.0
+"""Timeout in seconds for forwarding the last bytes of one side to the other."""
 
 
 def pass_on(client: ssl.SSLSocket, server: socket.socket | None) -> None:
-    """Pass bytes both ways until one side hangs up and the other has got its last bytes; then close both.
-    `server`: None = it could not be reached. Blocks, with at most a chunk per direction in memory."""
+    """Forward bytes both ways until one side hangs up and the other has received its last bytes; then close
+    both. Blocks, with at most a chunk per direction in memory. `server`: None = it was unreachable."""
     try:
         if server is not None:
             _Stream(client, server).run()
     except OSError:
-        pass  # One of them is gone, so that there is nobody to tell.
+        pass  # One of them is gone.
     finally:
         client.close()
         if server is not None:
@@ -75,7 +75,7 @@ def pass_on(client: ssl.SSLSocket, server: socket.socket | None) -> None:
 
 
 class _Stream:
-    """Two connections, with the bytes that are still to be written to each."""
+    """Two connections, with the unsent bytes for each."""
 
     def __init__(self, client: ssl.SSLSocket, server: socket.socket) -> None:
         client.setblocking(False)
@@ -87,7 +87,7 @@ class _Stream:
         self._ended = False
 
     def run(self) -> None:
-        """Pass bytes until both sides are done. Raises OSError."""
+        """Forward bytes until both sides are done. Raises OSError."""
         while not self._ended:
             self._wait()
             self._inwards = self._inwards or self._read(self._client)
@@ -95,11 +95,12 @@ class _Stream:
             self._inwards = _written(self._server, self._inwards)
             self._outwards = _written(self._client, self._outwards)
         for connection, data in ((self._server, self._inwards), (self._client, self._outwards)):
-            connection.settimeout(_LAST_SECONDS)
+            connection.settimeout(_LAST_TIMEOUT)
             connection.sendall(data)
 
     def _wait(self) -> None:
-        """Wait until bytes can be moved. A side is read only when the other has taken its bytes before."""
+        """Wait until bytes can be forwarded. A side is read only after the other has accepted all earlier
+        bytes."""
         ready = select.poll()
         for connection, coming, going in (
             (self._client, self._inwards, self._outwards),
@@ -120,7 +121,7 @@ class _Stream:
 
 
 def _written(connection: socket.socket, data: memoryview) -> memoryview:
-    """Write as much of `data` as the connection takes now; return the rest. Raises OSError."""
+    """Write as much of `data` as the connection accepts now; return the rest. Raises OSError."""
     try:
         return data[connection.send(data) :] if data else data
     except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):

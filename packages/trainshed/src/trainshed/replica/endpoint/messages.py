@@ -1,7 +1,7 @@
-"""Reads HTTP/1.1 messages from a connection: heads, and bodies whose end is known. It decides nothing about
+"""Reads HTTP/1.1 messages from a connection: heads, and bodies with a known end. It makes no decisions about
 them.
 
-TensorFlow's client sends contradictory lengths, which servers refuse; they are corrected here.
+TensorFlow's client sends contradictory lengths, which servers reject; this module corrects them.
 """
 
 import io
@@ -11,17 +11,17 @@ import time
 from collections.abc import Iterator
 
 CHUNKED = -1
-"""Instead of a length: the body says itself where it ends."""
+"""Instead of a length: the body is chunked."""
 UNTIL_END = -2
 """Instead of a length: the body ends with the connection."""
 
-_LONGEST = 128 << 10
-"""Bytes of a head, and of a line."""
+_MAX_HEAD = 128 << 10
+"""Maximum bytes of a head, and of a line."""
 _CHUNK = 256 << 10
 
 
 class NotHttp(Exception):
-    """The bytes are no HTTP/1.1 that is understood here."""
+    """The bytes are not HTTP/1.1 that this module supports."""
 
 
 class ConnectionCut(Exception):
@@ -49,22 +49,22 @@ class Head:
         return b"close" in [word.strip() for word in options.split(b",")]
 
     def length(self, without: int) -> int:
-        """Return the length of the body, or one of the constants above. `without`: the result if no header
-        tells it. Raises NotHttp."""
+        """Return the length of the body, or one of the constants above. Raises NotHttp. `without`: the result
+        without a length header."""
         if any(b"chunked" in coding.lower() for coding in self.values(b"transfer-encoding")):
             return CHUNKED
         lengths = self.values(b"content-length")
         if not lengths:
             return without
         if not lengths[0].isdigit() or len(set(lengths)) > 1:
-            raise NotHttp("its length is no number")
+            raise NotHttp("its length is not a number")
         return int(lengths[0])
 
     def put_right(self) -> int:
-        """Correct a request so that it states its length in one way only, and return that (see `length`).
-        Raises NotHttp.
+        """Correct a request with several lengths, which prevents request smuggling; return the length (see
+        `length`). Raises NotHttp.
 
-        `Transfer-Encoding: identity` is meaningless, and `Content-Length` beside `chunked` is wrong.
+        `Transfer-Encoding: identity` is meaningless, and `Content-Length` together with `chunked` is wrong.
         """
         length = self.length(0)
         self.drop(b"content-length" if length == CHUNKED else b"transfer-encoding")
@@ -78,17 +78,17 @@ def read_head(stream: io.BufferedIOBase) -> Head | None:
     while (line := _line(stream, is_first=not lines)).strip():
         lines.append(line.rstrip(b"\r\n"))
         size += len(line)
-        if size > _LONGEST:
-            raise NotHttp("no request has a head of that length")
+        if size > _MAX_HEAD:
+            raise NotHttp("the head of the request is too long")
     if not line:
         return None
     if not lines:
-        raise NotHttp("an empty line in place of a request")
+        raise NotHttp("an empty line instead of a request")
     return Head(lines[0], lines[1:])
 
 
 def read_body(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
-    """Yield the parts of a body as they come, still encoded. Raises NotHttp, ConnectionCut, OSError."""
+    """Yield the parts of a body as they arrive, still encoded. Raises NotHttp, ConnectionCut, OSError."""
     if length == UNTIL_END:
         while part := stream.read1(_CHUNK):
             yield part
@@ -101,7 +101,7 @@ def read_body(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
             except ValueError:
                 size = -1
             if size < 0:
-                raise NotHttp("a chunk of no size")
+                raise NotHttp("a chunk without a size")
             yield line
             if size:
                 yield from _exactly(stream, size + 2)
@@ -122,10 +122,10 @@ def _exactly(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
 
 
 def _line(stream: io.BufferedIOBase, *, is_first: bool = False) -> bytes:
-    """Return a line with its end. `is_first`: b"" where the connection has ended in its place."""
-    line = stream.readline(_LONGEST)
-    if len(line) == _LONGEST:
-        raise NotHttp("no line of a message is that long")
+    """Return a line with its end. `is_first`: return b"" if the connection has ended before it."""
+    line = stream.readline(_MAX_HEAD)
+    if len(line) == _MAX_HEAD:
+        raise NotHttp("a line of the message is too long")
     if not line.endswith(b"\n") and (line or not is_first):
         raise ConnectionCut
     return line
@@ -135,19 +135,19 @@ def _name(field: bytes) -> bytes:
     return field.partition(b":")[0].strip().lower()
 
 
-_LINGER = 2.0
+_HANG_UP_TIMEOUT = 2.0
 
 
 def hang_up(connection: ssl.SSLSocket) -> None:
-    """Close a connection after its last answer. Input is still read for a moment, because a client that
+    """Close a connection after its last answer. Continues to read input for a moment, because a client that
     writes into a closed connection may not read the answer. Blocks for seconds at most."""
-    deadline = time.monotonic() + _LINGER
+    deadline = time.monotonic() + _HANG_UP_TIMEOUT
     try:
-        connection.settimeout(_LINGER)
+        connection.settimeout(_HANG_UP_TIMEOUT)
         try:
             connection.unwrap()
         except (OSError, ValueError):
-            pass  # It went on sending, or was gone before.
+            pass  # It continued to send, or was gone before.
         socket.socket.shutdown(connection, socket.SHUT_WR)
         while time.monotonic() < deadline and socket.socket.recv(connection, 1 << 16):
             pass

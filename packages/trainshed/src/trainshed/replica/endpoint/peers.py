@@ -1,9 +1,9 @@
-"""Tells who connects to a replica's endpoint: a process of the replica, or one of the others that share the
-machine's loopback.
+"""Identifies the client of a replica's endpoint: a process of the replica, or another one on the machine's
+loopback.
 
 The kernel lists the user of the client's end of a connection (/proc/net/tcp), and by its inode the processes
-that hold it. If a replica has its own users, the user decides; otherwise the process has to descend from its
-shim. A client that cannot be found, because it has died meanwhile, does not belong to it.
+that have it open. If a replica has its own users, the user decides; otherwise the process must be a
+descendant of its shim. A client that is not found, because it has died, does not belong to the replica.
 """
 
 import os
@@ -17,26 +17,26 @@ Address = tuple[str, int]
 
 
 class Peers:
-    """Recognises the processes of one replica by their connections."""
+    """Recognizes the processes of one replica by their connections."""
 
     def __init__(self, shim: int, users: Sequence[int] = ()) -> None:
-        """`shim`: its process id in this process's /proc. `users`: (first, count) of the replica's own
-        user ids, () = it has none. Opens nothing."""
+        """`shim`: its process ID in this process's /proc. `users`: (first, count) of the replica's own user
+        IDs, () = none. Opens nothing."""
         self._shim = shim
         self._users = range(users[0], users[0] + users[1]) if users else None
 
     def belongs(self, connection: socket.socket) -> bool:
         """Whether the client of an accepted IPv4 connection is a process of the replica."""
         try:
-            # The client's end has the same two addresses in reverse.
+            # The client's end has the same two addresses in reverse order.
             own, other = connection.getpeername(), connection.getsockname()
         except OSError:
             return False  # The client has hung up.
-        # The kernel lists in pieces, and may leave one out that another's end has moved to an earlier piece.
+        # The kernel lists in pieces, and may omit an entry that moves to an earlier piece: list twice.
         user, inode = _listed(own, other) or _listed(own, other) or (0, 0)
         if self._users is not None:
             return inode > 0 and user in self._users
-        # A process id may have been reused since it was found.
+        # A process ID may have been reused since the search.
         link = "socket:[%d]" % inode
         return inode > 0 and any(
             _has_open(process, link) and self._is_below(process)
@@ -55,7 +55,7 @@ class Peers:
 
 
 def _listed(own: Address, other: Address) -> tuple[int, int] | None:
-    """Return (user, inode) of the socket with these addresses; None = there is none."""
+    """Return (user, inode) of the socket with these addresses; None = no such socket."""
     for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
         ends = [
             b"%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(host)), port)
@@ -85,5 +85,5 @@ def _has_open(process: int, link: str) -> bool:
             except OSError:
                 continue
     except OSError:
-        pass  # The process is gone, or another user's.
+        pass  # The process is gone, or belongs to another user.
     return False

@@ -1,10 +1,10 @@
-"""A replica's own endpoint passes TCP connections on, byte for byte, to the bucket process, behind a line
-that says whose they are. `interception` serves what comes over TLS.
+"""A replica's own endpoint forwards TCP connections, byte for byte, to the bucket process, after a line that
+identifies the replica. `interception` serves TLS connections.
 
 That line gives a program's calls the identity of its job: programs cannot reach the bucket process's Unix
-socket themselves. The socket keeps its path when the service restarts; a connection that comes while nothing
-listens there is retried. The listening sockets are made before the program starts; a relay process exists
-only from the first connection on, so that the shim's log loop carries no bulk data.
+socket themselves. The socket keeps its path when the service restarts; connections are retried while nobody
+listens there. The listening sockets exist before the program starts. A relay process exists only from the
+first connection on, so that the shim's log loop carries no bulk data.
 """
 
 import contextlib
@@ -22,25 +22,26 @@ from trainshed.replica.system import kernel, loop, processes, unix_sockets
 if TYPE_CHECKING:
     import threading
 
-    # Imported by the relay process when it has a use for them: Python's threads and TLS would make each fork
-    # of a shim slower.
+    # Imported by the relay process when necessary: Python's threads and TLS would slow down each fork of a
+    # shim.
     from trainshed.replica.endpoint import google_hosts, interception
 
-_NO_ROOM_PAUSE = 0.2
-"""Seconds until a call is taken again where there were no file handles or no memory for it."""
-_PREDECESSOR_GONE = 1.0
-"""Seconds within which the kernel takes a port away from an incarnation that was killed."""
+_RETRY_INTERVAL = 0.2
+"""Seconds before the next attempt after a lack of file handles or memory."""
+_BIND_TIMEOUT = 1.0
+"""Seconds within which the kernel frees the port of a killed incarnation."""
 _CHUNK = 256 << 10
-"""Bytes that one side of a connection has in memory at most."""
-_MOST_THREADS = 2048
-"""Of a relay, two for each connection: they and their memory count for no limit of the replica."""
+"""Maximum bytes in memory for one side of a connection."""
+_MAX_THREADS = 2048
+"""Maximum number of threads of a relay, two for each connection: limits of the replica do not cover their
+memory."""
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return the endpoint's listening socket. Raises OSError if the port is taken."""
+    """Return the endpoint's listening socket. Raises OSError if the port is in use."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    deadline = time.monotonic() + _PREDECESSOR_GONE
+    deadline = time.monotonic() + _BIND_TIMEOUT
     while True:
         try:
             listener.bind((address, port))
@@ -56,28 +57,28 @@ def listen(address: str, port: int) -> socket.socket:
 
 class Endpoint:
     """The shim's side of the endpoint: it listens, starts the relay process at the first connection, and
-    again if that is killed."""
+    restarts a killed one."""
 
     def __init__(
         self, network: protocol.Network, events: loop.Loop, peers: peers.Peers, proxy: str | None
     ) -> None:
-        """With a certificate the next port after the network's is served as well, over TLS. `proxy`: the way
-        to the real hosts. Raises OSError if a port is taken."""
+        """With a certificate, also serves TLS on the next port. `proxy`: for connections to the real hosts.
+        Raises OSError if a port is in use."""
         ports = [network.storage_port, network.storage_port + 1]
         self._listeners = [
             listen(network.address, port) for port in (ports if network.certificate else ports[:1])
         ]
-        #: What the relay process runs.
+        #: The work of the relay process.
         self._relay = Relay(network, self._listeners, peers, proxy)
         self._network = network
-        #: The connection that reports a notice; None = there is none now.
+        #: The connection that reports a notice; None = none now.
         self._notice: "socket.socket | None" = None
         self._loop = events
-        #: The relay's process id; None = there is none now.
+        #: The relay's process ID; None = none now.
         self.process: "int | None" = None
-        # The relay inherits this. It runs among the program's processes, perhaps as the same user, and sees
-        # what the program must not: a process that could trace it could impersonate others and read their
-        # files.
+        # The relay inherits this. It runs among the program's processes, perhaps as the same user, and has
+        # more access than the program: a process that could trace it could impersonate other replicas and
+        # read their files.
         kernel.forbid_inspection()
         self._listen()
 
@@ -94,10 +95,10 @@ class Endpoint:
         try:
             self.process = kernel.helper(self._relay.run, [at.fileno() for at in self._listeners])
         except OSError:
-            self._loop.after(_NO_ROOM_PAUSE, self._listen)
+            self._loop.after(_RETRY_INTERVAL, self._listen)
 
     def reaped(self, child: int) -> None:
-        """Listen again if that was the relay, which has died."""
+        """Listen again if the dead child was the relay."""
         if child == self.process:
             self.process = None
             self._listen()
@@ -110,15 +111,15 @@ class Endpoint:
         path = self._network.storage_socket
         made = unix_sockets.connected(path, line, is_blocking=False) if path else None
         if made is None:
-            self._loop.after(_NO_ROOM_PAUSE, lambda: self.report(notice))
+            self._loop.after(_RETRY_INTERVAL, lambda: self.report(notice))
             return
         self._notice = made
-        # The bucket process sends nothing: the connection becomes readable when that process ends.
+        # The bucket process sends nothing: the connection becomes readable when that process exits.
         self._loop.add(made.fileno(), lambda: self._report_again(notice))
 
     def _report_again(self, notice: str) -> None:
         self._end_report()
-        self._loop.after(_NO_ROOM_PAUSE, lambda: self.report(notice))
+        self._loop.after(_RETRY_INTERVAL, lambda: self.report(notice))
 
     def _end_report(self) -> None:
         if self._notice is not None:
@@ -127,7 +128,7 @@ class Endpoint:
             self._notice = None
 
     def stop(self) -> None:
-        """End the relay and the report, if there are any, and free the port for the next incarnation."""
+        """End the relay and the report, and free the port for the next incarnation."""
         self._end_report()
         self._ignore()
         for listener in self._listeners:
@@ -147,8 +148,8 @@ class Relay:
         peers: peers.Peers | None = None,
         proxy: str | None = None,
     ) -> None:
-        """`listeners`: with a certificate the last of them is that of TLS connections. `peers`: decides who
-        may connect, None = everybody."""
+        """`listeners`: with a certificate, the last one is for TLS. `peers`: restricts the clients, None =
+        all."""
         self._network = network
         self._peers = peers
         self._proxy = proxy
@@ -168,12 +169,12 @@ class Relay:
         try:
             connection = self._listeners[handle].accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The client went away before it was accepted.
+            return  # The client disconnected before.
         except OSError:
-            time.sleep(_NO_ROOM_PAUSE)  # There is no handle or no memory for it: clients wait.
+            time.sleep(_RETRY_INTERVAL)  # No handle or memory is free: clients wait.
             return
         if self._peers is not None and not self._peers.belongs(connection):
-            connection.close()  # It would speak in this replica's name.
+            connection.close()  # It would use this replica's identity.
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         serve = self._opened().serve if handle == self._secure else self._serve
@@ -192,7 +193,7 @@ class Relay:
                     back.join()
 
     def _opened(self) -> "interception.TlsFront":
-        """Return the TLS front, made for the first TLS client because it imports large libraries."""
+        """Return the TLS front, created for the first TLS client because it imports large libraries."""
         if self._tls_front is None:
             from trainshed.replica.endpoint import interception
 
@@ -200,17 +201,17 @@ class Relay:
         return self._tls_front
 
     def google(self) -> "google_hosts.GoogleHosts":
-        """Return the way to the real hosts, for requests over TLS that are not for us."""
+        """Return the connector to the real hosts, for TLS requests to them."""
         from trainshed.replica.endpoint import google_hosts
 
         return google_hosts.GoogleHosts(self._proxy)
 
 
 def _begun(work: "Callable[..., None]", *arguments: socket.socket) -> "threading.Thread | None":
-    """Return the thread that does that work; None = no further one can or may be started."""
-    import threading  # Only here: every module imported earlier makes each fork slower.
+    """Return the thread that does that work; None = it cannot or must not be started."""
+    import threading  # Only here: every module imported earlier slows down each fork.
 
-    if threading.active_count() > _MOST_THREADS:
+    if threading.active_count() > _MAX_THREADS:
         return None
     thread = threading.Thread(target=work, args=arguments, daemon=True)
     try:
@@ -221,7 +222,7 @@ def _begun(work: "Callable[..., None]", *arguments: socket.socket) -> "threading
 
 
 def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    """Pass on what comes, to its end, with at most a chunk in memory."""
+    """Forward everything to the end of the source, with at most a chunk in memory."""
     try:
         while data := source.recv(_CHUNK):
             sink.sendall(data)

@@ -1,9 +1,8 @@
-"""Watches a replica's use of its disk, and whether there is room for more (spec/machines#disk).
+"""Measures a replica's disk use, and the free space of its disk (spec/machines#disk).
 
-The files are measured now and then, and what people should know becomes a note. The operator decides whether
-a replica is ended whose files take more than the disk that its job asked for. Files are measured for a moment
-at a time, followed by a pause a hundred times as long, so that a million files take no more of a processor
-than a few, but longer.
+Measurements repeat, and their important results become notes. The operator decides whether to end a replica
+whose files exceed its disk. A measurement lasts a moment, followed by a pause a hundred times as long. So a
+million files use no more processor time per second than a few, but take longer.
 """
 
 import contextlib
@@ -15,43 +14,44 @@ from trainshed.replica.observe import notes
 from trainshed.replica.system import loop, trees
 
 NEARLY_FULL = "disk_nearly_full"
-"""Name of the note that its files take nine tenths of the disk that was asked for, or more."""
+"""Name of the note that its files use at least nine tenths of its disk."""
 EXCEEDED = "disk_exceeded"
-"""Name of the note that its files take more than that disk, for which the replica is ended."""
+"""Name of the note that its files exceed its disk, for which the replica is ended."""
 NO_ROOM = "disk_no_room"
-"""Name of the note that the file system on which its files lie is nearly full, whoever has filled it."""
+"""Name of the note that the file system of its files is nearly full, for any reason."""
 ROOM_AGAIN = "disk_room_again"
 """Name of the note that this file system has space again."""
 LOG_WAITS = "disk_log_waits"
-"""Name of the note that the program's output cannot be written, so that the program waits before it prints
-more."""
+"""Name of the note that the program's output cannot be written, so that the program blocks at its next
+output."""
 LOG_WAITS_TEXT = (
-    "the disk that its log is written to is full or read-only: the program waits with its next output until "
-    "it is written down, and nothing is lost. Make room on this machine, or mount the disk for writing."
+    "the disk of its log is full or read-only. The program blocks at its next output until the log is "
+    "written; nothing is lost. Free space on this machine, or mount the disk for writing."
 )
 LOG_GOES_ON = "disk_log_goes_on"
 """Name of the note that all output was written."""
 LOG_GOES_ON_TEXT = (
-    "the disk takes its log again: all that it has said is written down, and it goes on."
+    "the disk accepts its log again: all of its output is written, and the program continues."
 )
 
 _FIRST = 1.0
-"""Seconds from the start to the first measurement, early enough for short programs to be measured."""
+"""Seconds from the start to the first measurement, soon enough for short programs."""
 _MOMENT = 0.002
-"""Seconds of one measurement, in which the program's output has to wait."""
+"""Duration of one measurement in seconds, during which the program's output waits."""
 _LAST_MOMENT = 0.02
-"""Seconds of the last measurement, for which the program's end waits: enough for some thousands of files."""
+"""Duration of the last measurement in seconds, for which the program's end waits: enough for thousands of
+files."""
 _WORK_SHARE = 100
 """The pause after a measurement is this many times its processor time ..."""
 _ENFORCED_EVERY = 1.0
-"""Longest interval in seconds between two measurements if the replica is ended for its files."""
+"""Maximum interval in seconds between two measurements if the disk limit is enforced."""
 _WAIT_SHARE = 10
-"""... and at least this many times its duration, most of which may have been waiting for the disk."""
+"""... and at least this many times its duration, which may consist mostly of waiting for the disk."""
 _GB = 1 << 30
 """A gigabyte of a disk, as the public services count it."""
 _LOW = _GB
 _LOW_PART = 20
-"""Space is short below this part of a file system, or below `_LOW` bytes."""
+"""Space is low below this fraction of a file system (1/20), or below `_LOW` bytes."""
 
 
 class Disk:
@@ -69,33 +69,33 @@ class Disk:
         free_space: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
         """Opens no file."""
-        #: Bytes that its files took at the last complete measurement; 0 = there was none yet.
+        #: Size of its files at the last complete measurement, in bytes; 0 = not measured yet.
         self.used = 0
-        #: Directory of everything that the replica may write.
+        #: Directory of all files that the replica may write.
         self._files = files
-        #: Bytes of disk that its job asked for; None = not known.
+        #: Size of its disk in bytes, from the job; None = unknown.
         self._limit = limit
-        #: Called once, if its files take more than that; None = the replica is not ended.
+        #: Called once, if its files exceed its disk; None = the replica continues.
         self._end = end if limit else None
         #: Seconds between two measurements.
         self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every
         self._events = events
         #: Called with (name, severity, text).
         self._note = note
-        #: Returns (free for programs, in all) bytes of a path's file system.
+        #: Returns the bytes of a path's file system: (free for programs, total).
         self._free_space = free_space or _free_space_of
         self._extent: trees.TreeSize | None = None
         self._is_nearly_full = False
         self._is_short = self._is_running = False
 
     def begin(self) -> None:
-        """Measure from now on, because the program runs."""
+        """Start to measure, because the program runs."""
         self._is_running = True
         self._events.after(min(_FIRST, self._every), self._go_on)
 
     def end(self) -> None:
         """Measure for the last time, as many files as a moment allows. The program has ended, but its files
-        are still there."""
+        still exist."""
         if self._is_running:
             self._is_running = False
             self._drop()
@@ -112,7 +112,8 @@ class Disk:
         self._events.after(rest if self._extent else max(self._every, rest), self._go_on)
 
     def _measure(self, seconds: float) -> None:
-        """Measure for about so long. `_extent` is None once all files were measured, or if they cannot be."""
+        """Measure for about that long. `_extent` is None after all files were measured, or if that is
+        impossible."""
         if self._extent is None:
             self._see_room()
             with contextlib.suppress(OSError):
@@ -130,10 +131,10 @@ class Disk:
         if self._limit is None:
             return
         used, limit = _gigabytes(self.used), _gigabytes(self._limit)
-        advice = "Delete what is not needed, or ask for a larger one (bootDiskSizeGb)."
+        advice = "Delete unnecessary files, or request a larger disk (bootDiskSizeGb)."
         if self._end is not None and self._is_running and self.used > self._limit:
             end, self._end = self._end, None
-            text = "its files take %s, and its disk has %s: it is ended. %s" % (used, limit, advice)
+            text = "its files use %s of %s of disk, so it is ended. %s" % (used, limit, advice)
             self._note(EXCEEDED, notes.WARNING, text)
             end()
         elif self._limit * 9 <= self.used * 10 and not self._is_nearly_full:
@@ -141,7 +142,7 @@ class Disk:
             self._note(
                 NEARLY_FULL,
                 notes.WARNING,
-                "its files take %s of the %s of its disk: on the public service writes fail once it is "
+                "its files use %s of the %s of its disk. On the public service, writes fail when it is "
                 "full. %s" % (used, limit, advice),
             )
 
@@ -156,14 +157,14 @@ class Disk:
             self._note(
                 NO_ROOM,
                 notes.WARNING,
-                "the disk that programs write to has %s free of %s: once it is full they fail with"
-                ' "No space left on device". Make room on this machine.'
+                "the disk of the programs' files has %s free of %s. When it is full, writes fail with"
+                ' "No space left on device". Free space on this machine.'
                 % (_gigabytes(free), _gigabytes(total)),
             )
         elif free >= low + low // 4 and self._is_short:
-            # Well above the limit, so that crossing it back and forth is not reported each time.
+            # Well above the limit, to avoid a report for each small change.
             self._is_short = False
-            text = "the disk that programs write to has %s free again." % _gigabytes(free)
+            text = "the disk of the programs' files has %s free again." % _gigabytes(free)
             self._note(ROOM_AGAIN, notes.INFO, text)
 
 
@@ -173,7 +174,7 @@ def _free_space_of(path: str) -> tuple[int, int]:
 
 
 def _gigabytes(size: int) -> str:
-    """Write a size as `400 MB`, `90.5 GB`, `104 GB`."""
+    """Format a size as `400 MB`, `90.5 GB`, `104 GB`."""
     if size < _GB:
         return "%d MB" % (size >> 20)
     return "%.*f GB" % (1 if size < 99.95 * _GB and size % _GB else 0, size / _GB)

@@ -1,8 +1,7 @@
-"""Watches a file that a program rewrites: it notices when the file may have changed, and reads a consistent
-state of it.
+"""Detects changes to a file that a program rewrites, and reads consistent snapshots of it.
 
-It looks a few times a second, and less often where that takes long. The program may replace the file and its
-directory by anything: no link is followed, and only a plain file without other hard links is read.
+It polls a few times a second, and less often if that is slow. The program may replace the file and its
+directory by anything: links are not followed, and only a plain file without other hard links is read.
 """
 
 import contextlib
@@ -17,17 +16,18 @@ from trainshed.replica.observe import masking
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import loop
 
-_PAUSE = 0.25
-"""Seconds between two looks."""
-_SHARE = 10
-"""A look that takes so many seconds of a processor is followed by a pause of ten times that."""
-_TRIES = 20
-_MOST_BYTES = 4 << 20
-"""Of a longer file only the end is read."""
+_POLL_INTERVAL = 0.25
+"""Seconds between two polls."""
+_IDLE_FACTOR = 10
+"""After each poll, pause for ten times the processor time that it used."""
+_MAX_ATTEMPTS = 20
+_MAX_BYTES = 4 << 20
+"""Of a longer file, only the end is read."""
 
 
 class Unreadable(Exception):
-    """The program made the file into something that is not read. The message says what, and what to do."""
+    """The program turned the file into something unreadable. The message contains the cause and the
+    remedy."""
 
 
 class Changing(Exception):
@@ -35,8 +35,8 @@ class Changing(Exception):
 
 
 class FileWatcher:
-    """Notices when the file `name` in a program's directory `program.HYPERTUNE` may have changed. Neither
-    file nor directory need exist yet."""
+    """Detects changes to the file `name` in a program's directory `program.HYPERTUNE`. Neither file nor
+    directory need exist yet."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class FileWatcher:
     ) -> None:
         self._name = name
         self._events = events
-        #: Called when the file may have changed, and again at the next look if it returns false.
+        #: Called when the file may have changed, and again at the next poll if it returns false.
         self._changed = changed
-        #: Masks secrets in its content; None = there are none.
+        #: Masks secrets in its content; None = no secrets.
         self._mask = mask
         self._is_watching = False
         self._seen = (0, 0, 0)
 
     def begin(self) -> None:
-        """Call `changed` from now on, from within the event loop."""
+        """Start to call `changed`, from within the event loop."""
         self._is_watching = True
         self._look()
 
@@ -64,7 +64,7 @@ class FileWatcher:
         self._is_watching = False
 
     def read(self) -> bytes:
-        """Return the file's whole content at one moment; b"" if it does not exist. Raises Unreadable,
+        """Return a consistent snapshot of the file's content; b"" if it does not exist. Raises Unreadable,
         Changing."""
         # O_NONBLOCK: never wait for the writer of a pipe.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -114,21 +114,21 @@ class FileWatcher:
         if seen != self._seen and self._changed():
             self._seen = seen
         taken = time.process_time() - begin
-        self._events.after(max(_PAUSE, taken * _SHARE), self._look)
+        self._events.after(max(_POLL_INTERVAL, taken * _IDLE_FACTOR), self._look)
 
 
 def _content(handle: int) -> bytes:
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         before = os.fstat(handle)
         if not stat.S_ISREG(before.st_mode):
             raise Unreadable("it is not a plain file; write it as one")
         if before.st_nlink > 1:
-            # It may be a hard link to a file that the program itself may not even read.
+            # It may be a hard link to a file that the program itself may not read.
             raise Unreadable("it has another name elsewhere (a hard link); write the file itself")
-        skipped = max(0, before.st_size - _MOST_BYTES)
+        skipped = max(0, before.st_size - _MAX_BYTES)
         data = os.pread(handle, before.st_size - skipped, skipped)
         after = os.fstat(handle)
-        # Otherwise the beginning may be from before a rewrite and the end from after it.
+        # Otherwise the beginning may be older than a rewrite, and the end newer.
         if len(data) == before.st_size - skipped and _stamp(before) == _stamp(after):
             return data[data.find(b"\n") + 1 :] if skipped else data
     raise Changing

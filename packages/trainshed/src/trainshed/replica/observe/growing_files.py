@@ -1,6 +1,6 @@
-"""Appends to files while a replica runs, and outlasts times when their disk takes nothing.
+"""Appends to files while a replica runs, and survives times when their disk is full.
 
-`Appender` keeps in memory, in order, what could not be written; `DiskRetries` tries again.
+`Appender` buffers unwritten data in memory, in order; `DiskRetries` tries again.
 """
 
 import errno
@@ -10,23 +10,23 @@ from collections.abc import Callable
 from trainshed.replica.system import loop
 
 _FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 1.0
-"""Seconds between two tries. No kernel says when a disk takes more: the only way to know is to write."""
+_MAX_PAUSE = 1.0
+"""Seconds between two attempts. Kernels do not notify about free space: the only way is to write."""
 
 
 def takes_nothing(error: OSError) -> bool:
-    """Whether the error says that the disk is full or read-only, which ends when somebody sees to it, and
-    loses nothing; after other errors nobody knows what the file holds."""
+    """Whether the disk is full or read-only. An operator can fix that, and nothing is lost. After other
+    errors, the content of the file is unknown."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 _READ_BACK = 1 << 20
-"""Bytes; more than any two lines of such a file take."""
+"""Bytes; more than any two lines of such a file."""
 
 
 class Appender:
-    """Appends to a file of lines, with what does not fit waiting in memory. `handle`: of the file, owned from
-    here on. `size`: its bytes, with those that wait."""
+    """Appends to a file of lines, and buffers in memory what does not fit. `handle`: of the file, owned by
+    this object. `size`: its bytes, including buffered ones."""
 
     def __init__(self, handle: int, size: int) -> None:
         self._handle = handle
@@ -38,15 +38,15 @@ class Appender:
         return bool(self._waiting)
 
     def append(self, data: bytes) -> bool:
-        """Append data, at once or as soon as there is room (`flush`); return whether everything is in the
-        file. Raises OSError for errors other than a full disk."""
+        """Append data, immediately or when space is free (`flush`); return whether the file contains
+        everything. Raises OSError for errors other than a full disk."""
         self._waiting += data
         self.size += len(data)
         return self.flush()
 
     def flush(self) -> bool:
-        """Write waiting data, as far as there is room; return whether everything is in the file. Raises
-        OSError as `append` does."""
+        """Write buffered data as far as possible; return whether the file contains everything. Raises OSError
+        like `append`."""
         try:
             while self._waiting:
                 self._waiting = self._waiting[os.write(self._handle, self._waiting) :]
@@ -56,8 +56,8 @@ class Appender:
         return not self._waiting
 
     def sync(self) -> bool:
-        """Sync the file, so that it survives a power cut. Returns False if there is no room for that now
-        (network file systems notice late), so that it has to be repeated. Raises OSError."""
+        """Sync the file, so that it survives a power failure. Returns False if the disk is full (network file
+        systems detect that late), so that the call must be repeated. Raises OSError."""
         try:
             os.fdatasync(self._handle)
         except OSError as error:
@@ -67,14 +67,14 @@ class Appender:
         return True
 
     def close(self) -> None:
-        """Close the file; waiting data is lost."""
+        """Close the file; buffered data is lost."""
         os.close(self._handle)
 
 
 def reopened(path: str) -> tuple[Appender, list[bytes]]:
     """Continue a file, which need not exist; return it with the lines at its end, of which the first may be
-    half a line. An incomplete last line, which was never readable, is cut off. Syncing the file makes a new
-    one's name durable as well (`journal.append`). Raises OSError."""
+    incomplete. An incomplete last line, which was never readable, is removed. Syncing the file also makes a
+    new file's name durable (`journal.append`). Raises OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     # Only the last lines matter: a restart must not wait for megabytes to be read.
     skipped = max(0, os.fstat(handle).st_size - _READ_BACK)
@@ -86,8 +86,8 @@ def reopened(path: str) -> tuple[Appender, list[bytes]]:
 
 
 class DiskRetries:
-    """Repeats writes that a disk did not take, soon at first, then each second, until they succeed.
-    `changed`: called with True when something begins to wait, and with False when nothing waits any more."""
+    """Repeats writes to a full disk, soon at first, then each second, until they succeed. `changed`: called
+    with True when the first write waits, and with False when no write waits any more."""
 
     def __init__(self, events: loop.Loop, changed: "Callable[[bool], None]") -> None:
         self._events = events
@@ -101,7 +101,7 @@ class DiskRetries:
         return bool(self._tries)
 
     def wait(self, write: "Callable[[], bool]") -> None:
-        """Call `write` until it returns True or raises. Has no effect if it waits already."""
+        """Call `write` until it returns True or raises. No effect if it waits already."""
         if write in self._tries:
             return
         begins = not self._tries
@@ -125,7 +125,7 @@ class DiskRetries:
 
     def _try(self) -> None:
         self._is_asked_for = False
-        # A copy: writes that begin to wait meanwhile are tried next time.
+        # A copy: writes that start to wait during this loop are tried next time.
         for write in list(self._tries):
             is_done = True
             try:
@@ -134,7 +134,7 @@ class DiskRetries:
                 if is_done:
                     self._tries.remove(write)
         if self._tries:
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, _MAX_PAUSE)
             self._ask()
         else:
             self._changed(False)

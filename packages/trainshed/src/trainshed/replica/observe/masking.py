@@ -1,46 +1,46 @@
 """Keeps secrets out of a program's log: each occurrence is replaced before the text is written anywhere.
 
-A secret is found literally, line by line, and in the forms in which programs commonly print one: as a string
-of JSON or Python, percent-encoded, in base64, also inside a longer base64 text. Secrets that a program splits
-or transforms otherwise are not found.
+A secret is found literally, line by line, and in the common forms of printed secrets: as a string of JSON or
+Python, percent-encoded, and in base64, also inside a longer base64 text. Secrets in other forms are not
+found.
 """
 
 import json
 
-SHOWN = b"***"
-"""What stands in the place of a secret."""
+REPLACEMENT = b"***"
+"""Replacement of a secret."""
 
-_LEAST = 4
-"""Characters of the shortest piece that is looked for: anything shorter is a part of too many other texts."""
-_LEAST_BASE64 = 6
+_MIN_LENGTH = 4
+"""Minimum length of a searched piece in characters: shorter pieces are parts of too many other texts."""
+_MIN_BASE64 = 6
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-_LEAST_BROKEN = 8
-"""Bytes of the beginning of a secret that counts as one where a text breaks off."""
+_MIN_BEGINNING = 8
+"""Minimum length of a secret's beginning, in bytes, that is masked at the end of an incomplete text."""
 
 
 class Mask:
-    """Hides secrets, `texts`, in what programs write. Immutable."""
+    """Hides secrets, `texts`, in the output of programs. Immutable."""
 
     def __init__(self, texts: tuple[str, ...]) -> None:
         forms: set[bytes] = set()
         for text in texts:
             forms.update(_forms(text))
         self._forms = sorted(forms, key=len, reverse=True)
-        #: Length in bytes of the longest form that is searched for.
+        #: Length in bytes of the longest searched form.
         self.longest = len(self._forms[0]) if self._forms else 0
 
     def apply(self, data: bytes) -> bytes:
-        """Return the data without secrets. No line end is ever replaced."""
+        """Return the data without secrets. Line ends are never replaced."""
         there = [form for form in self._forms if form in data]
         if not there:
             return data
-        # All forms are searched in the original text, so that nothing is left over of two that overlap.
+        # All forms are searched in the original text, so that overlapping ones leave no remainder.
         hits = sorted((at, at + len(form)) for form in there for at in _places(form, data))
         parts: list[bytes] = []
         end = 0
         for begin, until in hits:
             if begin >= end:
-                parts += (data[end:begin], SHOWN)
+                parts += (data[end:begin], REPLACEMENT)
             end = max(end, until)
         return b"".join([*parts, data[end:]])
 
@@ -49,18 +49,18 @@ class Mask:
         return self.apply(data).decode("utf-8", "surrogatepass")
 
     def last(self, data: bytes) -> bytes:
-        """Return the data without secrets, even if it breaks off in the middle of one because the program was
+        """Return the data without secrets, even if it ends in the middle of one because the program was
         killed."""
         data = self.apply(data)
         for form in self._forms:
-            for size in range(min(len(form) - 1, len(data)), _LEAST_BROKEN - 1, -1):
+            for size in range(min(len(form) - 1, len(data)), _MIN_BEGINNING - 1, -1):
                 if data.endswith(form[:size]):
-                    return data[:-size] + SHOWN
+                    return data[:-size] + REPLACEMENT
         return data
 
 
 def _places(form: bytes, data: bytes) -> list[int]:
-    """Return all positions of a form, overlapping ones included."""
+    """Return all positions of a form, including overlapping ones."""
     places: list[int] = []
     at = data.find(form)
     while at >= 0:
@@ -85,20 +85,20 @@ def _forms(text: str) -> set[bytes]:
     return {
         form.encode("utf-8")
         for form in forms
-        if len(form) >= _LEAST and "\n" not in form and "\r" not in form
+        if len(form) >= _MIN_LENGTH and "\n" not in form and "\r" not in form
     }
 
 
 def _percent_encoded(data: bytes, kept: bytes) -> str:
-    """Percent-encode bytes as in a URL (importing `urllib.parse` would make every fork of a shim slower)."""
+    """Percent-encode bytes as in a URL (importing `urllib.parse` would slow down every fork of a shim)."""
     return "".join(
         [chr(byte) if byte in _UNRESERVED or byte in kept else "%%%02X" % byte for byte in data]
     )
 
 
 def _in_base64(data: bytes) -> set[str]:
-    """Return what is common to all base64 texts that contain these bytes: for each of the three offsets at
-    which they may begin, with the text's end in case they are last, and in both alphabets."""
+    """Return the common parts of all base64 texts that contain these bytes: for each of the three possible
+    offsets, with and without an end after them, and in both alphabets."""
     import binascii  # Imported late: every start would wait for it.
 
     forms: set[str] = set()
@@ -110,6 +110,6 @@ def _in_base64(data: bytes) -> set[str]:
         unpadded = text.rstrip("=")
         rest = (before + len(data)) % 3
         for form in (text, unpadded, unpadded[:-1] if rest else unpadded):
-            if len(form) >= _LEAST_BASE64:
+            if len(form) >= _MIN_BASE64:
                 forms |= {form, form.replace("+", "-").replace("/", "_")}
     return forms

@@ -1,16 +1,16 @@
 """Stores the measurements that a trial's program reports (spec/tuning#measurements, facts/tuning#metrics).
 
-The program's library (cloudml-hypertune) rewrites its file at every report and keeps the newest 100 lines in
-it. So the whole file is read whenever it changes, and new measurements go to `metrics.jsonl` beside the
-replica's log, where they stay whatever becomes of the file.
+The program's library (cloudml-hypertune) rewrites its file at every report, with the newest 100 lines. So the
+whole file is read after each change, and new measurements go to `metrics.jsonl` in the directory of the
+replica's log, which is independent of that file.
 
 A line of `metrics.jsonl` is one of
 
     {"started": NS, "incarnation": N}                                   the program was started
     {"at": NS, "step": S, "values": {TAG: VALUE}, "incarnation": N}     it reported these
 
-`at`: when it was reported, by the program's own clock if the report has a time; for one tag and step it
-ascends, and the newest value counts. Values are finite. A repeated value is not stored again.
+`at`: time of the report, by the program's own clock if the report has a time. It ascends for each tag and
+step, and the newest value counts. Values are finite. A repeated value is not stored again.
 """
 
 import json
@@ -25,11 +25,11 @@ from trainshed.replica.system import loop
 
 FILE = "metrics.jsonl"
 
-_MOST_NOTICES = 20
+_MAX_NOTICES = 20
 _REMEMBERED_LINES = 1000
 _REMEMBERED_VALUES = 20000
-_MOST_BYTES = 64 << 20
-"""Of `metrics.jsonl`, from which on nothing more is taken down: some 800,000 measurements."""
+_MAX_BYTES = 64 << 20
+"""Maximum size of `metrics.jsonl`, some 800,000 measurements. Later ones are dropped."""
 
 
 def _remember(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
@@ -41,7 +41,7 @@ def _remember(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
 
 
 class Metrics:
-    """The measurements of one incarnation of a trial. `mask`: masks secrets in what is stored."""
+    """The measurements of one incarnation of a trial. `mask`: masks secrets in stored texts."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class Metrics:
         self._incarnation = incarnation
         #: Writes a line of the service into the replica's log.
         self._say = say
-        #: Called when there are new measurements to read.
+        #: Called after new measurements.
         self._tell = tell
-        #: Repeats writes that found a full disk; until they succeed nothing more is stored.
+        #: Repeats writes to a full disk; until they succeed, nothing more is stored.
         self._retries = retries
         self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
-        #: Hashes of the newest lines that were read.
+        #: Hashes of the newest lines.
         self._seen: dict[int, bool] = {}
         #: The newest time and value by tag and step.
         self._values: dict[tuple[str, int], tuple[int, float]] = {}
@@ -75,7 +75,7 @@ class Metrics:
             try:
                 entry = json.loads(line.decode("utf-8"))
             except ValueError:
-                continue  # The first may be half a line, and a power cut may leave torn ones.
+                continue  # The first line may be incomplete, and a power failure may leave torn ones.
             for tag, value in entry.get("values", {}).items():
                 self._store((tag, entry["step"]), (entry["at"], value))
                 self._taken = True
@@ -90,7 +90,7 @@ class Metrics:
         self._watcher.begin()
 
     def tell_again(self) -> None:
-        """Tell a new listener whether there are measurements, of an incarnation that has started."""
+        """Notify a new listener of existing measurements, if the incarnation has started."""
         if self._begun and self._taken:
             self._tell()
 
@@ -100,19 +100,19 @@ class Metrics:
         self._look(last=True)
 
     def save(self) -> bool:
-        """Write and sync everything; return False if there is no room for that now."""
+        """Write and sync everything; return False if the disk is full."""
         return self._file.flush() and self._file.sync()
 
     def close(self) -> None:
         self._file.close()
 
     def _look(self, *, left_by: int = 0, last: bool = False) -> bool:
-        """Store new measurements; return false if they are to be looked for again. `left_by`: the earlier
-        incarnation that wrote the file. `last`: the program has ended."""
+        """Store new measurements; return false to be called again. `left_by`: the earlier incarnation that
+        wrote the file. `last`: the program has ended."""
         if self._full:
             return True
         if self._file.waits and not last:
-            return False  # Nothing is lost: the program's file keeps its newest reports.
+            return False  # Nothing is lost: the program's file contains its newest reports.
         size = self._file.size
         try:
             data = self._watcher.read()
@@ -130,12 +130,11 @@ class Metrics:
                 report = Report(line)
             except NoMetric:
                 if number == len(lines) and not last:
-                    break  # The line is still being written.
-                shown = json.dumps(line[:SHOWN].decode("utf-8", "replace"))
+                    break  # The line is incomplete.
+                shown = json.dumps(line[:MAX_SHOWN].decode("utf-8", "replace"))
                 self._notice(
                     "{}",
-                    "A line of the trial's metrics file is no report and is left out, and so are others like "
-                    "it: %s. One is a"
+                    "A line of the trial's metrics file is not a report: %s. Such lines are ignored. Write a"
                     ' JSON object like {"global_step": "5", "acc": "0.9"}.' % shown,
                 )
             else:
@@ -149,29 +148,28 @@ class Metrics:
         for tag, shown in report.wrong.items():
             self._notice(
                 tag,
-                "The metric %s was reported as %s at step %d. Only finite numbers count, under names of at "
-                "most %d"
-                " characters: this one is left out, and so are others like it."
-                % (json.dumps(tag)[:SHOWN], shown, report.step, LONGEST_TAG),
+                "The metric %s was reported as %s at step %d. Values like it are ignored. Report finite "
+                "numbers, under names of at most %d"
+                " characters." % (json.dumps(tag)[:MAX_SHOWN], shown, report.step, MAX_TAG),
             )
         at = log.now() if report.at is None else report.at
         values: dict[str, float] = {}
         for tag, value in report.values.items():
             before = self._values.get((tag, report.step))
             if before is not None:
-                # A measurement left by an earlier incarnation may be superseded already; a new one supersedes
+                # A measurement of an earlier incarnation may be superseded already; a new one supersedes
                 # others, whatever its time.
                 if before[1] == value or (left_by and at <= before[0]):
                     continue
                 at = max(at, before[0] + 1)
             values[tag] = value
-        if values and self._file.size >= _MOST_BYTES:
+        if values and self._file.size >= _MAX_BYTES:
             if not self._full:
                 self._full = True
                 self._say(
-                    "This trial has reported %d MB of measurements: no more are taken down. Report less "
-                    "often, such as"
-                    " once per epoch." % (_MOST_BYTES >> 20)
+                    "This trial has reported %d MB of measurements, the maximum. More are ignored. Report "
+                    "less often, such as"
+                    " once per epoch." % (_MAX_BYTES >> 20)
                 )
             return
         if values:
@@ -197,20 +195,20 @@ class Metrics:
 
     def _notice(self, subject: str, text: str) -> None:
         """Write a notice into the log, once for each subject and limited in number."""
-        if subject not in self._notices and len(self._notices) < _MOST_NOTICES:
+        if subject not in self._notices and len(self._notices) < _MAX_NOTICES:
             self._notices.add(subject)
             self._say(text)
 
 
 PROGRAM_FILE = "output.metrics"
-"""In the program's directory `program.HYPERTUNE`."""
-SHOWN = 80
-"""Of what is wrong, characters that are told."""
-LONGEST_TAG = 1000
-"""Characters of a metric's name: what is remembered of a trial is bounded with it."""
+"""File in the program's directory `program.HYPERTUNE`."""
+MAX_SHOWN = 80
+"""Maximum characters of a wrong value in a notice."""
+MAX_TAG = 1000
+"""Maximum characters of a metric's name, which also limits the memory for a trial."""
 
 _NO_METRICS = frozenset(("checkpoint_path", "global_step", "timestamp", "trial"))
-_LONGEST_LINE = 64 << 10
+_MAX_LINE = 64 << 10
 _LIMIT = 1 << 63
 
 
@@ -219,13 +217,13 @@ class NoMetric(Exception):
 
 
 class Report:
-    """One line of the program's file: its time (ns, None = not given), its step, its measurements. `wrong`:
-    values that are no finite numbers, or whose name is too long, as they were written."""
+    """One line of the program's file: its time (ns, None = unknown), its step, its measurements. `wrong`: the
+    original text of values that are not finite numbers, or whose name is too long."""
 
     def __init__(self, line: bytes) -> None:
         """Raises NoMetric."""
         try:
-            parsed = json.loads(line.decode("utf-8")) if len(line) <= _LONGEST_LINE else None
+            parsed = json.loads(line.decode("utf-8")) if len(line) <= _MAX_LINE else None
         except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, dict):
@@ -239,15 +237,15 @@ class Report:
         self.wrong: dict[str, str] = {}
         for tag, reported in fields.items():
             if tag not in _NO_METRICS:
-                value = _finite(reported) if len(tag) <= LONGEST_TAG else None
+                value = _finite(reported) if len(tag) <= MAX_TAG else None
                 if value is None:
-                    self.wrong[tag] = json.dumps(reported)[:SHOWN]
+                    self.wrong[tag] = json.dumps(reported)[:MAX_SHOWN]
                 else:
                     self.values[tag] = value
 
 
 def _finite(reported: Any) -> float | None:
-    """Return a finite number, given as a number or a text; None if it is not one."""
+    """Return a finite number, from a number or a text; None for other values."""
     if isinstance(reported, bool) or not isinstance(reported, (int, float, str)):
         return None
     try:

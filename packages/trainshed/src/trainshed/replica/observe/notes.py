@@ -1,6 +1,6 @@
-"""Keeps the notes that people should read about one incarnation. Each is written to the slot's journal and
-sent to all listeners, and again to later ones, which tell known notes by their numbers. If the disk is full,
-it is written later.
+"""Keeps the notes for people about one incarnation. Each is written to the slot's journal and sent to all
+listeners, also to later ones, which recognize repeated notes by their numbers. If the disk is full, notes are
+written later.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from trainshed.replica.observe import growing_files
 from trainshed.replica.observe import segments as log
 
 INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
-"""How much a note matters."""
+"""Severities of a note."""
 
-_MOST = 10
-"""Notes of one name, as a program may fill and empty its disk without end."""
+_MAX_NOTES = 10
+"""Maximum number of notes with one name, because a program may fill and empty its disk repeatedly."""
 
 
 class Notes:
@@ -29,15 +29,14 @@ class Notes:
         self._keep = keep
         #: Sends a message to all listeners.
         self._tell = tell
-        #: Repeats writes that found the disk full.
+        #: Repeats writes to a full disk.
         self._retries = retries
         self._kept = 0
         self._notes: list[protocol.Message] = []
 
     def add(self, name: str, severity: str, text: str) -> None:
-        """Add a note, unless there are too many of that name, which is its kind. `severity`: one of the
-        above."""
-        if [note["name"] for note in self._notes].count(name) >= _MOST:
+        """Add a note, unless too many have that name. `name`: its kind. `severity`: one of the above."""
+        if [note["name"] for note in self._notes].count(name) >= _MAX_NOTES:
             return
         message: protocol.Message = {
             "e": "note",
@@ -54,7 +53,7 @@ class Notes:
             self._retries.wait(self.save)
 
     def save(self) -> bool:
-        """Write notes that are not written yet; return False if there is no room for them now."""
+        """Write unwritten notes; return False if the disk is full."""
         try:
             while self._kept < len(self._notes):
                 self._keep(self._notes[self._kept])

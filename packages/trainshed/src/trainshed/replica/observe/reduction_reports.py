@@ -1,8 +1,8 @@
 """Stores the reports of reducers and workers of a job with reducers (spec/reduction#reports).
 
 Each program atomically replaces one small file (`Report`). Its notes go, once each, to the replica's log and
-to the notes for people (`notes`). If a worker's program has ended without any report, its owner is told that
-the reducers were idle. Nothing here may harm the program or its record.
+to the notes for people (`notes`). If a worker's program has ended without a report, its owner gets a note
+that the reducers were idle. Errors here never affect the program or its record.
 """
 
 import json
@@ -15,24 +15,24 @@ from trainshed.replica.observe import file_watcher, masking, notes
 from trainshed.replica.observe.notes import ERROR, INFO, WARNING
 from trainshed.replica.system import loop
 
-MOST_NOTES = 20
-"""Of one incarnation, beside one for each reducer, which it may have to say has fallen silent."""
+MAX_NOTES = 20
+"""Maximum notes of one incarnation, in addition to one for each reducer that may become silent."""
 _PREFIX = "trainshed reduction: "
-"""Of lines in the log, as the package itself would write them."""
+"""Prefix of lines in the log, as the package itself writes them."""
 UNUSED = "unused"
-"""The name of the note that says that a program has ended and was never heard of."""
+"""Name of the note that a program ended without a report."""
 _UNUSED_TEXT = (
     "This program ended without using the job's reducers: no process of it reported the Reduction Server's "
     "plug-in. It works for PyTorch's torch.distributed, in Pythons that have NumPy and the PYTHONPATH that "
-    "the service sets. Take worker pool 2 out of the job if it does without."
+    "the service sets. If the job does not need reducers, remove worker pool 2."
 )
 
 _SHORT = 5.0
-"""Seconds; a program that failed sooner may not have come to its reducers."""
+"""Seconds; a program that failed sooner may not have reached its use of reducers."""
 
 
 class Reduction:
-    """The reduction reports of one incarnation's program. `mask`: masks secrets in what is stored."""
+    """The reduction reports of one incarnation's program. `mask`: masks secrets in stored texts."""
 
     def __init__(
         self,
@@ -44,21 +44,21 @@ class Reduction:
         mask: masking.Mask | None = None,
     ) -> None:
         """Created before the program starts. `plan`: one with `reducers`."""
-        self._most_notes = MOST_NOTES + (plan.observation.reducers or 0)
+        self._most_notes = MAX_NOTES + (plan.observation.reducers or 0)
         self._is_expected = plan.observation.reducers_expected
         #: Writes a line of the service into the replica's log.
         self._say = say
-        #: Takes what people should know.
+        #: Stores notes for people.
         self._notes = notes
         self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
         self._known: set[str] = set()
         self._is_there = False
         self._owed_after = float("inf")
-        # A file that an earlier incarnation left must not count as this one's.
+        # The file of an earlier incarnation must not count as this one's.
         self._watcher.discard()
 
     def begin(self) -> None:
-        """Take down what the program reports from now on: it has started."""
+        """Start to store the program's reports."""
         self._watcher.begin()
         self._owed_after = time.monotonic() + _SHORT
 
@@ -72,7 +72,7 @@ class Reduction:
     # --- the program's file ---
 
     def _look(self) -> bool:
-        """Store what is new; return false if it is to be looked for again."""
+        """Store new notes; return false to be called again."""
         try:
             data = self._watcher.read()
             for note in notes_in(data) if data else ():
@@ -83,11 +83,11 @@ class Reduction:
         except file_watcher.Unreadable as unreadable:
             self._cannot_be_read(str(unreadable))
         except NoReport:
-            self._cannot_be_read("it is no JSON object")
+            self._cannot_be_read("it is not a JSON object")
         return True
 
     def _cannot_be_read(self, why: str) -> None:
-        text = "What this program reports about its reduction cannot be read: %s." % why
+        text = "The reduction report of this program cannot be read: %s." % why
         self._note(Note("unreadable", WARNING, text))
 
     def _note(self, note: "Note") -> None:
@@ -95,34 +95,34 @@ class Reduction:
         if note.name in self._known or len(self._known) >= self._most_notes:
             return
         self._known.add(note.name)
-        # Logged as a program would: JSON with a severity.
+        # Logged like a program's line: JSON with a severity.
         self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
         self._notes.add(note.name, note.severity, note.text)
 
 
 PROGRAM_FILE = "reduction.json"
-"""In the program's directory `program.HYPERTUNE`."""
-LONGEST_TEXT = 500
-"""Characters of a note."""
+"""File in the program's directory `program.HYPERTUNE`."""
+MAX_TEXT = 500
+"""Maximum characters of a note."""
 
-_LONGEST_NAME = 64
-_MOST_NOTES = 100
+_MAX_NAME = 64
+_MAX_REPORTED = 100
 
 
 class NoReport(Exception):
-    """The data is no valid report."""
+    """The data is not a valid report."""
 
 
 class Note:
-    """Something that people should know, as one line of text. `name`: the program's name of it."""
+    """A note for people, as one line of text. `name`: the program's name of it."""
 
     def __init__(self, name: str, severity: str, text: str) -> None:
-        # JSON may hold half of a surrogate pair, which nothing can store.
+        # JSON may contain half of a surrogate pair, which cannot be stored.
         self.name = name.encode("utf-8", "replace").decode()
         self.severity = severity if severity in (INFO, WARNING, ERROR) else INFO
-        text = " ".join(text[: 2 * LONGEST_TEXT].split())
+        text = " ".join(text[: 2 * MAX_TEXT].split())
         text = "".join([c if c.isprintable() else "\ufffd" for c in text])
-        self.text = text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "\u2026"
+        self.text = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\u2026"
 
 
 def notes_in(data: bytes) -> list[Note]:
@@ -136,9 +136,9 @@ def notes_in(data: bytes) -> list[Note]:
     reported = cast("dict[str, Any]", parsed).get("notes")
     items = cast("list[Any]", reported if isinstance(reported, list) else [])
     made: list[Note] = []
-    for item in items[:_MOST_NOTES]:
+    for item in items[:_MAX_REPORTED]:
         fields = cast("dict[str, Any]", item if isinstance(item, dict) else {})
         name, text = fields.get("id"), fields.get("text")
         if isinstance(name, str) and isinstance(text, str) and name and text.strip():
-            made.append(Note(name[:_LONGEST_NAME], str(fields.get("severity")), text))
+            made.append(Note(name[:_MAX_NAME], str(fields.get("severity")), text))
     return made

@@ -1,13 +1,13 @@
 """Writes a replica's log: the output from two pipes becomes numbered, timed JSON lines in segment files.
 
-It owns the format and the numbering; `Transcript` reads the pipes and tells listeners how long the log is.
+It owns the format and the numbering; `Transcript` reads the pipes and notifies listeners of the log's length.
 
 Files are named by the number of their first line (`000000000000.jsonl`) and closed at 8 MB. A line is
 `{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`: n without gaps from 0, t nanoseconds since the epoch, strictly
-ascending, s the stream (b: said by the service). A line longer than 64 KiB is cut, `"p":1` on all parts but
-the last. A write reaches the file at once, so that nothing read from a pipe lives in this process alone,
-unless its disk is full: then lines wait in memory until `flush` finds room, and nothing more should be read.
-`sync` makes what is written survive a power cut.
+ascending, s the stream (b: the service). A line longer than 64 KiB is split, with `"p":1` on all parts but
+the last. A write reaches the file immediately, so that no output is in this process only. If the disk is
+full, lines wait in memory until `flush` succeeds, and no more should be read. `sync` makes the log survive a
+power failure.
 """
 
 import json
@@ -22,10 +22,11 @@ SEGMENT_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
 TAIL_BYTES = 8192
 PROGRESS_SECONDS = 10.0
-"""How often a line that is overwritten all the time is written down while it goes on."""
+"""Interval in seconds at which the state of a constantly overwritten line is logged."""
 _TAIL_LINES = 120
 _MADE_AT = "Original stack trace for '"
-"""What TensorFlow 1 puts before where an operation was made, dozens of lines behind the error."""
+"""TensorFlow 1 prints this before the place where an operation was created, dozens of lines after the
+error."""
 _CUT = "…".encode()
 _SUFFIX = ".jsonl"
 
@@ -37,9 +38,9 @@ now = time.time_ns
 
 
 class Segments:
-    """Writes a log. There is one writer per log directory at a time; an existing log is continued, and a torn
-    end is cut off. `mask`: masks secrets; `work`: of the program's files, which tracebacks do not name.
-    Streams apply both to what they write."""
+    """Writes a log. A log directory has one writer at a time; an existing log is continued, without a torn
+    end. `mask`: masks secrets. `work`: directory of the program's files, removed from tracebacks. Streams
+    apply both."""
 
     def __init__(self, directory: str, mask: masking.Mask | None = None, work: str = "") -> None:
         self._directory = directory
@@ -52,12 +53,12 @@ class Segments:
             names = sorted(n for n in os.listdir(directory) if n[: -len(_SUFFIX)].isdigit())
         #: Number of all lines.
         self.lines = 0
-        #: Number of lines that are in the files.
+        #: Number of lines in the files.
         self.readable = 0
         self._last_time = 0
         self._tail: list[str] = []
         self._skips = False
-        #: Whether some lines would not survive a power cut.
+        #: Whether some lines would not survive a power failure.
         self.unsynced = False
         # If the last segment was opened and never written to, times continue from the one before.
         opened: list[growing_files.Appender] = []
@@ -84,7 +85,7 @@ class Segments:
             # Lines of the service are masked here; those of the program are masked already.
             texts = [self.mask.text(text) for text in texts]
         first = self.lines
-        # Times are at least one nanosecond apart, so that they alone order a replica's lines.
+        # Times are at least one nanosecond apart, so that they order a replica's lines.
         start = max(now(), self._last_time + 1)
         shift = start - first
         middle = ',"s":"%s","m":' % stream
@@ -95,7 +96,7 @@ class Segments:
                 for n, text in zip(range(first, end), texts)  # noqa: B905 - `strict` is too young
             ]
         ).encode("utf-8")
-        # Lines of the service do not belong to the program's last output.
+        # Lines of the service are not part of the program's last output.
         self._append(data, len(texts), start + len(texts) - 1, texts if stream != "b" else [])
 
     def write_part(self, stream: str, text: str) -> None:
@@ -120,30 +121,30 @@ class Segments:
 
     @property
     def waits(self) -> bool:
-        """Whether lines wait for room, in which case no more should be read until `flush` succeeds."""
+        """Whether lines wait for space. Then no more should be read until `flush` succeeds."""
         return self._file.waits
 
     def flush(self) -> bool:
-        """Write waiting lines, as far as there is room; return whether none waits any more. Raises OSError
-        for errors other than a full disk."""
+        """Write waiting lines as far as possible; return whether none waits any more. Raises OSError for
+        errors other than a full disk."""
         if self._file.flush():
             self._written()
         return not self._file.waits
 
     def _written(self) -> None:
-        """Handle that all lines are in the file: begin another segment if this one is full."""
+        """Start another segment if all lines are in the file and it is full."""
         self.readable = self.lines
         if self._file.size >= SEGMENT_BYTES and self.sync():
             try:
                 fresh = self._open()
             except OSError:
-                return  # There is no room for another file, or no handle: this one grows on.
+                return  # No space for another file, or no handle: continue with this one.
             self._file.close()
             self._file = fresh
 
     def sync(self) -> bool:
-        """Sync the log, so that it survives a power cut. Returns False if there is no room for that now, so
-        that it has to be repeated."""
+        """Sync the log, so that it survives a power failure. Returns False if the disk is full, so that the
+        call must be repeated."""
         if self.unsynced:
             self.unsynced = not self._file.sync()
         return not self.unsynced
@@ -153,8 +154,8 @@ class Segments:
         self._file.close()
 
     def seal(self) -> tuple[int, str]:
-        """Close the log for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the
-        number of lines and the last output (at most 8 KiB, "…" where it is cut)."""
+        """Close the log finally: everything is durable, unless `flush` or `sync` returned False. Returns the
+        number of lines and the last output (at most 8 KiB, with "…" at a cut)."""
         self.sync()
         self._file.close()
         tail = "\n".join(self._tail).encode("utf-8")
@@ -164,12 +165,12 @@ class Segments:
 
 
 class Stream:
-    """Turns one pipe's bytes into lines. It holds at most one line's beginning (64 KiB, plus the length of
-    the longest secret that the log's mask knows, so that none is split before it is found).
+    """Turns one pipe's bytes into lines. It buffers at most one line's beginning: 64 KiB, plus the length of
+    the longest masked secret, so that no secret is split before it is found.
 
-    Bytes that are not UTF-8 are replaced. A carriage return inside a line starts the line anew, as on a
-    terminal: only the last state of a progress bar is kept, and of a long-running one a state now and then,
-    so that readers see progress.
+    Invalid UTF-8 is replaced. A carriage return inside a line restarts the line, as on a terminal: only the
+    last state of a progress bar is logged, and for a long-running one also some states in between, so that
+    readers see progress.
     """
 
     def __init__(self, log: Segments, stream: str) -> None:
@@ -181,7 +182,7 @@ class Stream:
         self._shown_at = time.monotonic()
 
     def feed(self, data: bytes) -> None:
-        """Take what was read, at most `LINE_BYTES` at a time (so only the first line can be too long)."""
+        """Process a read of at most `LINE_BYTES` (so only the first line can be too long)."""
         end = data.rfind(b"\n")
         if end < 0:
             self._keep(self._rest + data)
@@ -205,7 +206,7 @@ class Stream:
             self._write_carefully([rest if self._mask is None else self._mask.last(rest)])
 
     def _keep(self, rest: bytes) -> None:
-        """Keep a line's beginning, without overwritten progress, and cut it if it grows too long."""
+        """Buffer a line's beginning, without overwritten progress, and split it if it grows too long."""
         overwritten = rest.rfind(b"\r", 0, len(rest) - 1)
         if overwritten >= 0:
             state = _visible(rest[:overwritten])
@@ -243,7 +244,7 @@ class Stream:
 
 
 def _visible(line: bytes) -> bytes:
-    """Return what a terminal would show of a line with carriage returns: the text after the last one."""
+    """Return the visible text of a line with carriage returns on a terminal: the text after the last one."""
     line = line.rstrip(b"\r")
     return line[line.rfind(b"\r") + 1 :]
 
@@ -253,7 +254,7 @@ _SYNC_EVERY = 1.0
 
 
 class Transcript:
-    """Reads what one incarnation prints, writes it to the log, and tells listeners of new lines."""
+    """Reads the output of one incarnation, writes it to the log, and notifies listeners of new lines."""
 
     def __init__(
         self,
@@ -264,14 +265,14 @@ class Transcript:
     ) -> None:
         self._log = log
         self._loop = events
-        #: Called with the number of lines that can be read.
+        #: Called with the number of readable lines.
         self._tell = tell
-        #: Repeats writes that found a full disk; until they succeed no pipe is read.
+        #: Repeats writes to a full disk; until they succeed, no pipe is read.
         self._retries = retries
         self._streams: dict[int, Stream] = {}
         self._telling = self._tells = self._syncs = False
         self._told = 0
-        #: Number of bytes that the program has written.
+        #: Number of bytes from the program.
         self.read = 0
         self._tell_at = 0.0
 
@@ -284,7 +285,7 @@ class Transcript:
         return self._log.waits
 
     def open(self, handle: int, stream: str) -> None:
-        """Write what comes from that pipe to the log, until its end."""
+        """Write everything from that pipe to the log, until its end."""
         os.set_blocking(handle, False)
         self._streams[handle] = Stream(self._log, stream)
         self._attend(handle)
@@ -297,7 +298,7 @@ class Transcript:
         self._heed_room()
 
     def take(self, texts: list[str]) -> None:
-        """Write lines that came from the program by another way than its pipes. Called only while nothing
+        """Write lines that came from the program in another way than its pipes. Called only while nothing
         `waits`."""
         data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
         stream = Stream(self._log, "o")
@@ -307,7 +308,7 @@ class Transcript:
         self._heed_room()
 
     def program_started(self) -> None:
-        """Note that listeners know of the program's start, after which they may be told of lines."""
+        """Record that listeners know of the program's start, after which they may be notified of lines."""
         self._telling = True
         self._note_lines()
 
@@ -316,7 +317,7 @@ class Transcript:
         self._note_lines()
 
     def _note_lines(self) -> None:
-        """Have listeners told of new lines, and the log synced, each in its time."""
+        """Schedule the notification of listeners and the sync of the log."""
         if self._telling and self._log.readable != self._told and not self._tells:
             self._tells = True
             pause = self._tell_at - time.monotonic()
@@ -343,7 +344,7 @@ class Transcript:
         self._streams = {}
 
     def save(self) -> bool:
-        """Write and sync all lines; return False if there is no room for that now."""
+        """Write and sync all lines; return False if the disk is full."""
         return self._log.flush() and self._log.sync()
 
     def seal(self) -> tuple[int, str]:

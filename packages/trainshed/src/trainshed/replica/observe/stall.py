@@ -1,16 +1,17 @@
-"""The stall watchdog tells a program that does nothing any more from one that is merely quiet, and has it
-print its stacks.
+"""The stall watchdog distinguishes an idle program from a merely quiet one, and makes a stalled one print its
+stacks.
 
-Progress is any output; any byte read or written by the replica's processes (`rchar` and `wchar` of proc(5):
-files and pipes, not what goes through sockets by `send`) or through its storage endpoint; or more than 0.5 %
-of one processor, since the last sample or since the last progress. A
-program that waits for its peers by spinning, or polls something all the time, does not count as stalled.
+Progress is one of: any output; any byte that the replica's processes read or write (`rchar` and `wchar` of
+proc(5):
+files and pipes, but not `send` on sockets), also through its storage endpoint; more than 0.5 % of one
+processor, since the last sample or since the last progress. A program that waits for its peers by spinning,
+or polls constantly, does not count as stalled.
 
-After the limit every process is stopped, so that the stacks are of one moment and no process reacts to
-another's death. Then the Python processes are continued one by one, the main process first
-and children after their parents, with SIGABRT, on which `faulthandler` (switched on in the program's
-environment) prints the stacks of all threads. With children first, a thread that waits for one would return
-from its wait before it is printed.
+After the limit, every process is stopped, so that the stacks are of one moment and no process reacts to
+another's death. Then the Python processes are continued one by one, the main process first and children after
+their parents, with SIGABRT, on which `faulthandler` (enabled in the program's environment) prints the stacks
+of all threads. With children first, a thread that waits for a child would return from its wait before it is
+printed.
 """
 
 import contextlib
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from trainshed.replica.supervisor.shim import Shim
 
 _BUSY = 0.005
-"""Of one processor."""
+"""Fraction of one processor."""
 _TICK = 0.01
-"""Processor time is told in steps of that many seconds."""
-_LOOKS = 10
-_LEAST_PAUSE = 0.2
+"""Resolution of processor times in seconds."""
+_SAMPLES = 10
+_MIN_PAUSE = 0.2
 _DUMP_SECONDS = 2.0
 _ONE_DUMP_SECONDS = 0.5
 _DUMP_PAUSE = 0.01
@@ -46,20 +47,19 @@ class Sample(NamedTuple):
 
 
 class Patience:
-    """Decides from samples alone when a program counts as stalled. Times are seconds of any monotonic
+    """Decides, from samples only, when a program counts as stalled. Times are seconds of any monotonic
     clock."""
 
     def __init__(self, after: float, now: float, sample: Sample) -> None:
         self._after = after
         #: Seconds between two samples.
-        self.pause = max(_LEAST_PAUSE, after / _LOOKS)
+        self.pause = max(_MIN_PAUSE, after / _SAMPLES)
         self._last = self._progress = sample
         self._last_at = self._progress_at = now
 
     def is_over(self, now: float, sample: Sample) -> bool:
-        """Take another sample; return whether there has been no progress for too long."""
-        # A late sample means that the machine stood still, perhaps with the program: that time does not
-        # count.
+        """Process another sample; return whether there has been no progress for too long."""
+        # A late sample means that the machine was paused, perhaps with the program: ignore that time.
         held_up = now - self._last_at > 2 * self.pause + 1
         if held_up or self._is_progress(now, sample):
             self._progress, self._progress_at = sample, now
@@ -81,8 +81,8 @@ class Watchdog:
     def __init__(
         self, after: float, events: loop.Loop, shim: "Shim", relay: "Callable[[], int | None]"
     ) -> None:
-        """`after`: seconds without progress after which it is stalled. `shim`: supervises it, and ends it
-        then. `relay`: returns the process id of the storage endpoint's relay, None = there is none now."""
+        """`after`: seconds without progress before it counts as stalled. `shim`: supervises it, and then ends
+        it. `relay`: returns the process ID of the storage endpoint's relay, None = none now."""
         self._after = after
         self._events = events
         self._shim = shim
@@ -93,7 +93,7 @@ class Watchdog:
     def _sample(self) -> Sample:
         cpu, moved = processes.used(os.getpid())
         relay = self._relay()
-        # The relay only runs to move bytes, so that its running time counts.
+        # The relay runs only to forward bytes, so its processor time counts as progress.
         return Sample(
             self._shim.transcript.read, cpu, moved + (processes.running_time(relay) if relay else 0)
         )
@@ -101,7 +101,7 @@ class Watchdog:
     def _look(self) -> None:
         if self._shim.has_ended():
             return
-        if self._shim.transcript.waits:  # The disk is full, which is no fault of the program.
+        if self._shim.transcript.waits:  # The disk is full, through no fault of the program.
             self._patience = Patience(self._after, time.monotonic(), self._sample())
         if self._patience.is_over(time.monotonic(), self._sample()):
             self._shim.end_stalled()
@@ -110,9 +110,9 @@ class Watchdog:
 
 
 class Dump:
-    """Has a replica's Python processes print their stacks, which ends them. `say`: writes a line of the
-    service into the log. `done`: called when the last one has ended or time is up, and has to end all that is
-    left. Until then the end of the main process is not to be acted upon."""
+    """Makes a replica's Python processes print their stacks, which ends them. `say`: writes a line of the
+    service into the log. `done`: called after the last one has ended or at the deadline; it must end the
+    remaining processes. Until then, ignore the end of the main process."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Dump:
         self._step()
 
     def _step(self) -> None:
-        """Continue with the next process once the last one is gone, or has had its time."""
+        """Continue with the next process after the last one has ended or reached its deadline."""
         now = time.monotonic()
         process, start = self._now
         if process and protocol.process_start(process) == start and now < self._next_at:
@@ -152,15 +152,15 @@ class Dump:
             self._done()
 
     def _wake(self, process: int, now: float) -> None:
-        import resource  # Imported late: every module that is imported before makes every fork slower.
+        import resource  # Imported late: every module that is imported before slows down every fork.
 
         name = processes.read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()
         self._say("Stacks of process %d (%s):" % (process, name))
-        # Nobody asked for a dump of its memory.
+        # A core dump is not wanted.
         with contextlib.suppress(OSError, ValueError):
             resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))
         self._now = (process, protocol.process_start(process))
         self._next_at = min(now + _ONE_DUMP_SECONDS, self._deadline)
-        # SIGABRT is pending before SIGCONT, so that the process aborts the moment that it wakes.
+        # SIGABRT is pending before SIGCONT, so that the process aborts as soon as it continues.
         processes.send(process, signal.SIGABRT)
         processes.send(process, signal.SIGCONT)

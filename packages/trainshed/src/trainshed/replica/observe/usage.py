@@ -1,8 +1,8 @@
-"""Records a replica's use of processors, memory, disk and GPUs beside its log while it runs.
+"""Records a replica's use of processors, memory, disk and GPUs in the directory of its log while it runs.
 
 It measures soon after the start and then every `usage_every` seconds, with pauses of at least a thousand
-times a measurement's length. It reads control groups where the kernel counts there, and otherwise adds up
-processes. Nothing here may harm the program or its record: what cannot be written is dropped.
+times a measurement's length. It reads control groups if the kernel counts there, and otherwise adds up
+processes. Errors here never affect the program or its record: lines that cannot be written are dropped.
 
 A line of `usage.jsonl` is one of
 
@@ -11,14 +11,14 @@ A line of `usage.jsonl` is one of
     {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU],
     "disk": BYTES}                                                                  used by then
 
-`limit`: of memory, 0 = none. `cpus`: processors that this machine has for it. `cpu`: seconds of processor
-time since the start. `memory`: without cached files. `peak`: the most that was measured, or that a single
-process ever had. GPU: [seconds for which it was busy, bytes in use, bytes in all, most bytes in use, degrees
-Celsius], null where it does not report; the list is empty where no GPU could be measured. `disk`: what its
-files took when they were last measured, 0 = they were not. The last line of an incarnation has "last": true.
+`limit`: of memory, 0 = none. `cpus`: processors of this machine for it. `cpu`: seconds of processor time
+since the start. `memory`: without cached files. `peak`: the maximum measurement, or the maximum of a single
+process. GPU: [busy seconds, bytes in use, total bytes, maximum bytes in use, degrees Celsius], null for
+unreported values; the list is empty if no GPU could be measured. `disk`: size of its files at the last
+measurement, 0 = not measured. The last line of an incarnation has "last": true.
 
-The file only grows. So that it stays small, a look is written down when a thousandth of the program's age has
-passed since the one that was written before.
+The file only grows. To keep it small, a measurement is written only after a thousandth of the program's age
+since the last written one.
 """
 
 import contextlib
@@ -41,14 +41,14 @@ Entry = dict[str, Any]
 FILE = "usage.jsonl"
 
 _FIRST = (1.0, 1.0, 3.0, 5.0)
-"""Seconds between the first looks, so that there is something to be seen of short programs."""
-_SHARE = 1000
-_PART = 1000
-"""Of a program's age: looks are written down that far apart, at least."""
+"""Seconds between the first measurements, so that short programs have some."""
+_IDLE_FACTOR = 1000
+_AGE_FRACTION = 1000
+"""Minimum distance of written measurements, as a fraction of a program's age (1/1000)."""
 
 
 class Usage:
-    """Measures what one incarnation uses."""
+    """Measures the resource use of one incarnation."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Usage:
         *,
         disk: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Opens no file. `directories`: of its control groups. `shim`: the process id below which its
-        processes are. `disk`: returns how many bytes its files take (`Disk.used`)."""
+        """Opens no file. `directories`: of its control groups. `shim`: ID of the process that is the ancestor
+        of its processes. `disk`: returns the size of its files in bytes (`Disk.used`)."""
         self._file: growing_files.Appender | None = None
         self._plan = plan
         self._every = plan.observation.usage_every
@@ -92,7 +92,7 @@ class Usage:
             }
         )
         if observation.gpus:
-            # The helper cannot be forked if, for example, the program's namespace has ended already.
+            # For example, the helper cannot be forked after the end of the program's namespace.
             with contextlib.suppress(OSError):
                 self._watch = GpuWatcher(observation.gpus)
         self._look_after(0.0)
@@ -105,7 +105,7 @@ class Usage:
 
     def seal(self, used: Any) -> None:
         """Write the last line. `used`: resources of all processes that the shim reaped
-        (`resource.getrusage`). The control groups are still there."""
+        (`resource.getrusage`). The control groups still exist."""
         last = self._seen
         if not last:
             return
@@ -118,7 +118,7 @@ class Usage:
 
     def _look_after(self, taken: float) -> None:
         pause = self._first.pop(0) if self._first else self._every
-        self._events.after(max(pause, taken * _SHARE), self._look)
+        self._events.after(max(pause, taken * _IDLE_FACTOR), self._look)
 
     def _look(self) -> None:
         if self._file is None:
@@ -129,7 +129,7 @@ class Usage:
         cpu = _group_cpu(self._directories)
         self._sum(cpu if cpu >= 0 else processes.used(self._shim)[0])
         self._note(len(members), memory if memory >= 0 else _memory_of(self._shim))
-        if now - self._written >= (now - self._begun) / _PART:
+        if now - self._written >= (now - self._begun) / _AGE_FRACTION:
             self._written = now
             self._write(self._seen)
         self._look_after(time.process_time() - begin)
@@ -145,7 +145,7 @@ class Usage:
             self._give_up()
 
     def _sum(self, cpu: float) -> float:
-        # Times of processes whose parents ignore their ends are lost, which must not make the sum fall.
+        # Times of processes whose parents ignore their ends are lost, which must not decrease the sum.
         self._cpu = max(self._cpu, round(cpu, 3))
         return self._cpu
 
@@ -174,7 +174,7 @@ class Usage:
 
 
 def _group_cpu(directories: Sequence[str]) -> float:
-    """Return the seconds of processor time of everything that was ever in a group; -1 if no group counts
+    """Return the processor time of all processes that were ever in a group, in seconds; -1 if no group counts
     it."""
     for directory in directories:
         for line in processes.read(os.path.join(directory, "cpu.stat")).splitlines():
@@ -202,8 +202,7 @@ def _group_memory(directories: Sequence[str]) -> int:
 
 
 def _memory_of(shim: int) -> int:
-    """Return the bytes of memory of a shim's replica; shared memory counts once if the system tells
-    it."""
+    """Return the bytes of memory of a shim's replica; shared memory counts once if the system reports it."""
     sizes = processes.resident(shim)
     own = {process: processes.own_memory(process) for process in sizes} if len(sizes) > 1 else {}
     return sum(
@@ -212,12 +211,12 @@ def _memory_of(shim: int) -> int:
 
 
 Look = tuple[float, float, float, float]
-"""How much of the last moments a GPU was at work (0 to 1), bytes of memory in use, bytes that it has, degrees
-Celsius. What it does not tell is not a number: parts of GPUs do not say how busy they are."""
+"""Recent load of a GPU (0 to 1), bytes of memory in use, total bytes, degrees Celsius. Unreported values are
+NaN: parts of GPUs do not report their load."""
 
 
 LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"]
-"""Where it is looked for; the second is where a driver lies that came in a container."""
+"""Search paths; the second is that of a driver that came in a container."""
 
 _EVERY = 1.0
 _CELL = struct.Struct("=dddddd")
@@ -255,14 +254,14 @@ class GpuWatcher:
 
     def __init__(self, uuids: Sequence[str]) -> None:
         """Raises OSError if the helper cannot be forked."""
-        import mmap  # Imported late: every module that is imported before makes every fork slower.
+        import mmap  # Imported late: every module that is imported before slows down every fork.
 
         self._count = len(uuids)
         self._cells = mmap.mmap(-1, max(1, self._count * _CELL.size))
         self._helper = kernel.helper(lambda: _observe(uuids, self._cells), ())
 
     def read(self) -> list[list[float | None]]:
-        """Return the last results, as a line has them; [] if there are none yet."""
+        """Return the last results, in the format of a line; [] if there are none yet."""
         cells = [_CELL.unpack_from(self._cells, n * _CELL.size) for n in range(self._count)]
         rows = cells if all(cell[0] for cell in cells) else []
         return [[_number(value) for value in row[1:]] for row in rows]
@@ -273,12 +272,12 @@ class GpuWatcher:
 
 
 def _number(value: float) -> float | None:
-    """Return a value as a line has it: bytes are whole."""
+    """Return a value in the format of a line: bytes are whole numbers."""
     return None if math.isnan(value) else int(value) if value.is_integer() else round(value, 3)
 
 
 def _observe(uuids: Sequence[str], cells: Any) -> None:
-    """Measure these GPUs, or parts of GPUs, repeatedly, until killed. Ends where there is no driver."""
+    """Measure these GPUs, or parts of GPUs, repeatedly, until killed. Ends without a driver."""
     kernel.name_process("ts-gpus")
     calls: Any = None
     for name in LIBRARIES:
@@ -297,11 +296,11 @@ def _observe(uuids: Sequence[str], cells: Any) -> None:
         begin = time.monotonic()
         for number, gpu in enumerate(gpus):
             busy, used, total, heat = _look(calls, gpu)
-            # The load of the last moments counts for the whole time since the last measurement.
+            # The recent load counts for the whole time since the last measurement.
             if not math.isnan(busy):
                 before = 0.0 if math.isnan(seconds[number]) else seconds[number]
                 seconds[number] = before + busy * (begin - then)
-            # max() returns its first argument where the second is not a number.
+            # max() returns its first argument if the second is NaN.
             peaks[number] = used if math.isnan(peaks[number]) else max(peaks[number], used)
             cell = 1.0, seconds[number], used, total, peaks[number], heat
             _CELL.pack_into(cells, number * _CELL.size, *cell)

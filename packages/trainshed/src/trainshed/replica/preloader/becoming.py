@@ -1,8 +1,8 @@
 """Turns a fork of the preloader into a program: it enters the program's namespaces, limits and user, repeats
-what an interpreter determines at its start, and runs a module, as by `-m`, a text, as by `-c`, or a file.
+the startup of an interpreter, and runs a module (like `-m`), a text (like `-c`), or a file.
 
-The frames of the preloader lie beneath the program. They are left out of the traceback of an exception that
-ends it. Runs on Python 3.6.
+The preloader's frames are below the program's. They are removed from the traceback of an exception that ends
+it. Runs on Python 3.6.
 """
 
 import importlib
@@ -26,14 +26,14 @@ from trainshed.replica.system import kernel, unix_sockets
 Command = Tuple[List[str], Optional["Packed"]]
 
 _ADOPTION_SECONDS = 5.0
-"""Until the shim is this process's parent; it takes microseconds."""
+"""Seconds to wait until the shim is this process's parent; it takes microseconds."""
 _CALLER_SECONDS = 600.0
-"""A caller that says nothing for so long has been stopped by somebody."""
+"""A caller that is silent for this many seconds has been stopped."""
 
 
 def become(caller: socket.socket, root: str) -> "Command":
-    """Become the process that the caller describes; called in a fork of the preloader. `root`: the
-    runtime's directory. Returns what it is to `run`."""
+    """Become the process that the caller describes; called in a fork of the preloader. `root`: the runtime's
+    directory. Returns the arguments of `run`."""
     try:
         kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, caller.fileno()})
         kernel.name_process("ts-waiting")
@@ -47,7 +47,7 @@ def become(caller: socket.socket, root: str) -> "Command":
             resource.setrlimit(number, tuple(limits))
         os.chdir(message["directory"])
         command = _begin_again(message, root)
-        # As in a new interpreter, whatever the starter of the service ignores.
+        # As in a new interpreter, whatever signals the starter of the service ignores.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,7 +55,7 @@ def become(caller: socket.socket, root: str) -> "Command":
         kernel.close_all(filtered)
         if not caller.recv(16):
             os._exit(0)
-    # Whatever fails, the program can start in its own interpreter.
+    # After any failure, the program can start in its own interpreter.
     except (Exception, SystemExit) as error:
         why = str(error) if isinstance(error, Cold) else "%s: %s" % (type(error).__name__, error)
         say(caller, "cold " + why)
@@ -65,7 +65,7 @@ def become(caller: socket.socket, root: str) -> "Command":
 
 
 class Cold(Exception):
-    """This program has to start in its own interpreter. The message says why, as a clause."""
+    """This program has to start in its own interpreter. The message contains the reason, as a clause."""
 
 
 def say(connection: socket.socket, text: str) -> None:
@@ -76,23 +76,23 @@ def say(connection: socket.socket, text: str) -> None:
 
 
 def _settle(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
-    """Become a child of the caller's shim in its namespaces, and drop to the rights of a program that is
-    executed. Only the process that is that child returns: the handle on which its calls are asked about, if
-    they are. Raises Cold."""
+    """Become a child of the caller's shim in its namespaces, and drop to the rights of an executed program.
+    Only the process that is that child returns, with the handle for supervising its calls if they are
+    supervised. Raises Cold."""
     if sorted(os.sched_getaffinity(0)) != message["processors"]:
         raise Cold("it may use other processors than its runtime was loaded on")
     for handle in handles[: message["namespaces"]]:
         kernel.enter_namespace(handle, 0)
         os.close(handle)
     output, errors, *others = handles[message["namespaces"] :]
-    # The parent of this process ends right after the fork, so that the first process of its namespace adopts
+    # The parent of this process exits right after the fork, so that the first process of its namespace adopts
     # it.
     if os.fork() or os.fork():
         os._exit(0)
     until = time.monotonic() + _ADOPTION_SECONDS
     while os.getppid() != 1:
         if time.monotonic() > until:
-            raise Cold("the preloader's fork was not handed over in time")
+            raise Cold("the preloader's fork was not adopted in time")
         time.sleep(0.0001)
     os.setsid()
     os.umask(0o022)
@@ -103,7 +103,7 @@ def _settle(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
         users.enter(others.pop(0))
     if message["level"] != protocol.LEVEL_ROOT:
         users.have_programs_capabilities()
-        # The memory was another user's: from here on it is the program's own, as after an exec.
+        # The memory was another user's: now it is the program's own, as after an exec.
         kernel.allow_inspection()
     null = os.open(os.devnull, os.O_RDONLY)
     for handle, standard in ((null, 0), (output, 1), (errors, 2)):
@@ -115,7 +115,7 @@ def _settle(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
 
 
 def _begin_again(message: "dict[str, Any]", root: str) -> "Command":
-    """Set what an interpreter determines at its start. Returns what it is to run. Raises Cold."""
+    """Repeat the startup of an interpreter. Returns the arguments of `run`. Raises Cold."""
     argv, environ = message["argv"], message["environ"]
     python, template = message["python"], message["template"]
     os.environ.clear()
@@ -133,9 +133,9 @@ def _begin_again(message: "dict[str, Any]", root: str) -> "Command":
     if argv[1] == "-c":
         sys.path[0] = ""
     elif argv[1] != "-m":
-        # An interpreter runs archives, directories and bytecode otherwise, and a pipe can only be read once.
+        # Interpreters run archives, directories and bytecode differently, and a pipe can be read only once.
         if packed is None and not (argv[1].endswith(".py") and os.path.isfile(argv[1])):
-            raise Cold("%s is no .py file" % argv[1])
+            raise Cold("%s is not a .py file" % argv[1])
         sys.path[0] = os.path.dirname(os.path.realpath(argv[1]))
         looked_at.append(sys.path[0])
     _forget()
@@ -151,10 +151,10 @@ def _begin_again(message: "dict[str, Any]", root: str) -> "Command":
 
 
 class Packed:
-    """A program of `trainshed run`, whose package knows how its files get into the working directory."""
+    """A program of `trainshed run`, whose package moves its files to the working directory."""
 
     def __init__(self, directory: str, file: str, module: str) -> None:
-        """`directory`: of the package. `file`: the file that is run; "" = `module` is run."""
+        """`directory`: of the package. `file`: the file to run; "" = run `module`."""
         self._package = os.path.basename(directory)
         self.files = os.path.join(directory, "files")
         self.file = file
@@ -168,7 +168,7 @@ class Packed:
 
 
 def _packed(argv: "list[str]") -> "Optional[Packed]":
-    """Return the program that `trainshed run` has packed, if it is one; None = it is not. Raises Cold."""
+    """Return the program that `trainshed run` has packed; None = not packed. Raises Cold."""
     package = argv[2].partition(".")[0] if argv[1] == "-m" else ""
     if package != protocol.PACKED_PROGRAM:
         return None
@@ -185,8 +185,8 @@ def _packed(argv: "list[str]") -> "Optional[Packed]":
 
 
 def _set_paths(python: str, template: str, root: str, home: str) -> None:
-    """Set `sys`'s paths as the interpreter `python` of an environment has them. `home`: directory of its
-    prefix. `root`: the runtime's own, from which modules were loaded."""
+    """Set `sys`'s paths like those of an environment's interpreter `python`. `home`: directory of its prefix.
+    `root`: the runtime's own directory, from which modules were loaded."""
     library = [home + path[len(root) :] for path in sys.path[:3]]
     sys.path[:] = library
     sys.executable = python
@@ -230,7 +230,7 @@ def _require_same(paths: "list[str]", home: str, root: str) -> None:
 
 
 def _forget() -> None:
-    """Reset what modules have kept of the process that loaded them."""
+    """Reset the state of modules that depends on the process that loaded them."""
     _set("tempfile", tempdir=None)
     _set("platform", _uname_cache=None)
     for name in ("_platform_cache", "_sys_version_cache"):
@@ -257,7 +257,7 @@ def _set(name: str, **values: "Any") -> None:
 
 
 def _reseed() -> None:
-    """Seed the random generators anew, as in an interpreter of its own."""
+    """Seed the random generators again, as in a new interpreter."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
@@ -272,13 +272,13 @@ def _reseed() -> None:
 
 def run(argv: "list[str]", packed: "Optional[Packed]") -> None:
     """Run `[PYTHON, "-m", MODULE, ...]`, `[PYTHON, "-c", TEXT, ...]` or `[PYTHON, FILE, ...]` to its end.
-    `packed`: files that have to be put into the working directory first. Raises what
-    the program raises, after having printed it."""
+    Raises the program's exception after printing it. `packed`: files to put into the working directory
+    first."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
-        # Kept alive: freeing it would make the fork copy all the memory that it lies in.
+        # Kept alive: freeing it would make the fork copy all the memory pages that contain it.
         _kept.append(sys.modules.pop(name))
-    # A new namespace: the garbage collector ignores the existing one, which was frozen, so that objects a
-    # program leaves in it would not be finalized.
+    # A new namespace: the garbage collector ignores the existing, frozen one, so that objects of a program in
+    # it would not be finalized.
     main = types.ModuleType("__main__")
     own = sys.modules["__main__"].__dict__
     main.__dict__.update({name: own[name] for name in own if name.startswith("__")})
@@ -305,11 +305,11 @@ def run(argv: "list[str]", packed: "Optional[Packed]") -> None:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.excepthook = _say_nothing
-        raise  # The interpreter ends as by any exception, and does not print it again.
+        raise  # The interpreter ends as after any exception, and does not print it again.
 
 
 def _say_nothing(*_: "Any") -> None:
-    """Take the place of `sys.excepthook`."""
+    """Replace `sys.excepthook`."""
 
 
 def _run_file(name: str, variables: "dict[str, Any]") -> None:

@@ -1,10 +1,10 @@
-"""The preloader's main process: it imports modules, checks whether it can be forked after that, and forks
+"""The preloader's main process: it imports modules, checks that it can be forked after that, and forks
 programs.
 
-A fork keeps the mount that its interpreter was started from: /proc/self/exe leads to it from any mount
-namespace. If that mount is writable, a program that is the file's owner could change what the service and
-other jobs run in. So the preloader restarts itself by a handle that was opened in a mount namespace in which
-everything is read-only. Runs on Python 3.6.
+A fork keeps the mount of its interpreter: /proc/self/exe leads to it from any mount namespace. If that mount
+is writable, a program that owns the file could change the interpreter of the service and of other jobs. So
+the preloader restarts itself by a handle from a mount namespace in which everything is read-only. Runs on
+Python 3.6.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
 
 _KNOWING = frozenset({"jemalloc_bg_thd"})
-"""Names of threads that a fork does without, by what their library does in each fork. jemalloc's (PyArrow
-brings one) gives free memory back; in a fork those threads do that which free it."""
+"""Names of threads that a fork does not need, because their library handles forks. jemalloc's threads (in
+PyArrow) return free memory; in a fork, the threads that free it do that."""
 
 
 def serve(text: str) -> None:
-    """Run as a preloader. In a fork, run the program that it becomes, and return or raise as that ends."""
+    """Run as a preloader. In a fork, run the program that it becomes, and return or raise like that."""
     configuration = json.loads(text)
-    # From here on modules are imported from the runtime alone.
+    # From here on, modules are imported from the runtime only.
     ours = sys.path.pop(0)
     for place in [place for place in sys.path_importer_cache if place.startswith(ours)]:
         del sys.path_importer_cache[place]
@@ -43,7 +43,7 @@ def serve(text: str) -> None:
         _tell(control, {"refused": "programs could change their interpreter: %s" % error})
         os._exit(0)
     kernel.name_process("ts-preloader")
-    # What an import prints is nobody's.
+    # The output of imports belongs to no program.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -72,7 +72,7 @@ def serve(text: str) -> None:
 
 
 class Refused(Exception):
-    """A process with these modules cannot be forked. The message says why, as a clause."""
+    """A process with these modules cannot be forked. The message contains the reason, as a clause."""
 
 
 def _tell(control: socket.socket, message: "dict[str, Any]") -> None:
@@ -88,9 +88,7 @@ def _import(modules: "list[str]") -> "dict[str, str]":
     for name in modules:
         try:
             module = importlib.import_module(name)
-        except (
-            BaseException
-        ) as error:  # An import may raise whatever it likes, SystemExit included.
+        except BaseException as error:  # An import may raise anything, including SystemExit.
             raise Refused(
                 "importing %s failed (%s: %s)" % (name, type(error).__name__, error)
             ) from None
@@ -99,15 +97,15 @@ def _import(modules: "list[str]") -> "dict[str, str]":
 
 
 def _flush() -> None:
-    """Write out what the imports have printed, which each fork would print at its end otherwise."""
+    """Flush the output of the imports, which each fork would print at its end otherwise."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
 
 
 def _require_forkable(known: "set[int]") -> None:
-    """Check that a fork neither loses nor shares anything. `known`: handles that were open before. Raises
-    Refused."""
+    """Check that a fork neither loses nor shares anything. Raises Refused. `known`: handles that were open
+    before."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise Refused("their import has initialized CUDA, which cannot be used after a fork")
@@ -118,8 +116,8 @@ def _require_forkable(known: "set[int]") -> None:
         raise Refused(
             "their import keeps files open that programs would share (%s)" % ", ".join(kept[:5])
         )
-    # Thread pools that handle forks, such as OpenBLAS's, end their threads before one, in the parent as well,
-    # and restart them when needed. Remaining threads would be lost.
+    # Thread pools that handle forks, such as OpenBLAS's, end their threads before a fork, in the parent as
+    # well, and restart them when necessary. Remaining threads would be lost.
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -156,7 +154,7 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
         try:
             caller = listener.accept()[0]
         except OSError:
-            continue  # The caller is gone again.
+            continue  # The caller has disconnected.
         try:
             if os.fork() == 0:
                 return caller
@@ -170,7 +168,7 @@ _EXE = "/proc/self/exe"
 
 def _begin_read_only(argv: "list[str]") -> None:
     """Return if the interpreter runs from a read-only mount; otherwise restart it from one, as `argv`. Raises
-    OSError if that is not possible."""
+    OSError if that is impossible."""
     if _is_read_only(_EXE):
         return
     ours, theirs = socket.socketpair()

@@ -1,13 +1,13 @@
-"""Filters a replica's system calls: the shim is asked about some, and those that would bypass the question
-are refused.
+"""Filters a replica's system calls: the kernel notifies the shim of some calls, and rejects others that would
+bypass it.
 
-The shim is asked about bind and connect (`socket_calls`). Some calls are refused as by a kernel without
-them, for which libraries are prepared: io_uring, whose requests are no system calls; x32 numbers; bind by
-the calls of 32-bit programs, which otherwise run; MPTCP and SMC sockets, which can take TCP ports unseen by
-Landlock. Calls that would set a file's set-user-id bit are refused, but to programs of an image: what a
-program leaves in buckets belongs to the service's user. Landlock, if the kernel has it for the network
-(Linux 6.7), then forbids every TCP bind that the kernel would make itself, so that changing an argument
-after the check is useless. Runs on Python 3.6.
+The shim handles bind and connect (`socket_calls`). Some calls fail as on a kernel without them, which
+libraries support:
+io_uring, whose requests are not system calls; x32 numbers; bind by the calls of 32-bit programs, which
+otherwise run; MPTCP and SMC sockets, whose TCP ports Landlock does not see. Calls that would set a file's
+setuid bit are rejected, except for programs of an image: a program's files in buckets belong to the service's
+user. Landlock, if the kernel has it for the network (Linux 6.7), then forbids every TCP bind by the kernel
+itself, so that changing an argument after the check is useless (TOCTOU). Runs on Python 3.6.
 """
 
 import ctypes
@@ -73,8 +73,7 @@ _AT_NUMBER, _AT_ARCHITECTURE, _AT_FAMILY, _AT_PROTOCOL = 0, 4, 16, 32
 
 
 def number_of(call: str) -> "int | None":
-    """Return this machine's number of a system call that the shim is asked about; None on unsupported
-    machines."""
+    """Return this machine's number of a system call that the shim handles; None on unsupported machines."""
     return _MACHINES[_MACHINE][1][call] if is_known() else None
 
 
@@ -83,9 +82,9 @@ def is_known() -> bool:
 
 
 def install(*, connect: bool, set_user_id: bool = False) -> int:
-    """Filter the calls of this process and all its descendants. `connect`: ask about that call as well.
-    `set_user_id`: files may get that bit. Returns the handle on which questions arrive; -1 on unsupported
-    machines. Raises OSError."""
+    """Filter the calls of this process and all its descendants. Returns the handle on which notifications
+    arrive; -1 on unsupported machines. Raises OSError. `connect`: include that call. `set_user_id`: allow
+    that bit of files."""
     if not is_known():
         return -1
     seccomp = _MACHINES[_MACHINE][1]["seccomp"]
@@ -111,7 +110,7 @@ def _code(connect: bool, set_user_id: bool) -> "ctypes.Array[ctypes.c_char]":
 
 
 def prepare() -> None:
-    """Prepare what `install` needs, for all processes that this one will fork."""
+    """Prepare the data for `install`, for all future forks of this process."""
     if is_known():
         for connect in (False, True):
             _code(connect, False)
@@ -121,8 +120,8 @@ def prepare() -> None:
 
 @lru_cache(maxsize=None)
 def can_take_part() -> bool:
-    """Whether a supervisor of the same user may duplicate another process's handle, as far as that can be
-    known beforehand."""
+    """Whether a supervisor of the same user may duplicate another process's handle, as far as that is
+    known."""
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope not in (b"", b"0", b"1"):
         return False
@@ -141,7 +140,7 @@ def can_take_part() -> bool:
 
 
 def _forbid_bind() -> None:
-    """Forbid the kernel any TCP bind of this process, if it supports that."""
+    """Forbid any TCP bind of this process by the kernel, if it supports that."""
     try:
         rules = struct.pack("QQ", 0, _LANDLOCK_BIND)
         handle = kernel.syscall(_LANDLOCK_CREATE, "landlock", rules, len(rules), 0)
@@ -154,7 +153,7 @@ def _forbid_bind() -> None:
 
 
 def _steps(machine: str, *, connect: bool, set_user_id: bool) -> "list[Step]":
-    """Return the steps by which a call is judged, in order; names are jump targets."""
+    """Return the steps that decide about a call, in order; names are jump targets."""
     architecture, numbers = _MACHINES[machine]
     short, short_numbers = _SHORT_MACHINES[machine]
     steps: "list[Step]" = [
@@ -197,7 +196,7 @@ def _steps(machine: str, *, connect: bool, set_user_id: bool) -> "list[Step]":
 
 
 def _argument(number: int) -> int:
-    """Return the place of the lower half of a call's argument, from 0 on."""
+    """Return the offset of the lower half of a call's argument, from 0 on."""
     return 16 + 8 * number
 
 
@@ -213,7 +212,7 @@ def _common(socket_number: int, modes: "tuple[tuple[int, int, int | None], ...]"
 
 
 def _assembled(steps: "list[Step]") -> bytes:
-    """Assemble the steps to the kernel's form, in which jumps are distances; "" is the next step."""
+    """Assemble the steps to the kernel's format, in which jumps are distances; "" is the next step."""
     places: "dict[str, int]" = {}
     kept: "list[tuple[int, ...] | tuple[int, int, str, str]]" = []
     for step in steps:

@@ -1,10 +1,10 @@
 """Implements the isolation levels of a replica.
 
-Four levels, the strongest first: `own-user` (the service is root, each replica runs as users of its own),
-`root` (its programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a
-session of its own: hosts that forbid user namespaces).
+There are four levels, the strongest first: `own-user` (the service is root, each replica runs as separate
+users), `root` (programs are root, in namespaces), `user` (an ordinary user, in namespaces), `session` (only a
+separate session: for hosts that forbid user namespaces).
 
-Calls come in this order: `detach`, then a fork, whose child is the first process of the namespace (a
+Calls must have this order: `detach`, then a fork, whose child is the first process of the namespace (a
 replica's shim); there, or in a child of that, `View.enter` (`view` module), then `drop`.
 """
 
@@ -30,9 +30,8 @@ def detach(level: str) -> None:
 
 
 def fork(level: str) -> int:
-    """Fork as `os.fork` does. The child is process 1 of a process namespace of its own, if that takes no
-    other rights than this process has; at other levels it has to call `detach` and to fork again. Raises
-    OSError."""
+    """Fork like `os.fork`. The child is process 1 of a new process namespace, if this process may create one
+    directly; at other levels, it has to call `detach` and to fork again. Raises OSError."""
     if level not in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
         return os.fork()
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -48,8 +47,8 @@ def fork(level: str) -> int:
 
 
 def drop(level: str, owner: int | None, in_image: bool) -> None:
-    """Give up, inside the view, the rights that making it took. `owner`: handle of the namespace of the
-    program's own users, which is closed; None = it has none. Programs of an image are root in their user
+    """Drop, inside the view, the rights that were necessary to build it. `owner`: handle of the namespace of
+    the program's own users, which is closed; None = none. Programs of an image are root in their user
     namespace, as they expect. Raises OSError."""
     if owner is not None:
         users.enter(owner)

@@ -1,7 +1,7 @@
-"""Makes the parts of a view: mounts of files and directories that are held open, the mount points for them,
-and a container image as root file system.
+"""Creates the parts of a view: mounts of open files and directories, their mount points, and a container
+image as root file system.
 
-An image is the unchanged lower layer; the program's changes go to an upper layer of its own.
+An image is the unchanged lower layer; the program's changes go to a separate upper layer.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ from trainshed.replica.sandbox import users
 from trainshed.replica.system import kernel
 
 SAFE = kernel.MS_NOSUID | kernel.MS_NODEV
-"""Nothing there makes anybody more than he is."""
+"""Nothing on such a mount grants additional rights."""
 
 
 class Source:
-    """A file or directory of the machine, held open to be mounted in another place."""
+    """An open file or directory of the machine, to be mounted at another path."""
 
     def __init__(self, handle: int, owners: "users.Users | None") -> None:
         self._handle = handle
@@ -38,8 +38,8 @@ class Source:
 
     def lend(self, target: str) -> None:
         """Mount something read-only: with its owner mapped to the program's if the file system supports that,
-        else readable as its permission bits say. What is mounted below it is read-only at once; it itself has
-        to be made so when all mount points in it are there."""
+        else readable according to its permission bits. Mounts below it are read-only immediately. It must be
+        made read-only itself after the creation of all mount points in it."""
         try:
             self.show(target)
         except OSError:
@@ -48,8 +48,8 @@ class Source:
         kernel.make_read_only(target, below=True, kept=() if was_read_only else (target,))
 
     def make_place(self, way: str, directory: bool) -> None:
-        """Make a mount point in this directory at the relative path `way`. The program may have made links
-        there; none is followed. Raises OSError."""
+        """Create a mount point in this directory at the relative path `way`. Links of the program are not
+        followed, which prevents path traversal. Raises OSError."""
         above, last = way.split("/"), ""
         if not directory:
             last = above.pop()
@@ -74,7 +74,7 @@ def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
 
 
 def is_directory(path: str) -> bool:
-    """Whether it is a directory. Raises OSError if that cannot be seen, because a wrong "no" would leave it
+    """Whether it is a directory. Raises OSError if that is unknown, because a wrong "no" would leave it
     visible."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
@@ -83,7 +83,7 @@ def is_directory(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether there is a file, of whatever kind but a directory, that can be seen."""
+    """Whether a visible file of any kind but a directory exists."""
     try:
         return not stat.S_ISDIR(os.stat(path).st_mode)
     except OSError:
@@ -91,7 +91,7 @@ def is_file(path: str) -> bool:
 
 
 def make_target(path: str, directory: bool, owners: "users.Users | None" = None) -> None:
-    """Make a mount point if needed; the directories above it belong to the program."""
+    """Create a mount point if necessary; the directories above it belong to the program."""
     if os.path.lexists(path):
         return
     make_directory(path if directory else os.path.dirname(path), 0o755, owners)
@@ -100,8 +100,8 @@ def make_target(path: str, directory: bool, owners: "users.Users | None" = None)
 
 
 def first_closed(directory: str) -> "str | None":
-    """Return the first directory on the way to `directory`, or itself, that others have no search permission
-    for; None = there is none."""
+    """Return the first directory on the way to `directory`, or itself, without search permission for others;
+    None = all have it."""
     way = ""
     for part in directory.strip("/").split("/"):
         way += "/" + part
@@ -122,7 +122,7 @@ def outermost(directories: "list[str]") -> "list[str]":
 
 
 def holds(directory: str, places: "list[str]") -> bool:
-    """Whether one of the places lies in a directory."""
+    """Whether one of the places is in a directory."""
     return any(place.startswith(directory + "/") for place in places)
 
 
@@ -141,7 +141,7 @@ def add_file(path: str, scratch: str) -> None:
 def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> None:
     """Cover `parent` by a copy of itself, made of mounts, with one more directory or empty file.
 
-    The copy is an in-memory directory with every old entry bound into it, which needs no rights on the real
+    The copy is an in-memory directory with bind mounts of every old entry. It needs no rights on the real
     directory.
     """
     os.makedirs(scratch, exist_ok=True)
@@ -165,8 +165,8 @@ def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> N
 
 
 def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None") -> str:
-    """Mount an image and return the mount point. `layer`: directory that keeps the changes, made if needed
-    and reusable. Raises OSError."""
+    """Mount an image and return the mount point. Raises OSError. `layer`: reusable directory for the changes,
+    created if necessary."""
     upper, work = os.path.join(layer, "upper"), os.path.join(layer, "work")
     lower, root = os.path.join(scratch, "image"), os.path.join(scratch, "root")
     for path in (upper, work, lower, root):
@@ -191,8 +191,8 @@ def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None
 
 
 def make_directory(path: str, mode: int, owners: "users.Users | None" = None) -> None:
-    """Make a directory, and those above it; they belong to the program. Links on the way are followed by
-    their maker's rights: an image's have to be resolved before."""
+    """Create a directory and its parents; they belong to the program. Links on the way are followed with this
+    process's rights: resolve an image's links before."""
     way = ""
     for part in path.strip("/").split("/"):
         way += "/" + part
@@ -204,8 +204,8 @@ def make_directory(path: str, mode: int, owners: "users.Users | None" = None) ->
 
 
 def user_of(text: "str | None", root: str) -> "tuple[int, int, str]":
-    """Return (user id, group id, home directory) of `USER[:GROUP]`, by the image at `root`; None is root.
-    Raises OSError if it knows no such name."""
+    """Return (user ID, group ID, home directory) of `USER[:GROUP]` in the image at `root`; None is root.
+    Raises OSError if the image does not define the name."""
     name, _, group = (text or "").partition(":")
     name = name or "0"
     account = _entry(inside(root, "/etc/passwd"), name, 7)
@@ -223,9 +223,9 @@ def user_of(text: "str | None", root: str) -> "tuple[int, int, str]":
 
 
 def _entry(path: str, wanted: str, width: int) -> "list[str] | None":
-    """Return the fields of a name or id in the first megabyte of a file like /etc/passwd."""
+    """Return the fields of a name or ID in the first megabyte of a file like /etc/passwd."""
     try:
-        # A pipe that the program has put there is empty: nobody waits for its writer.
+        # The program may have put a pipe there, which counts as empty: do not wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, encoding="utf-8", errors="replace") as file:
             lines = [line.split(":") for line in file.read(1 << 20).split("\n")]
@@ -237,8 +237,8 @@ def _entry(path: str, wanted: str, width: int) -> "list[str] | None":
 
 
 def inside(root: str, path: str) -> str:
-    """Return where `path` of an image lies below `root`, with the image's links followed as if it were the
-    root, so that none leads out."""
+    """Return the path below `root` of an image's `path`, with the image's links followed as if it were the
+    root. So links cannot leave the image (path traversal)."""
     place = root
     parts = path.strip("/").split("/")[::-1]
     for _ in range(255):

@@ -1,15 +1,15 @@
-"""Makes two socket calls in place of a replica's program, in its shim, so that replicas can share the
-machine's network.
+"""Makes two socket calls for a replica's program in its shim, so that replicas can share the machine's
+network.
 
-A bind of the cluster port to the wildcard address becomes one to the replica's own address, so that every
-replica can have port 2222 (spec/program#hostnames), even if its program only knows 0.0.0.0. Other replicas'
-addresses cannot be bound, nor the service's ports, which are free while it is away. A connection to the
-addresses that stand for Google's hosts goes to the replica's own endpoint, and localhost's cluster port is
-the replica's own. The kernel asks the shim about these calls (seccomp_unotify(2), `call_filter`).
+A bind of the cluster port to the wildcard address becomes one to the replica's own address. So every replica
+can have port 2222 (spec/program#hostnames), even if its program only uses 0.0.0.0. The program cannot bind
+other replicas' addresses, nor the service's ports, even while the service is stopped. A connection to the
+placeholder addresses of Google's hosts goes to the replica's own endpoint, and localhost's cluster port is
+the replica's own. The kernel notifies the shim of these calls (seccomp_unotify(2), `call_filter`).
 
-The shim itself makes every bind of an internet address, with the bytes that it checked, so that later changes
-by the program have no effect. The kernel makes a connect unless it is redirected, which is a convenience and
-no barrier.
+The shim itself makes every bind of an internet address, with the checked bytes, so that later changes by the
+program have no effect (TOCTOU). The kernel makes a connect unless it is redirected, which is a convenience
+and not a barrier.
 """
 
 import contextlib
@@ -29,38 +29,37 @@ from trainshed.replica.system import kernel, processes, unix_sockets
 Address = tuple[str, int]
 
 GOOGLE = "127.63.0.1"
-"""Where the names of Google's hosts that are intercepted, and of its metadata server, lead in a replica's
-hosts file."""
+"""Address of Google's intercepted hosts and of the metadata server in a replica's hosts file."""
 _LOCALHOST = "127.0.0.1"
 _METADATA = "169.254.169.254"
-"""Where a metadata server is on machines of Google's, for who asks for no name."""
+"""Address of the metadata server on Google's machines, for clients that use no name."""
 
 _MAPPED = b"\0" * 10 + b"\xff\xff"
-"""What an IPv4 address begins with among those of IPv6."""
+"""Prefix of IPv4 addresses within IPv6."""
 PORTS = 3
-"""The cluster port and those of the endpoint behind it: each replica has them on its own address."""
+"""The cluster port and the endpoint's next ports: each replica has them on its own address."""
 
 _PIDFD_GETFD = 438
 _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 _CONTINUE = 1
 _BY_A_FORK = -1
 """A fork of the shim makes the call, and answers."""
-_MOST_FORKS = 64
-"""They count as none of the program's processes, nor does their memory."""
+_MAX_FORKS = 64
+"""Maximum number of forks. They do not count as the program's processes, nor does their memory."""
 _REQUEST = struct.Struct("QIIiIQQQQQQQ")
 _ANSWER = struct.Struct("QqiI")
 
-_LONGEST_ADDRESS = 128
-"""Bytes of one, as the kernel takes them."""
+_MAX_ADDRESS = 128
+"""Maximum bytes of an address in the kernel."""
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
 def be_asked(
     shim: socket.socket, network: protocol.Network, *, in_image: bool = False
 ) -> bool | None:
-    """Have the shim make some calls in the program's place, if any need it and the kernel supports that.
-    `in_image`: the program may make set-user-id files, as installers of an image's packages do.
-    Returns whether connect is among them, None = no call is made in its place."""
+    """Have the shim make some calls for the program, if necessary and supported by the kernel. Returns
+    whether connect is among them, None = no calls. `in_image`: the program may create setuid files, like
+    installers of packages."""
     connects = bool(network.certificate)
     if not (network.cluster_port or connects):
         return None
@@ -72,15 +71,15 @@ def be_asked(
 
 
 def hand_over(shim: socket.socket, handle: int) -> None:
-    """Send the shim the handle on which the kernel asks about calls; -1 = there is none. Raises OSError."""
+    """Send the shim the handle for the kernel's notifications; -1 = none. Raises OSError."""
     if handle >= 0:
         unix_sockets.send(shim, b"asked\n", handle)
         os.close(handle)
 
 
 def redirected(own: str, port: int, cluster_port: "int | None") -> dict[Address, Address]:
-    """Return where connections to Google's hosts go: to the replica's endpoint (`own`:`port`), and with TLS
-    to the next port; and those to the cluster port of localhost."""
+    """Return the redirections of connections: from Google's hosts to the replica's endpoint (`own`:`port`),
+    with TLS to the next port, and from localhost's cluster port."""
     plain = (own, port)
     google = {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
     if cluster_port is None:
@@ -89,7 +88,7 @@ def redirected(own: str, port: int, cluster_port: "int | None") -> dict[Address,
 
 
 class SocketCalls:
-    """The shim's side, which makes the calls that it is asked about."""
+    """The shim's side, which makes the calls."""
 
     def __init__(
         self,
@@ -126,8 +125,7 @@ class SocketCalls:
         os.close(self._handle)
 
     def answer(self) -> bool:
-        """Answer the one question that can be read now, if there is one. Returns False if no process is left
-        that could ask."""
+        """Answer one pending notification, if any. Returns False if no filtered process is left."""
         ready = select.poll()
         ready.register(self._handle, select.POLLIN)
         events = dict(ready.poll(0)).get(self._handle, 0)
@@ -137,7 +135,7 @@ class SocketCalls:
         try:
             fcntl.ioctl(self._handle, _RECEIVE, self._buffer)
         except OSError as error:
-            # The asking process has died meanwhile, or was interrupted and asks again.
+            # The calling process has died, or was interrupted and repeats the call.
             return error.errno in (errno.EINTR, errno.ENOENT)
         question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(
             self._buffer
@@ -149,11 +147,11 @@ class SocketCalls:
         return True
 
     def _make(self, call: "_Call", pointer: int, length: int) -> int | None:
-        """Make the call in the process's place. Returns the error number, 0 = none; None = the kernel is to
-        make the call unchanged; `_BY_A_FORK`."""
+        """Make the call for the process. Returns the error number, 0 = none; None = the kernel must make the
+        call unchanged; `_BY_A_FORK`."""
         # The kernel reads the length as a C int.
         length = (length & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
-        if not 0 <= length <= _LONGEST_ADDRESS:
+        if not 0 <= length <= _MAX_ADDRESS:
             return errno.EINVAL
         address = _read(call.process, pointer, length)
         if call.number == self._bind:
@@ -164,8 +162,8 @@ class SocketCalls:
         address = _as_given(address, there)
         if there[1] != self._port:
             return call.do(call_filter.CONNECT, address)
-        # The program may let itself wait, which the shim has no time for.
-        if len(self._forks) == _MOST_FORKS:
+        # The program may let the call block, but the shim must not.
+        if len(self._forks) == _MAX_FORKS:
             return errno.EAGAIN
         try:
             fork = kernel.helper(lambda: call.answer(call.do(call_filter.CONNECT, address)))
@@ -175,11 +173,11 @@ class SocketCalls:
         return _BY_A_FORK
 
     def reaped(self, child: int) -> None:
-        """Take note that a child of the shim has ended, which may be one of the forks."""
+        """Record the end of a child of the shim, which may be one of the forks."""
         self._forks.discard(child)
 
     def _bind_for(self, call: "_Call", address: bytes | None, length: int) -> int | None:
-        # A process whose memory we cannot read may not bind, if we can read that of others.
+        # A process with unreadable memory may not bind, if the memory of others is readable.
         hidden = errno.EACCES if self._takes_part else None
         if address is None:
             return hidden
@@ -191,14 +189,14 @@ class SocketCalls:
         host, port = _address(address)
         parts = host.split(".")
         if parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != self._own:
-            # Another replica has it, or may have: it is in 127.64.0.0/10.
+            # Another replica may have it: it is in 127.64.0.0/10.
             return errno.EADDRNOTAVAIL
         if port in self._kept and host != self._own:
             return errno.EADDRINUSE
         is_shared = _is_wildcard(address) or (host, port) in self._redirected
         if self._port and 0 <= port - self._port < PORTS and is_shared:
             address = _as_given(address, (self._own, port))
-        # The shim may bind it, and nobody gets it by the shim's rights.
+        # The shim may bind it, but its rights must not extend to programs (confused deputy).
         first = processes.read(_FIRST_FREE_PORT).strip()
         if 0 < port < (int(first) if first.isdigit() else 1024):
             return errno.EACCES
@@ -209,7 +207,7 @@ class SocketCalls:
 
 
 class _Call(NamedTuple):
-    """A question of the kernel: `process`, or a thread of it, calls `number` on its `handle`."""
+    """A notification of the kernel: `process`, or a thread of it, calls `number` on its `handle`."""
 
     listener: int
     question: int
@@ -218,21 +216,20 @@ class _Call(NamedTuple):
     handle: int
 
     def answer(self, made: int | None) -> None:
-        """Answer with the error number of a call that was made; None = the kernel is to make it."""
+        """Answer with the error number of the call; None = the kernel must make it."""
         error, flags = (0, _CONTINUE) if made is None else (-made, 0)
         with contextlib.suppress(OSError):  # It is gone.
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(self.question, 0, error, flags))
 
     def do(self, call: str, address: bytes) -> int | None:
         """Make the call with these bytes on the process's socket. Returns the error number, 0 = none; None =
-        a security policy forbids us to take part."""
+        a security policy forbids it."""
         number = call_filter.number_of(call)
         assert number is not None
         try:
             lent = _pidfd(self.process)
             try:
-                # The process may have died and its id been reused meanwhile: then the address and the socket
-                # are wrong.
+                # The process may have died and its ID been reused: then the address and the socket are wrong.
                 fcntl.ioctl(self.listener, _IS_VALID, struct.pack("Q", self.question))
                 copy = kernel.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, self.handle, 0)
             finally:
@@ -260,7 +257,7 @@ def _pidfd(process: int) -> int:
 
 
 def _read(process: int, pointer: int, length: int) -> bytes | None:
-    """Read a process's memory: fewer bytes where it ends, None if it may not be read."""
+    """Read a process's memory: fewer bytes at its end, None if it is unreadable."""
     try:
         memory = os.open("/proc/%d/mem" % process, os.O_RDONLY)
     except OSError:
@@ -279,8 +276,8 @@ def _family(address: bytes) -> int:
 
 
 def _address(address: bytes) -> Address:
-    """Return a socket address as (IPv4 address, port), with "" if it is not IPv4, and ("", 0) if it is none
-    of the internet."""
+    """Return a socket address as (IPv4 address, port), with "" if it is not IPv4, and ("", 0) for other
+    families."""
     host = b""
     if len(address) >= 8 and _family(address) in (socket.AF_UNSPEC, socket.AF_INET):
         host = address[4:8]
@@ -298,7 +295,7 @@ def _is_wildcard(address: bytes) -> bool:
 
 
 def _as_given(address: bytes, place: Address) -> bytes:
-    """Encode an IPv4 address in the form of the address that the program has `address`."""
+    """Encode an IPv4 address in the format of the program's `address`."""
     host, port = socket.inet_aton(place[0]), struct.pack(">H", place[1])
     if _family(address) == socket.AF_INET6:
         return address[:2] + port + address[4:8] + _MAPPED + host + bytes(4)

@@ -1,9 +1,8 @@
-"""Gives a replica its own users: a user namespace with a range of the machine's user ids, and the files that
-belong to it.
+"""Gives a replica its own users: a user namespace with a range of the machine's user IDs, and its files.
 
 A program that is root in it has no rights outside. Files need not change owners: mounts have their owners
-mapped (mount_setattr(2)), so that the service's files appear as the program's, and what the program writes
-belongs to the service. Needs root; runs on Python 3.6.
+mapped (mount_setattr(2)), so that the service's files appear as the program's, and new files of the program
+belong to the service. Needs root; runs on Python 3.6.
 """
 
 import errno
@@ -13,10 +12,10 @@ import signal
 from trainshed.replica.system import kernel
 
 COUNT = 1 << 16
-"""Users in one range: root, the system's, people, nobody."""
+"""Number of users in one range: root, system users, people, nobody."""
 
 _FIRST_OWNER = 1 << 31
-"""Users that nobody is."""
+"""User IDs without users."""
 
 _OPEN_TREE, _MOVE_MOUNT = 428, 429
 _AT_EMPTY_PATH = 0x1000
@@ -33,29 +32,28 @@ _IN_IMAGES = (*_CAPABILITIES, 31)
 
 
 class Users:
-    """A user namespace, seen from outside: who becomes the program enters it last of all (`enter`). Which
-    users it has is set later, so that it can be made before its replica is known.
+    """A user namespace, seen from outside: the process that becomes the program enters it last (`enter`). Its
+    users are set later, so that it can be created before its replica is known.
 
-    It is kept alive by open handles of itself and its maps; no process has to stay in it.
+    Open handles of itself and its maps keep it alive; no process has to stay in it.
     """
 
     def __init__(self) -> None:
-        """Needs this process's /proc. Raises OSError if none can be made."""
+        """Needs this process's /proc. Raises OSError on failure."""
         try:
-            # What its programs take of inotify, timers and namespaces counts with its owner as well, who
-            # would have none left for others: each has an owner that is nobody.
+            # The kernel also charges its programs' use of inotify, timers and namespaces to its owner, which
+            # could starve other replicas: each namespace has a separate owner without other processes.
             opened = _made(_FIRST_OWNER + int.from_bytes(os.urandom(3), "big"))
         except OSError:
-            opened = _made(0)  # In a container, root may not be able to look into another's.
-        #: The machine's user that is its user 0.
+            opened = _made(0)  # In a container, root may not see another user's namespace.
+        #: The machine's user that is user 0 inside.
         self.first = 0
         self._maps = opened[:-1]
-        #: Of the namespace, until it is entered.
+        #: The namespace's handle, until it is entered.
         self.handle = opened[-1]
 
     def settle(self, first: int, count: int) -> "Users":
-        """Its users and groups 0, 1, ... are the machine's `first`, `first` + 1, ... from here on. Raises
-        OSError."""
+        """Map its users and groups 0, 1, ... to the machine's `first`, `first` + 1, ... Raises OSError."""
         self.first = first
         for handle in self._maps:
             os.write(handle, b"0 %d %d" % (first, count))
@@ -63,13 +61,13 @@ class Users:
         return self
 
     def close(self) -> None:
-        """Of a copy in a process that has no use for it."""
+        """Close the handles, in a process that does not use them."""
         kernel.close_all([*self._maps, self.handle])
 
     def show(self, source: str, target: str) -> None:
-        """Bind `source` on `target` so that what root owns there belongs to root of the namespace. What other
-        file systems have mounted below it comes along with its owners as they are. Raises OSError: the file
-        system, or the kernel, cannot do it."""
+        """Bind `source` on `target` so that root's files there belong to root of the namespace. Other file
+        systems mounted below it are included with unchanged owners. Raises OSError if the file system, or the
+        kernel, does not support it."""
         tree = kernel.syscall(
             _OPEN_TREE,
             "open_tree %s" % source,
@@ -99,12 +97,12 @@ class Users:
             os.close(tree)
 
     def give(self, path: str) -> None:
-        """Have `path` itself belong to root of the namespace, on the disk as well."""
+        """Make root of the namespace the owner of `path` itself, also on the disk."""
         os.chown(path, self.first, self.first)
 
 
 def _made(owner: int) -> "list[int]":
-    """Make a user namespace of that user's; return the handles of its maps and of itself. Raises OSError."""
+    """Create a user namespace of that user; return the handles of its maps and of itself. Raises OSError."""
     opened: "list[int]" = []
     child = 0
     try:
@@ -123,7 +121,7 @@ def _made(owner: int) -> "list[int]":
     except OSError as error:
         kernel.close_all(opened)
         what = "a user namespace cannot be made: user.max_user_namespaces, or a policy (%s)"
-        # Its limit has the number of a full disk, but lasts.
+        # This limit has the error number of a full disk, but is permanent.
         number = errno.EPERM if error.errno == errno.ENOSPC else error.errno
         raise OSError(number, what % error.strerror) from None
     finally:
@@ -134,8 +132,8 @@ def _made(owner: int) -> "list[int]":
 
 
 def enter(handle: int) -> None:
-    """Become root of the user namespace behind `handle`, which is closed. Nothing outside can be changed from
-    here on, mounts included. Raises OSError."""
+    """Become root of the user namespace behind `handle`, which is closed. After that, nothing outside can be
+    changed, including mounts. Raises OSError."""
     kernel.enter_namespace(handle, kernel.CLONE_NEWUSER)
     os.close(handle)
     os.setgroups([])
@@ -144,13 +142,13 @@ def enter(handle: int) -> None:
 
 
 def drop_capabilities(*, in_image: bool = False) -> None:
-    """Leave programs of a root that is none outside what they may need."""
+    """Keep only the capabilities that programs need, if they are root inside only."""
     kernel.keep_capabilities(_IN_IMAGES if in_image else _CAPABILITIES)
 
 
 def have_programs_capabilities() -> None:
-    """Have what a program has that is started after `drop_capabilities`, or by an ordinary user, without that
-    this process becomes another. Raises OSError."""
+    """Set the capabilities of a program that starts after `drop_capabilities`, or of an ordinary user, in
+    this process itself. Raises OSError."""
     if os.geteuid() == 0:
         drop_capabilities()
         kernel.have_capabilities(_CAPABILITIES)
@@ -159,7 +157,8 @@ def have_programs_capabilities() -> None:
 
 
 def map_one(inside: int, inside_group: int) -> None:
-    """Move into a user namespace in which the caller's own user, who need not be root, is called `inside`."""
+    """Move into a user namespace in which the caller's own user, who need not be root, has the ID
+    `inside`."""
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER)
     kernel.write("/proc/self/setgroups", "deny")

@@ -1,4 +1,4 @@
-"""Builds the file system that one program sees: what is hidden, what is shown, who owns its files, and its
+"""Builds the file system view of one program: hidden and visible paths, the owners of its files, and its
 /dev.
 
 It owns the mounts of a replica. `View.enter` is called in the first process of a process namespace.
@@ -22,14 +22,14 @@ _HOSTS = "/etc/hosts"
 
 
 def detach() -> None:
-    """Leave the machine's mounts, name and shared memory, so that a view can be made here; until then what
-    the machine mounts and unmounts is so here as well. Raises OSError."""
+    """Leave the machine's mounts, name and shared memory, so that a view can be built. Later mounts and
+    unmounts of the machine still propagate until then. Raises OSError."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
 
 
 class View:
-    """What one program sees. All paths are absolute, targets as the program sees them."""
+    """The view of one program. All paths are absolute, and targets are in the program's view."""
 
     def __init__(
         self,
@@ -47,32 +47,32 @@ class View:
         """`devices`: handle of the machine's /dev, closed by `enter`, if this process has left the machine's
         view already (`detach`, `own_devices`) and has its own processes in /proc."""
         self._isolation = isolation
-        #: The slot's directory, shown under its own path whatever is hidden.
+        #: The slot's directory, visible at its own path even if its parents are hidden.
         self._files = files
-        #: A directory of the slot in which mounts may be prepared; made if needed.
+        #: A directory of the slot for preparing mounts; created if necessary.
         self._scratch = scratch
-        #: Directory for what the program changes in the image.
+        #: Directory for the program's changes of the image.
         self._layer = layer
-        #: (source, target) of directories shown writable.
+        #: (source, target) of writable directories.
         self._binds = binds
-        #: (source, target) of directories shown writable in place of read-only ones, if these exist; only
-        #: without an image.
-        self._replaced = replaced
-        #: (directory, names of the directories on the way from there, target), shown read-only; only without
+        #: (source, target) of writable directories that replace read-only ones, if these exist; only without
         #: an image.
+        self._replaced = replaced
+        #: (directory, names of the directories on the way from there, target), read-only; only without an
+        #: image.
         self._lent = lent
-        #: The namespace of the program's own users, if it was made in advance.
+        #: The namespace of the program's own users, if it was created in advance.
         self._namespace = namespace
         self._read_only = [path for path in isolation.read_only if os.path.isdir(path)]
-        # What lies in /dev is looked for in the machine's, in place of which a program has its own.
+        # Mounts in /dev use the machine's /dev, which the program's own /dev covers.
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
-        #: Directories that it must not see into (`look`).
+        #: Directories to hide (`look`).
         self._hidden: list[str] = []
         self._devices = devices
         #: After `enter`: the program's own users, whose namespace the process that becomes the program enters
-        #: last; None = it has none.
+        #: last; None = none.
         self.owners: users.Users | None = None
         #: After `enter`: user, group and home directory of an image's program.
         self.user = (0, 0, "/")
@@ -80,22 +80,22 @@ class View:
 
     @property
     def owner(self) -> int | None:
-        """Handle of the namespace of `owners`; None = there is none."""
+        """Handle of the namespace of `owners`; None = none."""
         return self.owners.handle if self.owners is not None else None
 
     def look(self) -> None:
-        """Find out what there is to be hidden, which touches nothing of the slot. Raises OSError."""
+        """Determine the directories to hide, without changes to the slot. Raises OSError."""
         if not self._isolation.image:
             self._mounts += self._root_mounts()
             ways = {*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()}
             self._hidden = sorted(filter(mounts.is_directory, ways))
 
     def enter(self) -> None:
-        """Give this process, and everything that it starts, the view, after `look`. Raises OSError."""
+        """Give this process, and all its descendants, the view, after `look`. Raises OSError."""
         if self._devices is None:
             detach()
             # First, so that later steps and child processes find themselves in /proc by this namespace's
-            # process ids.
+            # process IDs.
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
             self._devices = own_devices()
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
@@ -103,16 +103,16 @@ class View:
             socket.sethostname(self._isolation.hostname)
         if self._isolation.users:
             self.owners = (self._namespace or users.Users()).settle(*self._isolation.users)
-        # Before the machine's /dev goes with its root.
+        # Before the machine's /dev disappears with its root.
         self._add_devices(self._devices)
         if not self._isolation.image:
-            # Before anything is opened: it may exchange the root.
+            # Before anything is opened: it may replace the root.
             self._add_missing([target for _, target in self._binds])
             if self._isolation.buckets:
                 self._add_missing([GCS])
             if self._isolation.hosts:
                 mounts.add_file(os.path.realpath(_HOSTS), self._scratch)
-        # The directories around the buckets, as there may be more buckets than files can be open.
+        # The parent directories of the buckets, because there may be more buckets than files can be open.
         around = {
             place: mounts.open_path(place)
             for place in {os.path.dirname(source) for _, source in self._isolation.buckets}
@@ -126,7 +126,7 @@ class View:
             self._hide()
         self._show_buckets(around)
         if self._root:
-            # The rest was mounted below the future root; from here on there is nothing else.
+            # The rest was mounted below the future root; now there is nothing else.
             kernel.pivot_root(self._root)
         if self.owners is None and os.path.isdir(cgroups.ROOT):
             # Its user may own the control groups, by which it could raise its limits and kill other programs.
@@ -163,21 +163,21 @@ class View:
                     source.make_place(first, directory or bool(rest))
                     passed += [os.path.join(target, first)] * bool(rest)
             source.show(target)
-            # Directories on the way are made in memory: on the disk each would cost a start more time than
-            # all the mounts.
+            # Directories on the way are created in memory: on disk, each would cost a start more time than
+            # all mounts.
             for way in mounts.outermost(passed):
                 _cover(way)
                 in_memory.append(way)
         if hosts is not None:
             hosts.bind(_HOSTS)
-        # Last, because what was covered so far (a private /tmp, for example) must not cover these. Sources
-        # that contain hidden directories come first: those are hidden again inside them.
+        # Last, because earlier covers (a private /tmp, for example) must not cover these. Sources that
+        # contain hidden directories come first: those are hidden again inside them.
         around = [mount for mount in bound if mounts.holds(mount[1], places)]
         again = self._show_around(around, places)
         mounts.make_directory(self._files, 0o755)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
-        # A hidden directory at or below a target that was shown is covered itself, and cannot be seen.
+        # A hidden directory at or below a visible target is covered itself, and invisible.
         targets = [target for _, target in shown]
         seen = [p for p in hidden if not any(p == to or mounts.holds(to, [p]) for to in targets)]
         for path in [*(target for _, target, frost in bound if frost), *in_memory]:
@@ -188,7 +188,7 @@ class View:
     def _show_around(
         self, shown: list[tuple[mounts.Source, str, bool]], places: list[str]
     ) -> list[str]:
-        """Show sources that contain hidden directories, and hide those there again; return the hidden
+        """Mount sources that contain hidden directories, and hide those there again; return the hidden
         ones."""
         self._show_mounts(shown)
         inside = [path for path in places if any(mounts.holds(to, [path]) for _, to, _ in shown)]
@@ -208,8 +208,8 @@ class View:
         return [(self._isolation.roots, path, True) for path in places]
 
     def _closed_ways(self) -> list[str]:
-        """Return the directories on the way to what is shown that a user of the program's own could not pass.
-        They are covered, and only what is shown is put back."""
+        """Return the directories on the way to visible paths that the program's user could not pass. They are
+        covered, and only the visible paths are mounted again."""
         if not self._isolation.users:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
@@ -225,12 +225,12 @@ class View:
         return mounts.Source(mounts.open_path(path), self._file_owners())
 
     def _own(self, path: str) -> mounts.Source:
-        """Open a directory of the program's own, which it could replace by a link. A link is not followed."""
+        """Open a directory of the program, which could replace it by a link. Links are not followed."""
         handle = mounts.open_path(path, os.O_NOFOLLOW | os.O_DIRECTORY)
         return mounts.Source(handle, self._file_owners())
 
     def _below(self, base: str, names: Sequence[str]) -> mounts.Source:
-        """Open a directory through others that programs could replace by links, none of which is followed."""
+        """Open a directory through others that programs could replace by links. Links are not followed."""
         handle = mounts.open_path(base, os.O_DIRECTORY)
         for name in names:
             try:
@@ -241,8 +241,8 @@ class View:
         return mounts.Source(handle, self._file_owners())
 
     def _file_owners(self) -> users.Users | None:
-        """Return the users who own what is shown: all of the program's, or the only one that an image's
-        program runs as."""
+        """Return the owners of visible files: all of the program's users, or the only one of an image's
+        program."""
         user = self.user[0]
         if self.owners is None or user == 0:
             return self.owners
@@ -256,7 +256,7 @@ class View:
         self._root = mounts.show_image(image, self._layer, self._scratch, self.owners)
         self.user = user, group, _ = mounts.user_of(self._isolation.image_user, self._root)
         if self.owners is not None and max(user, group) >= users.COUNT:
-            text = "the image runs as %d:%d, and a replica has the users and groups 0 to %d"
+            text = "the image runs as %d:%d, but a replica only has the users and groups 0 to %d"
             raise OSError(text % (user, group, users.COUNT - 1))
         hosts = self._hosts()
         shown = [(self._own(source), target, False) for source, target in self._binds]
@@ -271,7 +271,7 @@ class View:
                 kernel.make_read_only(place)
             else:
                 source.show(place)
-        # A directory shown under its own path may contain hidden ones.
+        # A directory at its own path may contain hidden ones.
         same = [target for source, target, _ in self._mounts if source == target]
         for path in sorted(self._isolation.hidden):
             place = self._place(path)
@@ -287,8 +287,7 @@ class View:
             source.bind(place)
 
     def _image_roots(self) -> list[tuple[mounts.Source, str, bool]]:
-        """Return the mounts that add `roots` to the image's own certificates, at each place where it keeps
-        them."""
+        """Return the mounts that add `roots` to the image's own certificates, at each of their paths."""
         shown: list[tuple[mounts.Source, str, bool]] = []
         if (own := self._isolation.roots) is None:
             return shown
@@ -304,8 +303,7 @@ class View:
     # --- both kinds ---
 
     def _place(self, target: str) -> str:
-        """Return the current path of what the program will find at `target`. Links of an image do not lead
-        out of it."""
+        """Return the current path of a `target` in the program's view. Links of an image cannot leave it."""
         return mounts.inside(self._root, target) if self._root else target
 
     def _mount(self, kind: str, target: str, flags: int, data: str | None = None) -> None:
@@ -314,7 +312,7 @@ class View:
         kernel.mount(kind, place, kind, flags, data)
 
     def _add_devices(self, machines: int) -> None:
-        """Add what not every program has to its /dev. `machines`: handle of the machine's, closed here."""
+        """Add the optional devices to its /dev. `machines`: handle of the machine's, closed here."""
         for path in self._isolation.devices:
             _show_device(machines, path.removeprefix("/dev/"))
         # Its own shared memory, so that nothing of a killed program remains there.
@@ -329,7 +327,7 @@ class View:
         os.close(machines)
 
     def _show_buckets(self, around: dict[str, int]) -> None:
-        """Show the buckets below /gcs. `around`: open handles of their parent directories, closed here."""
+        """Mount the buckets below /gcs. `around`: open handles of their parent directories, closed here."""
         if not self._isolation.buckets:
             return
         self._mount("tmpfs", GCS, mounts.SAFE, "mode=755,size=1m")
@@ -351,7 +349,7 @@ class View:
         kernel.make_safe(gcs)
 
     def _add_missing(self, targets: list[str]) -> None:
-        """Make the directories that mounts need, even where the user may not create them."""
+        """Create the directories for mounts, even if the user may not create them."""
         for target in targets:
             if os.path.isdir(target):
                 continue
@@ -362,12 +360,12 @@ class View:
 
 
 _STEP = re.compile(rb"_(?<=[^/]_)\d+\.\d+\Z")
-"""The end of the path of a socket that is named NODE_JOB.STEP, as steps have them."""
+"""End of a socket path NODE_JOB.STEP of a Slurm step."""
 
 
 def of_slurms_steps() -> set[str]:
-    """Return the directories of the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has their
-    user's id on these, which programs have that do not run as root, and reveal themselves to everybody."""
+    """Return the directories of the sockets of Slurm steps (SlurmdSpoolDir). On these, steps obey every
+    process with their user ID, which programs without root have, and every user can list them."""
     # The eighth column is the path, which may have blanks.
     lines = filter(_STEP.search, processes.read("/proc/net/unix").splitlines())
     steps = {row[7] for row in (line.split(None, 7) for line in lines) if len(row) > 7}
@@ -375,8 +373,8 @@ def of_slurms_steps() -> set[str]:
 
 
 def _is_kept_apart(path: str) -> bool:
-    """Whether a path is a socket in a directory that only its owner can write to: elsewhere anybody could
-    give a socket such a name. Whose it is cannot be checked: in a user namespace root shows as nobody."""
+    """Whether a path is a socket in a directory that only its owner can write to: elsewhere, any user could
+    create such a socket. The owner cannot be checked, because root appears as nobody in a user namespace."""
     try:
         status, around = os.lstat(path), os.lstat(os.path.dirname(path))
     except OSError:
@@ -386,7 +384,7 @@ def _is_kept_apart(path: str) -> bool:
 
 
 def _cover(path: str) -> bool:
-    """Mount an empty directory over `path`. Returns False if that is gone, as may be what is not ours."""
+    """Mount an empty directory over `path`. Returns False if that does not exist any more."""
     with contextlib.suppress(FileNotFoundError):
         kernel.mount("tmpfs", path, "tmpfs", mounts.SAFE, "mode=755,size=64k")
         return True
@@ -394,11 +392,11 @@ def _cover(path: str) -> bool:
 
 
 def _seal(path: str) -> None:
-    """Make a cover read-only, unless whoever removed its directory took the cover away. Raises OSError."""
+    """Make a cover read-only, unless the removal of its directory removed the cover. Raises OSError."""
     try:
         kernel.make_read_only(path)
     except OSError as error:
-        # While a directory goes, it is still there and covered no longer; and somebody may make it again.
+        # During its removal, a directory still exists without its cover, and it may be created again.
         if error.errno != errno.ENOENT and (error.errno != errno.EINVAL or _cover(path)):
             raise
 
@@ -414,8 +412,8 @@ _LINKS = (
 
 
 def own_devices() -> int:
-    """Mount a program's /dev over the machine's, with devices that harm nobody, and return a handle of the
-    machine's. Raises OSError."""
+    """Mount a program's /dev with harmless devices over the machine's, and return a handle of the machine's.
+    Raises OSError."""
     machines = mounts.open_path("/dev", os.O_DIRECTORY)
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID, "mode=755,size=64k")
     for name in _HARMLESS:
@@ -430,7 +428,7 @@ def own_devices() -> int:
 
 
 def _show_device(machines: int, name: str) -> None:
-    """Show a device file of the machine's /dev (`machines`), unless it is missing. Raises OSError."""
+    """Add a device file of the machine's /dev (`machines`), unless it is missing. Raises OSError."""
     try:
         handle = mounts.open_path(name, directory=machines)
     except OSError:

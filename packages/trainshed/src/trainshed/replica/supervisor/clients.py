@@ -1,4 +1,4 @@
-"""Serves the services that are connected to a shim, without waiting long for any."""
+"""Serves the services that are connected to a shim, without waiting long for any of them."""
 
 import contextlib
 import os
@@ -8,28 +8,27 @@ from collections.abc import Callable
 from trainshed.replica import protocol
 from trainshed.replica.system import loop, unix_sockets
 
-_PATIENCE = 1.0
-_NO_ROOM_PAUSE = 0.2
-"""Seconds until new connections are accepted again after there were no file handles or no memory for one."""
+_SEND_TIMEOUT = 1.0
+_RETRY_INTERVAL = 0.2
+"""Seconds before the next accept after a lack of file handles or memory."""
 
 
 def listen() -> socket.socket:
     """Open the socket for services in the slot's directory, which is the current one.
 
-    Bound by its short name, because whole paths may be too long for a socket address.
+    It is bound by its short name, because whole paths may be too long for a socket address.
     """
     with contextlib.suppress(FileNotFoundError):  # The first incarnation of the slot.
         os.unlink(protocol.SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(protocol.SOCKET)
-    listener.listen(1024)  # Each request of a page is a connection, and a full queue refuses it.
+    listener.listen(1024)  # Each request of a page is a connection, and a full queue rejects it.
     listener.setblocking(False)
     return listener
 
 
 def connect(slot: str) -> socket.socket:
-    """Open a connection to the shim that serves a slot. Does not block. Raises OSError if nobody listens
-    there."""
+    """Open a connection to the shim of a slot. Does not block. Raises OSError if no shim listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A shim that no longer accepts connections must not make its caller wait.
     connection.setblocking(False)
@@ -42,8 +41,8 @@ def connect(slot: str) -> socket.socket:
 
 
 class Clients:
-    """All open connections, from `serve` on also those to come. One that does not take a message is dropped;
-    its owner then reads the files instead."""
+    """All open connections, after `serve` also new ones. A connection that does not accept a message is
+    dropped; its owner then reads the files instead."""
 
     def __init__(self, first: socket.socket) -> None:
         self._connections: dict[socket.socket, protocol.Lines] = {}
@@ -73,7 +72,7 @@ class Clients:
                 self._attend(connection)
 
     def hand_on(self, connection: socket.socket) -> None:
-        """Give up a connection that somebody else serves from here on."""
+        """Remove a connection that another object serves."""
         self._events.drop(connection.fileno())
         del self._connections[connection]
 
@@ -90,7 +89,7 @@ class Clients:
         _send(connection, protocol.encode(message))
 
     def _add(self, connection: socket.socket) -> None:
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(_SEND_TIMEOUT)
         self._connections[connection] = protocol.Lines()
         if self._greeting:
             _send(connection, self._greeting)
@@ -107,12 +106,11 @@ class Clients:
         try:
             connection = self._listener.accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The caller has gone again.
+            return  # The caller has disconnected.
         except OSError:
-            # No handle or no memory for it: the caller waits, and we pause instead of retrying in a busy
-            # loop.
+            # No handle or memory is free: the caller waits, and a pause avoids a busy loop.
             self._events.drop(self._listener.fileno())
-            self._events.after(_NO_ROOM_PAUSE, self._listen)
+            self._events.after(_RETRY_INTERVAL, self._listen)
             return
         self._add(connection)
         self._greet()
@@ -136,6 +134,6 @@ def _send(connection: socket.socket, data: bytes) -> None:
     try:
         connection.sendall(data)
     except OSError:
-        # Half a message may be sent: end the stream, so that the loop finds its end and removes it.
+        # A part of the message may be sent: end the stream, so that the loop detects its end and removes it.
         with contextlib.suppress(OSError):  # It was closed from the other side.
             connection.shutdown(socket.SHUT_RDWR)

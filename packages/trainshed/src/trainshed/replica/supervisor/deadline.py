@@ -1,7 +1,7 @@
-"""A moment after which programs must not run, which the agent of a node moves on for as long as it hears from
-its service (docs/adr/0061).
+"""A time after which programs must not run. The agent of a node extends it while it hears from its service
+(docs/adr/0061).
 
-The agent keeps the moment in a file, and every shim of the node watches it. So programs end in time even if
+The agent stores the time in a file, and every shim of the node watches it. So programs end in time even if
 their agent hangs, was stopped or has died, and also if the whole node was stopped or suspended.
 """
 
@@ -18,19 +18,19 @@ _MOMENT = struct.Struct("=q")
 
 
 class Deadline:
-    """The agent's side. Makes the file. Raises OSError."""
+    """The agent's side. Creates the file. Raises OSError."""
 
     def __init__(self, path: str) -> None:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(handle, _MOMENT.size)
-            # A store to memory cannot block on a disk that hangs.
+            # A store to memory cannot block on a hanging disk.
             self._shown = mmap.mmap(handle, _MOMENT.size)
         finally:
             os.close(handle)
 
     def set(self, seconds: float) -> None:
-        """Move the deadline to a moment of `kernel.BOOT_CLOCK`."""
+        """Set the deadline to a time of `kernel.BOOT_CLOCK`."""
         _MOMENT.pack_into(self._shown, 0, int(seconds * 1e9))
 
 
@@ -53,7 +53,7 @@ class DeadlineWatch:
         return moment
 
     def _check(self) -> None:
-        """The deadline has passed unless it was moved meanwhile."""
+        """Expire, unless the deadline was extended."""
         if self._moment() > time.clock_gettime(kernel.BOOT_CLOCK) * 1e9:
             self._arm()
             return

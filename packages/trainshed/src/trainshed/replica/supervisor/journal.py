@@ -4,8 +4,8 @@ fence.
 At most one incarnation of a replica lives: `claim`, called in the slot's directory, takes the lock and then
 checks that this incarnation may start; `expel` ends one whose shim does not answer.
 
-Only the holder of the lock appends; anybody may read. All entries share one small file, because creating a
-file costs a start more time than anything written into one. An entry is one of
+Only the holder of the lock appends; any process may read. All entries share one small file, because creating
+a file costs a start more time than its content. An entry is one of
 
     {"starting": N, "shim": PID, "shim_since": START, "file": INODE}
                                                    incarnation N ends with this process; what a copy of
@@ -28,8 +28,8 @@ from trainshed.replica.system import cgroups, processes
 
 
 def try_lock(slot: str) -> int:
-    """Take the exclusive lock of a slot without waiting; return the open handle that holds it, -1 if another
-    process has it. Creates the journal if there is none. Raises OSError."""
+    """Take the exclusive lock of a slot without waiting; return the open handle of the lock, -1 if another
+    process has it. Creates the journal if it does not exist. Raises OSError."""
     path = os.path.join(slot, protocol.JOURNAL)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -47,14 +47,14 @@ def release(lock: int) -> None:
 
 
 def append(lock: int, entry: dict[str, Any]) -> None:
-    """Append an entry. It outlives this process at once, and a power cut after `os.fsync(lock)`. Raises
-    OSError.
+    """Append an entry. It survives this process immediately, and a power failure after `os.fsync(lock)`.
+    Raises OSError.
 
-    Syncing the file is enough: the file systems in use (ext4, XFS, Btrfs) make a new file's name durable with
-    it.
+    Syncing the file is enough: the supported file systems (ext4, XFS, Btrfs) also make a new file's name
+    durable.
     """
-    # Starts with a newline as well, so that what a full disk or a power cut left incomplete is a line of its
-    # own.
+    # Starts with a newline as well, so that an incomplete line from a full disk or a power failure is
+    # separate.
     view = memoryview(b"\n" + protocol.encode(entry))
     while view:
         view = view[os.write(lock, view) :]
@@ -65,14 +65,13 @@ class Entries:
 
     def __init__(self, slot: str) -> None:
         """Read the journal. A slot without one has never been used."""
-        #: The highest incarnation that was ever started; 0 if none was.
+        #: The highest started incarnation; 0 if none.
         self.latest = 0
-        #: The control groups of the latest incarnation that wrote them down.
+        #: The control groups of the latest incarnation that recorded them.
         self.groups: list[str] = []
-        #: Process id and start (`protocol.process_start`) of the latest incarnation's shim; 0 = it had none.
+        #: Process ID and start (`protocol.process_start`) of the latest incarnation's shim; 0 = none.
         self.shim = (0, 0)
-        #: Whether that incarnation began in another slot, of which this one is a copy; its processes are left
-        #: alone.
+        #: Whether that incarnation began in another slot, whose copy this is; its processes are left alone.
         self.is_copied = False
         self._records: dict[int, protocol.Message] = {}
         self._notes: dict[int, list[protocol.Message]] = {}
@@ -110,13 +109,13 @@ def _read(path: str) -> tuple[int, list[dict[str, Any]]]:
             try:
                 entries.append(json.loads(line.decode("utf-8")))
             except ValueError:
-                continue  # Never completely written, so nothing was done because of it.
+                continue  # Never completely written, so nothing depends on it.
     return inode, entries
 
 
-_PATIENCE = 2.0
-_PAUSE = 0.002
-"""Seconds between two looks at what the kernel tells nobody of."""
+_LOCK_TIMEOUT = 2.0
+_POLL_INTERVAL = 0.002
+"""Seconds between two checks of states without notifications."""
 
 
 class Refused(Exception):
@@ -130,20 +129,19 @@ class Refused(Exception):
 
 
 class Claim:
-    """The right to run one incarnation, held until `release` or until every process that holds the lock has
-    ended."""
+    """The right to run one incarnation, until `release` or the end of every process with the lock."""
 
     def __init__(self, incarnation: int, lock: int) -> None:
         self._incarnation = incarnation
         self.lock = lock
 
     def describe(self, groups: list[str]) -> None:
-        """Record what a successor has to clear away after this incarnation."""
+        """Record the control groups that a successor has to remove after this incarnation."""
         append(self.lock, {"groups": groups})
 
     def sync(self) -> None:
-        """Make all entries durable, above all that this incarnation starts; nothing of the program may run
-        before this returns. Blocks. Raises OSError."""
+        """Make all entries durable, above all the start of this incarnation; no process of the program may
+        run before. Blocks. Raises OSError."""
         os.fsync(self.lock)
 
     def note(self, note: protocol.Message) -> None:
@@ -157,8 +155,8 @@ class Claim:
 
 
 class Shim(NamedTuple):
-    """A shim as the service knows it: process id and start (`protocol.process_start`) in `proc`, the
-    service's /proc."""
+    """The service's view of a shim: process ID and start (`protocol.process_start`) in `proc`, the service's
+    /proc."""
 
     process: int
     since: int
@@ -166,19 +164,19 @@ class Shim(NamedTuple):
 
 
 def claim(incarnation: int, shim: Shim) -> Claim:
-    """Claim the slot, the current directory, for an incarnation that never ran, for this process. Waits up to
-    `_PATIENCE` for a predecessor that ends. Raises Refused, OSError (it is not recorded that it starts).
+    """Claim the slot, the current directory, for this process and an incarnation that never ran. Waits up to
+    `_LOCK_TIMEOUT` for the end of a predecessor. Raises Refused, OSError (its start is not recorded).
 
-    The order matters: a service that stops an attempt first writes its mark and then looks for a holder of
-    the lock; a shim first takes the lock and then looks for the mark. So one of them sees the other.
+    The order matters: a service that stops an attempt first writes its mark and then checks for a holder of
+    the lock; a shim first takes the lock and then checks for the mark. So one of them detects the other.
     """
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     lock = try_lock(".")
     while lock < 0:
         # The predecessor was killed, and the kernel is about to release its lock.
         if Entries(".").latest >= incarnation or time.monotonic() > deadline:
             raise Refused(protocol.REFUSED_HELD)
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_INTERVAL)
         lock = try_lock(".")
     try:
         entries = Entries(".")
@@ -202,17 +200,17 @@ def _write_start(lock: int, incarnation: int, shim: int, since: int) -> None:
 
 
 def clear(entries: Entries, proc: str = "/proc") -> bool:
-    """See to it that nothing is left of the latest incarnation, whose shim may have been killed: the kernel
-    releases the lock of a process, and then ends the namespace whose first one it was, before it is gone.
-    `proc`: the service's /proc.
+    """Remove the remains of the latest incarnation, whose shim may have been killed. The kernel releases the
+    lock of a process, and then ends the namespace of that first process, before the process is gone. `proc`:
+    the service's /proc.
 
-    Only for holders of the lock. True: all of it is gone; false: something cannot die (it waits for a
-    device).
+    Only for holders of the lock. Returns True if everything is gone, False if a process cannot die (it waits
+    for a device).
     """
     if not entries.latest or entries.record(entries.latest) is not None:
-        return True  # Nothing was started, or nothing lived any more when that was written.
+        return True  # Nothing was started, or all processes had ended before that record.
     shim, since = entries.shim
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     while protocol.is_process(shim, since, proc):
         if time.monotonic() > deadline:
             return False
@@ -223,25 +221,25 @@ def clear(entries: Entries, proc: str = "/proc") -> bool:
 
 
 def expel(slot: str, incarnation: int, cause: str) -> bool:
-    """End an incarnation whose shim does not answer, and all before it: kill it, clear it away, record it as
-    lost because of `cause`. It can never start after that, even if a request for it is still on its way. A
-    later incarnation is left alone. Blocks for some seconds at most; safe to repeat.
+    """End an incarnation whose shim does not answer, and all before it: kill it, remove its remains, record
+    it as lost because of `cause`. It can never start after that, even if a request for it is pending. A later
+    incarnation is left alone. Blocks for some seconds at most; idempotent.
 
-    True: nothing of it lives. False: something of it cannot die (it waits for a device); try again later.
-    Raises OSError if the loss cannot be recorded.
+    Returns True if all its processes are dead, False if a process cannot die (it waits for a device): try
+    again later. Raises OSError if the loss cannot be recorded.
     """
     begin = time.monotonic()
     lock = try_lock(slot)
     while lock < 0:
         entries = Entries(slot)
         if entries.latest > incarnation:
-            return True  # Its successor holds the lock, so it had ended before.
-        if time.monotonic() - begin > _PATIENCE:
+            return True  # Its successor has the lock, so it had ended before.
+        if time.monotonic() - begin > _LOCK_TIMEOUT:
             return False
         shim, since = entries.shim
         if protocol.is_process(shim, since):
             processes.send(shim, signal.SIGKILL)
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_INTERVAL)
         lock = try_lock(slot)
     try:
         entries = Entries(slot)
@@ -261,7 +259,6 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
 def lost_record(cause: str, *, by_service: bool = False) -> Message:
     """Return the attempt record of an incarnation that ended through no fault of its program.
 
-    `by_service`: the service could not do its part (a sandbox, a template); otherwise the cause came from
-    outside.
+    `by_service`: the service failed to do its part (a sandbox, a template); otherwise the cause was external.
     """
     return {"lost": cause, "by_service": by_service}

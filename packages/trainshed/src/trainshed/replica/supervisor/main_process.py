@@ -1,9 +1,8 @@
-"""Runs the process that becomes a replica's program: makes its view of the machine, gives up all rights that
-the program may not have, and executes it (`start`).
+"""Runs the process that becomes a replica's program: builds its view of the machine, drops all rights that
+the program must not have, and executes it (`start`).
 
-The shim has forked it, and it knows the machine as the shim does until its view is made. Shells enter that
-view later (`enter`). If a preloader's fork becomes the program, this process only leads that there.
-
+The shim has forked it, and it has the shim's view of the machine until its own is built. Shells enter that
+view later (`enter`). If a preloader's fork becomes the program, this process only passes the view to it.
 It speaks with the shim, one line per message, over a socket pair that closes when it executes the program.
 Shim to main process:
 - the order, as the zygote gave it to the shim
@@ -32,15 +31,14 @@ _NAMESPACES = ("mnt", "uts", "ipc")
 
 
 class MainProcess:
-    """The handle of a main process: it is forked at once, waits until it is given an order, and ends with
-    the shim."""
+    """The handle of a main process: it is forked immediately, waits for an order, and ends with the shim."""
 
     def __init__(
         self, level: str, namespace: users.Users | None, become: Callable[[program.Program], None]
     ) -> None:
-        """`level`: of its isolation. `namespace`: of the program's own users, if it was made in advance.
+        """`level`: of its isolation. `namespace`: of the program's own users, if it was created in advance.
         `become`: turns it into its program. Raises OSError."""
-        #: Read end of the pipe that the program writes its standard output to.
+        #: Read end of the pipe for the program's standard output.
         self.output, output = os.pipe()
         #: Read end of the pipe for its standard error.
         self.errors, errors = os.pipe()
@@ -62,7 +60,7 @@ class MainProcess:
         try:
             self.control.sendall(line + b"\n")
         except OSError:
-            return  # It is dead, which the shim sees.
+            return  # It is dead, which the shim detects.
 
 
 def program_of(
@@ -70,7 +68,7 @@ def program_of(
 ) -> program.Program:
     """Return the program of a launch document. `outputs`: handles of its standard output and error."""
     if plan.limits.stall_after:
-        # Has a Python print its stacks when it gets SIGABRT (`stall`).
+        # Makes a Python print its stacks on SIGABRT (`stall`).
         plan.program.environ.setdefault("PYTHONFAULTHANDLER", "1")
     work = os.path.join(slot, protocol.FILES, program.WORK)
     return program.Program(
@@ -84,7 +82,7 @@ def program_of(
 
 
 class _Beginning:
-    """What the main process does before it is the program."""
+    """The work of the main process before it is the program."""
 
     def __init__(
         self,
@@ -100,7 +98,7 @@ class _Beginning:
         self._is_namespaced = level != protocol.LEVEL_SESSION
         self._refused: OSError | None = None
         devices: int | None = None
-        # What is done before it is known for which replica.
+        # Work that does not depend on the replica.
         try:
             kernel.leave_keyring()
             if self._is_namespaced:
@@ -115,12 +113,12 @@ class _Beginning:
         self._view = _view(self._plan, slot, self._files, namespace, devices)
         #: The connection to the preloader that is to fork the program, if one listened.
         self._preloader: socket.socket | None = None
-        #: Whether calls of connect are asked about; None = no call is.
+        #: Whether the shim handles calls of connect; None = it handles no calls.
         self._connects: bool | None = None
 
     def run(self, become: Callable[[program.Program], None]) -> None:
         """Become the program; return if it is not run, or another process is it. If it cannot be executed,
-        the exit code of this process is its."""
+        this process exits with its exit code."""
         try:
             self._make_view()
             self._say_made()
@@ -135,7 +133,7 @@ class _Beginning:
             self._say("failed %r" % error)
 
     def _next(self) -> bytes:
-        """Return the shim's next line; ends this process if the shim is gone."""
+        """Return the shim's next line; exit if the shim is gone."""
         while b"\n" not in self._inbox:
             data = self._control.recv(65536)
             if not data:
@@ -148,15 +146,15 @@ class _Beginning:
         self._control.sendall((text + "\n").encode("utf-8", "replace"))
 
     def _make_view(self) -> None:
-        """Make all that the program sees. Raises OSError."""
+        """Build the program's whole view. Raises OSError."""
         if self._refused is not None:
             raise self._refused
         plan, isolation = self._plan, self._plan.isolation
-        # Before anything is hidden, which includes the way to the preloader's socket.
+        # Before anything is hidden, including the path of the preloader's socket.
         if plan.warm.preloader and self._is_namespaced:
             self._preloader = unix_sockets.connected(plan.warm.preloader)
-        # The service keeps the files that it makes to itself, but everybody may pass the directories on the
-        # way to what the program is shown.
+        # The service's own files are private, but all users may traverse the directories on the way to
+        # visible paths.
         os.umask(0o022)
         if self._is_namespaced:
             self._view.look()
@@ -169,7 +167,7 @@ class _Beginning:
         if self._is_namespaced:
             self._view.enter()
             if not (isolation.image and self._level == protocol.LEVEL_USER):
-                kernel.forbid_inspection()  # There `drop` does it, once it needs no more of /proc.
+                kernel.forbid_inspection()  # There, `drop` does it, after its last use of /proc.
         else:
             kernel.forbid_new_privileges()
         if isolation.image:
@@ -184,10 +182,10 @@ class _Beginning:
         self._connects = socket_calls.be_asked(self._control, plan.network, in_image=in_image)
 
     def _fit_image(self) -> None:
-        """Apply what the image's own files say: its user and that user's home directory."""
+        """Apply the image's own files: its user and that user's home directory."""
         user, group, home = self._view.user
         self._program.environ.setdefault("HOME", home)
-        # Resolved to names of the image: followed, a link into /proc would lead out of it.
+        # Resolved inside the image: followed, a link into /proc would leave it.
         self._program.directory = os.path.realpath(self._program.directory)
         mounts.make_directory(self._program.directory, 0o755, self._view.owners)
         mounts.make_directory(os.path.realpath("/tmp"), 0o1777, self._view.owners)
@@ -207,7 +205,7 @@ class _Beginning:
         kernel.close_all(handles)
 
     def _begin(self, become: Callable[[program.Program], None]) -> None:
-        """Become the program; return if a fork of a preloader is it. Raises NotRun, OSError."""
+        """Become the program; return if a preloader's fork is it. Raises NotRun, OSError."""
         plan, owner = self._plan, self._view.owner
         if plan.warm.preloader and self._is_namespaced:
             _limit_processes(plan)
@@ -230,8 +228,8 @@ class _Beginning:
 
 
 def settle(plan: protocol.LaunchDocument, owner: int | None) -> None:
-    """Give up, inside the view, the rights that the program may not have. `owner`: handle of the namespace of
-    its own users, None = it has none. Raises OSError."""
+    """Drop, inside the view, the rights that the program must not have. Raises OSError. `owner`: handle of
+    the namespace of its own users, None = none."""
     if plan.isolation.level == protocol.LEVEL_SESSION:
         return
     levels.drop(plan.isolation.level, owner, bool(plan.isolation.image))
@@ -250,9 +248,9 @@ def enter(
     owner: int | None,
     shim: socket.socket,
 ) -> None:
-    """Enter, in a fork of the shim, the view that a main process has made, with no more rights than its
-    program has. `namespaces`: their handles; `owner`: as for `settle`. `shim`: where the shim is sent the
-    handle on which it is asked about socket calls. Raises OSError."""
+    """Enter, in a fork of the shim, the view of a main process, with no more rights than its program. Raises
+    OSError. `namespaces`: their handles; `owner`: as for `settle`. `shim`: receives the handle for socket
+    calls."""
     groups.hold()
     for handle in namespaces:
         kernel.enter_namespace(handle, 0)
@@ -260,7 +258,7 @@ def enter(
     kernel.leave_keyring()
     if plan.isolation.level == protocol.LEVEL_SESSION:
         kernel.forbid_new_privileges()
-    # What the shim forbids for itself would keep this process from its own files in /proc.
+    # The shim's own protection would keep this process from its files in /proc.
     kernel.allow_inspection()
     socket_calls.be_asked(shim, plan.network, in_image=bool(plan.isolation.image))
     settle(plan, owner)

@@ -1,14 +1,13 @@
-"""Finds out whether processes of a replica died of its memory limit, and enforces the limit where control
+"""Determines whether processes of a replica died of its memory limit, and enforces the limit where control
 groups do not.
 
-With a memory control group the kernel enforces the limit, and its counter of kills is the evidence. Without
-one this module measures the processes several times a second and kills the largest one when
-together they exceed the limit: the verdicts are the same, a moment later. It misses peaks between two
-measurements, and shared memory that no process has mapped. Measuring costs at most a twentieth of a
-processor.
+With a memory control group, the kernel enforces the limit, and its counter of kills is the evidence. Without
+one, this module measures the processes several times a second and kills the largest one when together they
+exceed the limit. The verdicts are the same, a moment later. It misses peaks between two measurements, and
+shared memory that no process has mapped. Measuring costs at most a twentieth of a processor.
 
 The verdict (spec/failures#out-of-memory): a replica ran out of memory if its main process died by a SIGKILL
-that was not the shim's own, and something of it was killed at the limit. Other kills are only counted.
+that was not the shim's own, and a process of it was killed at the limit. Other kills are only counted.
 """
 
 import os
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
         def has_ended(self) -> bool: ...
 
 
-_PATIENCE = 2.0
+_DEATH_TIMEOUT = 2.0
 """Seconds for a killed process to release its memory before another one is killed."""
-_PAUSE = 0.1
-_SHARE = 20
-"""A measurement may take the twentieth part of the time between two of them."""
+_POLL_INTERVAL = 0.1
+_IDLE_FACTOR = 20
+"""A measurement may take a twentieth of the time between two of them."""
 
 
 class MemoryLimit:
@@ -60,10 +59,10 @@ class MemoryLimit:
 
     def program_started(self) -> None:
         if self._polled:
-            self._events.after(_PAUSE, self._look)
+            self._events.after(_POLL_INTERVAL, self._look)
 
     def drill(self) -> None:
-        """Note that the main process is about to be killed as if it had run out of memory."""
+        """Record that the main process is about to be killed as if it had run out of memory."""
         self._drilled = True
 
     def close(self) -> None:
@@ -72,8 +71,8 @@ class MemoryLimit:
         self._total = self._by_kernel + self._killed
 
     def verdict(self, killed_by: int | None) -> tuple[bool, int]:
-        """Return whether the main process, which died by this signal of somebody else, ran out of memory, and
-        how many other processes did."""
+        """Return whether the main process, which died by this external signal, ran out of memory, and how
+        many other processes did."""
         if killed_by != signal.SIGKILL:
             return False, self._total
         is_victim = self._has_killed_main or self._by_kernel > 0
@@ -85,7 +84,7 @@ class MemoryLimit:
         begin = time.monotonic()
         self._hold()
         taken = time.monotonic() - begin
-        self._events.after(max(_PAUSE, taken * _SHARE), self._look)
+        self._events.after(max(_POLL_INTERVAL, taken * _IDLE_FACTOR), self._look)
 
     def _hold(self) -> None:
         sizes = processes.resident(os.getpid())
@@ -96,12 +95,12 @@ class MemoryLimit:
         used = sum(sizes.values())
         victim, start, killed_at = self._victim
         is_dying = victim and protocol.process_start(victim) == start
-        if used > self._limit and not (is_dying and time.monotonic() < killed_at + _PATIENCE):
+        if used > self._limit and not (is_dying and time.monotonic() < killed_at + _DEATH_TIMEOUT):
             largest = max(sizes, key=lambda process: sizes[process])
             began = protocol.process_start(largest)
             if not began:
                 return  # It has ended since it was measured.
-            # One that takes long to die is counted once.
+            # A process that takes long to die is counted once.
             self._killed += (largest, began) != (victim, start)
             self._victim = (largest, began, time.monotonic())
             self._has_killed_main |= largest == self._shim.main_process()

@@ -1,8 +1,7 @@
-"""Prepares and starts a replica's program: makes its directories, copies its Python, locks what it runs from,
-executes it, and signals it.
+"""Prepares and starts a replica's program: creates its directories, copies its Python, locks its
+environments, executes it, and signals it.
 
-The shim takes those locks and sends signals; the main process does the rest. Runs on
-Python 3.6.
+The shim takes those locks and sends signals; the main process does the rest. Runs on Python 3.6.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ PYTHON = "python"
 """The program's own copy of its Python environment's template, with what it installs."""
 HYPERTUNE = "hypertune"
 LAYER = "layer"
-"""What the program has changed in its container image."""
+"""The program's changes of its container image."""
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
@@ -40,8 +39,8 @@ _IGNORED_OR_HANDLED = (
 
 
 def make_directories(files: str, path: str) -> None:
-    """Make the program's directories, and the file by which its login shells (`bash -lc`) have its `path`:
-    /etc/profile sets another. What an earlier incarnation left in them stays (spec/failures#lost-replicas).
+    """Create the program's directories, and the file that sets `path` in its login shells (`bash -lc`):
+    /etc/profile sets another one. Files of an earlier incarnation remain (spec/failures#lost-replicas).
 
     `files` itself is the home directory: each further directory would slow down every start.
     """
@@ -58,8 +57,8 @@ def make_directories(files: str, path: str) -> None:
 
 
 def _is_no_directory(path: str) -> bool:
-    """Return whether there is something else at `path`, which is removed. It may be a link: we, who may read
-    anything, would show the program what the link leads to."""
+    """Remove anything but a directory at `path`; return whether something was removed. It may be a link: this
+    process may read all files, and would give the program access to the link's target (path traversal)."""
     if stat.S_ISDIR(os.lstat(path).st_mode):
         return False
     os.unlink(path)
@@ -75,11 +74,11 @@ def limit_processes(most: int) -> None:
 
 
 def install_python(files: str, template: str) -> None:
-    """Copy the template of a Python environment into the slot, unless an earlier incarnation has its copy
-    there."""
+    """Copy the template of a Python environment into the slot, unless an earlier incarnation has copied
+    it."""
     target = os.path.join(files, PYTHON)
     if not os.path.lexists(target) or _is_no_directory(target):
-        # Made beside `files`, where the program can put no links into its way.
+        # Created outside `files`, where the program cannot create links.
         draft = os.path.join(os.path.dirname(files), PYTHON)
         copy_tree(template, draft)
         os.rename(draft, target)
@@ -87,7 +86,7 @@ def install_python(files: str, template: str) -> None:
 
 def copy_tree(source: str, target: str) -> None:
     """Copy directories, small files and links; their owner may write the copies of files. An incomplete
-    earlier copy is completed. Each start of a program waits for this: no call is made that is not needed."""
+    earlier copy is completed. Each start of a program waits for this, so it makes only necessary calls."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(target)
     with os.scandir(source) as entries:
@@ -124,8 +123,8 @@ def is_on_path(name: str, environ: "dict[str, str]") -> bool:
 
 
 class NotRun(Exception):
-    """The program could not be executed; the reason is in its error output. `code`: the exit code that a
-    shell would give."""
+    """The program could not be executed; its error output contains the reason. `code`: the exit code of a
+    shell in this case."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -147,7 +146,7 @@ class Program:
         streams: "int | None" = None,
     ) -> None:
         """`directory`: its working directory, which has to exist when it starts. `streams`: the handle that
-        is its standard input as well, of a process that leads a session already; None = it has none."""
+        is also its standard input, of a process that leads a session already; None = none."""
         #: The program and its arguments.
         self.argv = argv
         self.environ = environ
@@ -184,7 +183,7 @@ class Program:
             os.setresuid(user, user, user)
 
     def _execute(self) -> "NoReturn":
-        """Execute the first file on the program's PATH that can be, as a shell would. Raises NotRun."""
+        """Execute the first executable file on the program's PATH, like a shell. Raises NotRun."""
         name, path = self.argv[0], self.environ.get("PATH", os.defpath)
         places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
         refusal = errno.ENOENT
@@ -211,12 +210,12 @@ class Program:
 
 
 BUILT = ".built"
-"""The file by which a finished directory is locked (`trainshed.runtimes.shelf`)."""
+"""The lock file of a finished directory (`trainshed.runtimes.shelf`)."""
 
 
 def hold_leases(places: "list[str]") -> "list[int]":
-    """Take a shared lock on each finished directory that one of the `places` is, or lies in; return the open
-    handles. The locks last until the handles are closed, at the latest by the end of the process. Other
+    """Take a shared lock on each finished directory that is one of the `places` or its parent; return the
+    open handles. The locks last until the handles are closed, at the latest by the end of the process. Other
     places, and file systems without locks, are skipped."""
     held: "list[int]" = []
     for directory in {where for place in places for where in (place, os.path.dirname(place))}:

@@ -1,15 +1,15 @@
-"""Opens shells in a replica: forked beside its program with the program's rights, each handed to the service
-that asked for it.
+"""Opens shells in a replica: forked next to its program with the program's rights, and passed to the
+requesting service.
 
-The shim forks them, and each enters the view that the main process has made, its users and its control
-groups. A shell never keeps a replica alive, and how it ends does not count as the program's end.
+The shim forks them, and each enters the view that the main process has built, its users and its control
+groups. A shell never keeps a replica alive, and its exit status is not the program's.
 
-An order (`protocol`) comes with the connection of its sender, who gets one line in answer: `shell`, with the
-handle of the terminal's other side (or of a stream, if no terminal is wanted), or `refused` (cause). When the
-shell is over, `ended` (status, as a shell reports it) follows. Closing the connection ends its shell.
+An order (`protocol`) comes with the connection of its sender, which receives one line: `shell`, with the
+handle of the terminal's other side (or of a stream without a terminal), or `refused` (cause). After the
+shell's exit, `ended` (status, in a shell's form) follows. Closing the connection ends its shell.
 
-In the same way an order for a port is answered by `shell` with the handle of a connection to it, which a
-child has made with the program's rights.
+The answer to an order for a port is also `shell`, with the handle of a connection to it, which a child has
+made with the program's rights.
 """
 
 import fcntl
@@ -25,21 +25,20 @@ from trainshed.replica.supervisor import main_process, program
 from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
 MAX_SHELLS = 8
-"""Number of shells that may be open in one replica at a time."""
+"""Maximum number of open shells in one replica."""
 TOO_MANY = "%d shells are open in it already; close one" % MAX_SHELLS
-NO_PROCESS = "no more process can be made in it: %s"
+NO_PROCESS = "no process can be started in it: %s"
 _CONNECT_SECONDS = 5.0
 GRACE = 2.0
-"""Seconds for a shell to end after SIGHUP before it is killed."""
+"""Seconds for a shell to exit after SIGHUP before it is killed."""
 
 # Runs before bash's first prompt, because the files that bash reads at its start set a prompt as well.
 _PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
 
 
 class Shells:
-    """The shells of one replica, whose main process has `made` its view, and sent these `handles` with the
-    word of it (`main_process`). `take_calls`: is called with each handle on which the shim is asked about
-    socket calls."""
+    """The shells of one replica. `made`, `handles`: the main process's message about its view, and the
+    handles with it (`main_process`). `take_calls`: called with each handle for socket calls of a shell."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Shells:
         self._connections: dict[int, socket.socket] = {}
 
     def open(self, order: protocol.Message, connection: socket.socket) -> None:
-        """Fork a shell, or refuse it on its connection, which is owned by this object from here on."""
+        """Fork a shell, or reject it on its connection, which this object owns from here on."""
         connection.setblocking(True)
         is_port = order["o"] == "port"
         if len(self._connections) >= MAX_SHELLS and not is_port:
@@ -84,14 +83,14 @@ class Shells:
         theirs.close()
         self._loop.add(ours.fileno(), lambda: self._hear(ours))
         if is_port:
-            connection.close()  # The child answers, and nobody waits for its end.
+            connection.close()  # The child answers, and its end does not matter.
         else:
             self._connections[child] = connection
-            # Even without events asked for, poll reports that the peer closed it.
+            # Even without requested events, poll reports that the peer closed it.
             self._loop.add(connection.fileno(), lambda: self._hang_up(child), 0)
 
     def _hear(self, shell: socket.socket) -> None:
-        """Take what a shell says before it is executed."""
+        """Receive a shell's messages before it is executed."""
         try:
             data, handles = unix_sockets.receive_some(shell)
         except ConnectionResetError:
@@ -103,7 +102,7 @@ class Shells:
             shell.close()
 
     def reaped(self, child: int, status: int) -> None:
-        """Report the end of a shell to its connection. A `child` that is no shell of ours is ignored."""
+        """Report the end of a shell to its connection. Other children are ignored."""
         connection = self._connections.pop(child, None)
         if connection is None:
             return
@@ -112,7 +111,7 @@ class Shells:
         connection.close()
 
     def kill(self) -> set[int]:
-        """Kill all shells, and what runs below them, since the program has ended; return these processes."""
+        """Kill all shells and their descendants, because the program has ended; return these processes."""
         ended = {process for child in self._connections for process in processes.descendants(child)}
         ended.update(self._connections)
         for process in ended:
@@ -124,8 +123,8 @@ class Shells:
         return ended
 
     def _hang_up(self, child: int) -> None:
-        """Hang up a shell whose connection was closed by the peer, and kill it if it does not end in time."""
-        # Otherwise poll would report it again and again.
+        """Hang up a shell whose connection was closed by the peer, and kill it after a timeout."""
+        # Otherwise poll would report it repeatedly.
         self._loop.drop(self._connections[child].fileno())
         for number in (signal.SIGHUP, signal.SIGCONT):
             processes.send(child, number)
@@ -157,12 +156,12 @@ class Shells:
 
 
 def become(order: protocol.Message, connection: socket.socket, main: program.Program) -> None:
-    """Become the shell that was asked for. Raises NotRun, OSError."""
+    """Become the requested shell. Raises NotRun, OSError."""
     os.setsid()
     try:
         handle = _streams(order, connection, main.user)
     except OSError as error:
-        refuse(connection, "no terminal can be made in it: %s" % error)
+        refuse(connection, "no terminal can be created in it: %s" % error)
         return
     name = "bash" if program.is_on_path("bash", main.environ) else "sh"
     command = order.get("command", "")
@@ -173,7 +172,7 @@ def become(order: protocol.Message, connection: socket.socket, main: program.Pro
         prompt = _PROMPT % label
         environ = {**environ, "TERM": term, "PS1": "%s $ " % label, "PROMPT_COMMAND": prompt}
     shell = program.Program(
-        # No login shell, because a system's profile would replace the program's PATH.
+        # Not a login shell, because a system's profile would replace the program's PATH.
         argv=[name, "-c", command] if command else [name],
         environ=environ,
         directory=main.directory,
@@ -187,8 +186,8 @@ def become(order: protocol.Message, connection: socket.socket, main: program.Pro
 
 
 def _pass_port(order: protocol.Message, connection: socket.socket, main: program.Program) -> None:
-    """Connect to what listens at a port of the loopback, or at a Unix socket in the program's directory, and
-    send the connection's handle. Raises OSError."""
+    """Connect to a port of the loopback, or to a Unix socket in the program's directory, and send the
+    connection's handle. Raises OSError."""
     port = order["port"]
     places = [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
     main.take_rights()
@@ -207,14 +206,14 @@ def _pass_port(order: protocol.Message, connection: socket.socket, main: program
 def _streams(
     order: protocol.Message, connection: socket.socket, owner: tuple[int, int] | None
 ) -> int:
-    """Make the shell's streams and send their other side over the connection; returns the shell's own handle.
-    Raises OSError."""
+    """Create the shell's streams and send their other side over the connection; return the shell's own
+    handle. Raises OSError."""
     if not order.get("tty", True):
         theirs, ours = socket.socketpair()
         unix_sockets.send(connection, protocol.encode({"e": "shell"}), theirs.fileno())
         theirs.close()
         return ours.detach()
-    # Made here, inside the program's view and as its user, so that its owner and its path are right.
+    # Created here, inside the program's view and as its user, so that its owner and its path are right.
     master, slave = os.openpty()
     if owner is not None:
         os.fchown(slave, *owner)
@@ -231,7 +230,7 @@ def refuse(connection: socket.socket, cause: str) -> None:
 
 
 def tell_end(connection: socket.socket, status: int) -> None:
-    """Send how a shell has ended. `status`: as of `os.waitpid`."""
+    """Report the end of a shell. `status`: from `os.waitpid`."""
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     _say(connection, {"e": "ended", "status": code})
 

@@ -1,12 +1,11 @@
 """Supervises one replica's program: the loop of its shim, from the start to the sealed log (`start`).
 
-There is one process per replica, process 1 of its process namespace. It outlives the service, and its program
-dies with it. It starts and signals the program, reaps all that ends in the replica, writes the program's log
-and reports to the services that are connected. What matters is in the slot's files (`protocol`) before it is
-reported.
+Each replica has one shim, process 1 of its process namespace. It survives the service, and its program dies
+with it. It starts and signals the program, reaps all processes of the replica, writes the program's log and
+reports to the connected services. Important state is in the slot's files (`protocol`) before it is reported.
 
-The program itself is never process 1, because the kernel shields process 1 from its own signals, and how the
-program dies decides what happens to the job.
+The program itself is never process 1, because the kernel shields process 1 from its own signals, and the
+cause of the program's death decides the fate of the job.
 """
 
 import json
@@ -32,7 +31,7 @@ from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sock
 
 _DRAIN_SECONDS = 2.0
 _SHORT_GRACE = 1.0
-"""Seconds of grace time after the main process's end that are not worth a note."""
+"""Grace time in seconds after the main process's end that needs no note."""
 GRACE_USED = "grace_used"
 """Name of the note that other processes used grace time after the main process's end."""
 _GRACE_TEXT = (
@@ -41,8 +40,8 @@ _GRACE_TEXT = (
 
 
 class Shim:
-    """The event loop around one program. Works in the slot's directory with one thread; keeps no state on
-    disk but the log."""
+    """The event loop around one program. Works in the slot's directory with one thread; its only state on
+    disk is the log."""
 
     # Both are made by `_begin`, before anything runs.
     transcript: segments.Transcript
@@ -58,7 +57,7 @@ class Shim:
         main: main_process.MainProcess,
         warden: socket.socket | None,
     ) -> None:
-        """`main`: waits for `go`. `warden`: the connection to it (`start`), if there is one."""
+        """`main`: waits for `go`. `warden`: the connection to it (`start`), if any."""
         self._plan = plan
         self._clients = listeners
         self._claim = claim
@@ -69,7 +68,7 @@ class Shim:
         #: Whether the main process has not become the program yet.
         self._is_beginning = True
         self._outputs = ((main.output, "o"), (main.errors, "e"))
-        #: The program's own files, which a traceback names as their owner knows them.
+        #: Directory of the program's own files, removed from tracebacks.
         self._work = os.path.join(slot, protocol.FILES, program.WORK, "")
         self._groups = cgroups.ControlGroups(plan.limits)
         self._program = main_process.program_of(slot, plan, self._groups, (-1, -1))
@@ -94,7 +93,7 @@ class Shim:
         self._outlives_main = False
         self._stalled = False
         self._is_dumping = False
-        #: No process of the replica lives any more, nor any helper.
+        #: No process of the replica is alive, nor any helper.
         self._is_alone = False
         self._is_drained = False
         self._out_of_disk = False
@@ -112,7 +111,7 @@ class Shim:
         return self._seal()
 
     def _begin(self) -> None:
-        """Do what can be done while the main process makes the view."""
+        """Do the work that is possible while the main process builds the view."""
         plan = self._plan
         self._claim.describe(self._groups.directories())
         self._groups.create()
@@ -142,33 +141,33 @@ class Shim:
         self._loop.add(self._children, self._note_children)
         self._loop.add(self._control.fileno(), self._hear_main)
         if self._warden is not None:
-            # Who has lost that has nobody to end what it leaves, and ends all of it while it can.
+            # Without a warden, nothing would end the remaining processes: end all of them now.
             self._loop.add(self._warden.fileno(), self._lose_warden)
 
     def _serve(self) -> None:
-        """Turn the loop until all of the program has ended and both pipes are at their end."""
+        """Run the loop until the whole program has ended and both pipes are at their end."""
         while self.transcript.is_open or not self._is_alone:
             if self._failure or self._is_drained:
                 return
             self._loop.turn(None)
 
     def _drain(self, has_waited: bool = False) -> None:
-        """Give up the pipes: no process of the replica lives, so that one which is still open is held by a
-        process that escaped. They are kept until the disk takes their data, and for a while after that, since
-        they `has_waited` with the rest of it."""
+        """Give up the pipes: no process of the replica is alive, so an open pipe belongs to an escaped
+        process. They remain open until the disk accepts their data, and for some time after that, since they
+        `has_waited` with the rest."""
         waits = self.transcript.waits
         self._is_drained = not (waits or has_waited)
         if not self._is_drained:
             self._loop.after(_DRAIN_SECONDS, lambda: self._drain(waits))
 
     def _hear_main(self) -> None:
-        """Take what the main process says until it is the program, or has ended."""
+        """Receive the main process's messages until it is the program, or has ended."""
         try:
             data, handles = unix_sockets.receive_some(self._control)
         except BlockingIOError:
             return
         except ConnectionResetError:
-            data, handles = b"", []  # It was killed before it had read what we sent.
+            data, handles = b"", []  # It was killed before it had read all messages.
         self._handed += handles
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
@@ -194,14 +193,14 @@ class Shim:
             self._failure, self._sandbox_failed = rest, True
 
     def _go(self, made: protocol.Message) -> None:
-        """Have the program run, whose view is `made`."""
+        """Start the program, whose view is `made`."""
         at = segments.now()
         try:
             self._control.sendall(b"go\n")
         except OSError:
-            return  # It has been killed; its end is still to be read.
+            return  # It has been killed; its end will be read.
         self._started = at
-        # The program runs by now, and does not wait for the rest.
+        # The program runs now, and does not wait for the rest.
         for handle, stream in self._outputs:
             self.transcript.open(handle, stream)
         self._shells = shells.Shells(
@@ -404,7 +403,7 @@ class Shim:
         self._clients.answer(connection, {"e": "refused", "cause": cause})
 
     def _inject(self, kind: str) -> None:
-        """Do what a drill asks for; nothing unless the program runs."""
+        """Carry out a drill's order; nothing unless the program runs."""
         if self._status >= 0 or not self._started:
             return
         if kind == protocol.FAULT_OOM:
@@ -425,7 +424,7 @@ class Shim:
         if self._has_begun:
             self._sidecars.program_ended(resource.getrusage(resource.RUSAGE_CHILDREN))
         cgroups.remove(self._groups.directories())
-        # The program's handlers are done; services that ask for the state still get an answer.
+        # The program's handlers are done; services that request the state still get an answer.
         self._loop.clear()
         self._is_reaped = True
         self._clients.listen_again()
@@ -459,8 +458,8 @@ class Shim:
         }
 
     def insist(self, write: Callable[[], bool]) -> None:
-        """Call `write` until it returns true. On a full disk that lasts as long as the disk is full;
-        meanwhile services that ask still hear that the replica lives. Raises what `write` raises."""
+        """Call `write` until it returns true, which takes as long as the disk is full. In the meantime,
+        services still receive the state of the replica. Raises the errors of `write`."""
         if not write():
             self._retries.wait(write)
             while self._retries.has_waiting:

@@ -1,5 +1,5 @@
-"""Builds and drives the helpers that a shim runs beside its program: endpoint, socket calls made in the
-program's place, memory limit, metrics, usage, disk, reduction reports, stall watchdog."""
+"""Builds and drives a shim's helpers: endpoint, socket calls for the program, memory limit, metrics, usage,
+disk, reduction reports, stall watchdog."""
 
 import contextlib
 import errno
@@ -51,7 +51,7 @@ _RANK_CLAIMED_TEXT = (
 
 
 class Sidecars:
-    """The helpers of one incarnation; some exist only if the plan asks for them.
+    """The helpers of one incarnation; some exist only if the plan requests them.
 
     `retries`: retries writes that found a full disk. `mask`: texts that must not
     be written. Raises OSError if the endpoint's port is taken.
@@ -135,7 +135,7 @@ class Sidecars:
             )
 
     def take_calls(self, handle: int) -> None:
-        """Answer the socket calls that are asked about on `handle`, from here on (`socket_calls`)."""
+        """Start to handle the socket calls on `handle` (`socket_calls`)."""
         network = self._plan.network
         own = network.address, network.storage_port, network.cluster_port
         calls = socket_calls.SocketCalls(
@@ -235,9 +235,9 @@ SHOWN = (
     *("AIP_TRAINING_DATA_URI", "AIP_VALIDATION_DATA_URI", "AIP_TEST_DATA_URI"),
 )
 """Variables whose values are written down."""
-_LONGEST = 16 << 10
-"""Characters of a value, and of an argument."""
-_MOST_ARGUMENTS = 200
+_MAX_VALUE = 16 << 10
+"""Maximum characters of a value, and of an argument."""
+_MAX_ARGUMENTS = 200
 _CUT = "…"
 
 
@@ -247,13 +247,13 @@ def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | Non
     def shown(text: str) -> str:
         # Before it is cut: a part of a secret is not found.
         masked = mask.text(text) if mask is not None else text
-        return masked if len(masked) <= _LONGEST else masked[:_LONGEST] + _CUT
+        return masked if len(masked) <= _MAX_VALUE else masked[:_MAX_VALUE] + _CUT
 
-    argv = [shown(word) for word in plan.program.argv[:_MOST_ARGUMENTS]]
+    argv = [shown(word) for word in plan.program.argv[:_MAX_ARGUMENTS]]
     entry: dict[str, Any] = {
         "incarnation": plan.incarnation,
         "at": at,
-        "argv": argv + [_CUT] * (len(plan.program.argv) > _MOST_ARGUMENTS),
+        "argv": argv + [_CUT] * (len(plan.program.argv) > _MAX_ARGUMENTS),
         "directory": plan.program.directory,
         "names": sorted(environ),
         "values": {name: shown(environ[name]) for name in SHOWN if name in environ},

@@ -7,7 +7,7 @@
 3. View: the main process (`main_process`) makes what the program sees of the machine, its users and limits.
 4. Exec: it gives up all rights that the program may not have, and executes it, or has a preloader fork it
    (`warm_start`).
-5. Log: the shim (`shim.Shim`) writes what the program prints, with its sidecars beside it.
+5. Log: the shim (`shim.Shim`) writes the program's output, and runs its sidecars.
 6. End: the shim reaps the program and kills what is left of it, seals the log, writes the attempt record into
    the slot's journal, and only then reports it.
 
@@ -65,7 +65,7 @@ def enclose(
         if warden is None:
             handle = mounts.open_path("/proc", os.O_DIRECTORY)
             kernel.unshare(kernel.CLONE_NEWNS)
-            # What the service mounts and unmounts later is so here as well.
+            # Propagate the service's later mounts and unmounts into this namespace.
             kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
             kernel.mount("proc", "/proc", "proc", mounts.SAFE | kernel.MS_NOEXEC)
             identity = identity._replace(proc="/proc/self/fd/%d" % handle)
@@ -105,7 +105,7 @@ def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> 
     run it. `is_expected`: it has come already."""
     enclosed = enclose(level)
     if isinstance(enclosed.main, OSError) and not is_expected:
-        return  # Whoever is started in its place says why, if it is still so.
+        return  # Its successor reports the reason, if it persists.
     orders = unix_sockets.Receiver(connection).receive()
     connection.close()
     for line, handle in orders:
@@ -167,14 +167,14 @@ def _cause(error: Exception) -> str:
 
 
 def _write_down(claim: journal.Claim, record: protocol.Message, finished: shim.Shim | None) -> None:
-    """Make the record durable. On a full disk `finished` waits for space without limit, and answers services
-    meanwhile. On a broken one the record is given up."""
+    """Make the record durable. On a full disk, `finished` waits for space without limit, and answers services
+    in the meantime. On a broken one, the record is given up."""
 
     def is_done() -> bool:
         try:
             claim.finish(record)
         except OSError as error:
-            # Given up: connected services hear it all the same; later ones find the shim lost.
+            # Given up: connected services still receive it; later ones report the shim as lost.
             return not growing_files.takes_nothing(error)
         return True
 

@@ -16,7 +16,7 @@ from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
 
 _PATIENCE = 1.5
-"""Seconds to wait for the preloader's answer. It takes milliseconds; in more than this the program would have
+"""Timeout in seconds for the preloader's answer. It takes milliseconds; in this time, the program could have
 started in its own interpreter."""
 _ENDED = "its preloader has ended; the next one is made for programs to come"
 
@@ -25,14 +25,14 @@ WARM, COLD = "warm", "cold"
 
 
 def note(word: str, text: str) -> tuple[str, str, str]:
-    """Return name, severity and text of the note that says how a program began. `text`: what is imported, or
-    why it is not, as a clause."""
+    """Return name, severity and text of the note about a program's start. `text`: the preloaded modules, or
+    the reason for a cold start, as a clause."""
     form = "started warm: %s imported" if word == WARM else "started cold: %s"
     return "started_" + word, notes.INFO, form % text
 
 
 class NotWarm(Exception):
-    """The program is to be started in its own interpreter. The message says why, as a clause."""
+    """The program must start in its own interpreter. The message contains the reason, as a clause."""
 
 
 def become(
@@ -47,10 +47,9 @@ def become(
     """Have a fork of a preloader become the program; return its process id. It enters this process's
     namespaces, as a child of the shim, their first process.
 
-    `preloader`: the connection, made before the view hid the way to it, and closed here; None = nobody
-    listened. `owner`: handle of the namespace of the program's own users, None = it has none. `connects`: as
-    of `socket_calls.be_asked`. `shim`: where the shim is sent the handle on which it is asked about the
-    fork's calls. Raises NotWarm.
+    `preloader`: the connection, opened before the view hid its path, and closed here; None = no preloader
+    listened. `owner`: handle of the namespace of the program's own users, None = none. `connects`: see
+    `socket_calls.be_asked`. `shim`: receives the handle for the fork's socket calls. Raises NotWarm.
     """
     if preloader is None:
         raise NotWarm(_ENDED)

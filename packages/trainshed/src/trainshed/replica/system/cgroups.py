@@ -37,8 +37,8 @@ def find_bases(
     memory, cpu, pids. `booted`: exists if systemd manages the groups.
 
     Version 1: this process's own group, so that limits set on the service apply to its replicas, or else the
-    topmost one. Version 2: the unit beside the service's own, else its parent group or its own group, if they
-    enable the controllers and systemd has delegated them.
+    topmost one. Version 2: the unit next to the service's own, else its parent group or its own group, if
+    they enable the controllers and systemd has delegated them.
     """
     places = [line.split(":", 2)[1:] for line in _read(membership).splitlines()]
     own = own_group(root, membership)
@@ -66,8 +66,8 @@ def own_group(root: str = ROOT, membership: str = "/proc/self/cgroup") -> str:
 
 
 def jobs_unit(own: str) -> str:
-    """Return the directory of the unit for replicas beside a service's own unit; "" = there is none into
-    which this process may move processes of its own unit."""
+    """Return the directory of the unit for replicas next to a service's own unit; "" = none into which this
+    process may move processes of its own unit."""
     jobs = own[: -len(".service")] + "-jobs.service"
     ways = (os.path.join(os.path.dirname(own), "cgroup.procs"), _subtree(jobs))
     return jobs if own.endswith(".service") and all(os.access(p, os.W_OK) for p in ways) else ""
@@ -146,9 +146,9 @@ def memory_limit(base: str) -> "int | None":
 
 
 def process_share(base: "str | None", kernel_settings: str = "/proc/sys/kernel") -> "int | None":
-    """Return how many processes and threads one program may have at most: a quarter of what the machine can
-    have, and half of what the group `base`, if there is one, and those above it can. So a fork bomb, or one
-    in each of several replicas, leaves some to the service and to everybody else. None = it is not known."""
+    """Return the maximum number of processes and threads of one program: a quarter of the machine's limit,
+    and half of the limits of the group `base`, if any, and its parents. So fork bombs, even in several
+    replicas, leave some processes to the service and to other users. None = unknown."""
     names = ("pid_max", "threads-max")
     known = [_count(os.path.join(kernel_settings, name)) // 4 for name in names]
     while base and os.path.exists(os.path.join(base, "pids.max")):
@@ -158,7 +158,7 @@ def process_share(base: "str | None", kernel_settings: str = "/proc/sys/kernel")
 
 
 def _count(path: str) -> int:
-    """Return the number in a file of the kernel's; 0 = it is not there, or says that there is no limit."""
+    """Return the number in a file of the kernel; 0 = it does not exist, or contains no limit."""
     text = _read(path).strip()
     return int(text) if text.isdigit() else 0
 

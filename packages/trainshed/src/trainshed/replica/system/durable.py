@@ -30,8 +30,8 @@ def sync_file_system(path: str) -> None:
 
 
 def boot() -> str:
-    """Return what identifies this boot of the machine; "" if the system does not tell. What was written since
-    then is good even if it is not on disk."""
+    """Return an ID of this boot of the machine; "" if it is unknown. Files written since then are valid even
+    if they are not on disk."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -48,7 +48,7 @@ _LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x1000
 
 # PyDLL keeps the interpreter's lock: these calls are short and the process has one thread.
 _libc = ctypes.PyDLL(None, use_errno=True)
-# Looked up here, not anew in each fork.
+# Looked up here, not again in each fork.
 for _name in ("capset", "clone", "mount", "pause", "prctl", "setns", "syscall", "unshare"):
     getattr(_libc, _name)
 
@@ -188,7 +188,7 @@ def _change_each(target: str, below: bool, kept: "set[str]", flags: int) -> None
 
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""What stands for a space and its like in the kernel's list of mounts."""
+"""Escapes of white space in the kernel's list of mounts."""
 
 
 def pivot_root(new_root: str) -> None:
@@ -207,8 +207,8 @@ def die_with_parent(number: int) -> None:
 
 def help_parent(parent: int) -> None:
     """In a fork of `parent`: have the kernel kill this process when `parent` dies, and exit if it has died
-    already. A parent outside our namespace cannot be seen (its id is 0); then the death of the namespace's
-    first process kills us. How `parent` hears of its children is none of ours."""
+    already. A parent outside this namespace is invisible (its ID is 0); then the death of the namespace's
+    first process kills this one. Ignore `parent`'s notifications about its children."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent(signal.SIGKILL)
@@ -338,13 +338,13 @@ def set_boot_timer(handle: int, moment: int) -> None:
 
 
 def open_handles() -> "list[int]":
-    """Return the file handles open in this process. The one that listed them, already closed, may be among
-    them."""
+    """Return the open file handles of this process, perhaps including the closed one of the listing
+    itself."""
     return [int(name) for name in os.listdir("/proc/self/fd")]
 
 
 def close_all(handles: "Iterable[int]") -> None:
-    """Close handles; those that are closed already are ignored."""
+    """Close handles; closed ones are ignored."""
     for handle in handles:
         with contextlib.suppress(OSError):
             os.close(handle)

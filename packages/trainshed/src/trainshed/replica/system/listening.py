@@ -10,7 +10,7 @@ from trainshed.replica.system import unix_sockets
 
 _BACKLOG = 1024
 _ENOUGH = 1 << 16
-"""Open files that suffice; a higher limit is not asked for."""
+"""Sufficient number of open files; a higher limit is not requested."""
 
 
 def raise_open_files() -> None:
@@ -41,8 +41,8 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def hold_tcp(host: str, port: int) -> socket.socket:
-    """Return a socket that holds a TCP port, 0 = any, for another one that will listen. It does not listen
-    itself: a child that is just being forked has it open, too, and would keep the port. Raises OSError."""
+    """Return a socket that reserves a TCP port, 0 = any, for another one that will listen. It does not listen
+    itself: a child during its fork also has it open, and would keep the port. Raises OSError."""
     is_v6 = ":" in host
     held = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET)
     try:

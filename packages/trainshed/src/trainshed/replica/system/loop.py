@@ -9,7 +9,7 @@ READABLE = select.POLLIN
 
 class Loop:
     """An event loop with one handler per file handle, and any number of timed ones. A handler may add and
-    drop handles, its own included, and ask for further calls."""
+    drop handles, including its own, and schedule more calls."""
 
     def __init__(self) -> None:
         self._poll = select.poll()

@@ -41,8 +41,8 @@ def parents() -> "dict[int, int]":
 
 
 def descendants(process: int) -> "list[int]":
-    """Return every process below `process`, parents before their children. Reads all processes that are to
-    be seen, which in a process namespace are the replica's alone."""
+    """Return every process below `process`, parents before their children. Reads all visible processes, which
+    in a process namespace are only the replica's."""
     parent_of = parents()
     below: "list[int]" = []
     layer = [process]
@@ -114,8 +114,8 @@ def resident(shim: int) -> "dict[int, int]":
 
 
 def own_memory(process: int) -> int:
-    """Return the bytes that a process has to itself: memory without mapped files, with shared memory split
-    among those that share it, as control groups count it. Slower than `resident`; -1 = not known."""
+    """Return the private memory of a process in bytes: without mapped files, with shared memory divided among
+    its users, like control groups. Slower than `resident`; -1 = unknown."""
     total = -1
     for line in read("/proc/%d/smaps_rollup" % process).splitlines():
         if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):

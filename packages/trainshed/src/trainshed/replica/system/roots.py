@@ -7,15 +7,15 @@ PLACE = "/etc/ssl/certs/ca-certificates.crt"
 """Debian's place, which is compiled into much software that was built to run on any system, such as the
 libcurl within TensorFlow."""
 PLACES = (PLACE, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem")
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 def text(path: str) -> bytes:
-    """Return the content of a file of root certificates, at most `_MOST_BYTES`; b"" if it is no regular file.
+    """Return the content of a file of root certificates, at most `_MAX_BYTES`; b"" if it is no regular file.
     The path may be in an image, so that anything may be there."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b""
     with open(handle, "rb") as file:
-        return file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
+        return file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else b""

@@ -1,8 +1,8 @@
-"""Measures and deletes directory trees that a program made.
+"""Measures and deletes directory trees of programs.
 
-A program chose every name in there and may change the tree while it is measured. So no link is followed, no
-path of more than one step is opened, and what lies on another file system does not count. Discarded trees are
-deleted by the system's `rm` at the lowest priority.
+The program chose every name in there and may change the tree during the measurement. So links are not
+followed, paths of more than one step are not opened (path traversal), and other file systems do not count.
+The system's `rm` deletes discarded trees at the lowest priority.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ class TreeSize:
         self.go_on(0.0)
 
     def go_on(self, seconds: float) -> bool:
-        """Measure for about so many seconds; return whether the whole tree was measured. What cannot be read
-        counts as nothing."""
+        """Measure for about that many seconds; return whether the whole tree was measured. Unreadable parts
+        do not count."""
         until = time.monotonic() + seconds
         for size in self._sizes:
             self.found += size
@@ -52,7 +52,7 @@ def _sizes(
         open_here.callback(os.close, handle)
         own = os.fstat(handle).st_dev
         for entry in open_here.enter_context(os.scandir(handle)) if device in (None, own) else ():
-            with contextlib.suppress(OSError):  # It was deleted meanwhile, or we may not read it.
+            with contextlib.suppress(OSError):  # It was deleted, or is unreadable.
                 status = entry.stat(follow_symlinks=False)
                 if status.st_dev == own:
                     is_directory = stat.S_ISDIR(status.st_mode)

@@ -74,7 +74,7 @@ class Receiver:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._handles: "list[int]" = []
-        #: What came after the last complete line with a handle.
+        #: Data after the last complete line with a handle.
         self._rest = b""
 
     def receive(self) -> "list[tuple[bytes, int]]":
@@ -99,9 +99,9 @@ _KERNEL_LIMIT = 100
 
 
 def connected(path: str, preamble: bytes = b"", is_blocking: bool = True) -> "socket.socket | None":
-    """Return a new connection to the socket at `path`, on which the short `preamble` has been sent; None if
-    that fails now (nobody listens there, or no handle is left). A connection that is not `is_blocking` also
-    fails if the listener has to accept other connections first."""
+    """Return a new connection to the socket at `path`, after sending the short `preamble`; None if that fails
+    now (no listener, or no free handle). A connection that is not `is_blocking` also fails if the listener is
+    busy with other connections."""
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError:
@@ -122,7 +122,7 @@ _RETRY_PAUSE = 0.05
 
 
 def reached(path: "str | None", preamble: bytes = b"") -> "socket.socket | None":
-    """Return what `connected` does; None = nobody has listened there for too long, or there is no path.
+    """Return a connection like `connected`; None = there was no listener until the timeout, or no path.
     Blocks."""
     if path is None:
         return None
