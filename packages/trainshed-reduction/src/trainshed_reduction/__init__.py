@@ -1,4 +1,4 @@
-"""The library of the Reduction Server's workers and reducers: sums tensors of all workers on reducers.
+"""The library of the Reduction Server: workers send tensors to reducers, which return their sums.
 
-PyTorch programs need not import it (`autoload` does).
+PyTorch programs do not import it. `autoload` does.
 """

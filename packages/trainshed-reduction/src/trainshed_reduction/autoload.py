@@ -1,4 +1,4 @@
-"""The entry point that `import torch` calls (group torch.backends): uses reducers, where the job has some.
+"""The entry point of `import torch` (group torch.backends). It enables reducers if the job has some.
 
 Nothing here may raise: PyTorch turns an exception of an entry point into a failure of `import torch`.
 """
@@ -9,7 +9,7 @@ import sys
 
 
 def autoload() -> None:
-    """Install the override where TRAINSHED_REDUCERS is set. Lets only KeyboardInterrupt through."""
+    """Install the override if TRAINSHED_REDUCERS is set. Raises only KeyboardInterrupt."""
     if not os.environ.get("TRAINSHED_REDUCERS"):
         return
     fault = ""
@@ -22,7 +22,7 @@ def autoload() -> None:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            # SystemExit included: a program's `import torch` must not fail for want of reducers.
+            # Includes SystemExit: `import torch` must not fail without reducers.
             text = "not usable here ({}: {}): native all-reduce is used"
             fault = text.format(type(error).__name__, error)
     try:
@@ -31,7 +31,7 @@ def autoload() -> None:
         if fault:
             process.tell("native", fault, "WARNING")
         elif os.environ.get("RANK", "0") == "0":
-            # Only for the service, whose reducers will report that no worker comes.
+            # Only for the service, whose reducers report that no worker connects.
             process.reports().note("off", "native all-reduce is used: TRAINSHED_REDUCTION is off")
     except Exception:  # Not even reporting works.
         with contextlib.suppress(Exception):  # There may be no standard error.

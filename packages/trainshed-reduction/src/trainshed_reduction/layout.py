@@ -1,6 +1,6 @@
-"""The layout of an operation: which chunk goes to which reducer, and how fast that can be. Pure.
+"""The layout of an operation: the reducer of each chunk, and bounds on the speed. Pure.
 
-All ranks compute the same from the same numbers; nothing is negotiated for each operation. Bounds follow
+All ranks compute the same layout from the same numbers, without negotiation. Bounds follow
 BytePS (OSDI 2020), extended to reducers whose links differ from the workers'.
 """
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 SMALLEST_CHUNK = 16 << 10
 _ROWS = 16
-"""Least rows (of one chunk for each lane) of an operation that is not very small: the results of the last row
-come back when nothing is left to send, so it should be a small part of the whole."""
+"""Minimum rows (of one chunk per lane) of an operation that is not very small. The link is idle during the
+results of the last row, so this row should be a small part of the operation."""
 
 
 class Bounds(NamedTuple):
-    """Least durations of an all-reduce, as multiples of the time in which a worker's link carries the
-    tensor."""
+    """Minimum durations of an all-reduce, as multiples of the transfer time of the tensor on a worker's
+    link."""
 
     ring: float
     reducers: float
@@ -31,8 +31,8 @@ def bounds(workers: int, reducers: int, speed: float) -> Bounds:
 
 
 def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:
-    """Return the elements of a chunk: few enough that every lane gets some of a small operation, and at most
-    `largest` bytes."""
+    """Return the elements of a chunk: at most `largest` bytes, and small enough for all lanes to share a
+    small operation."""
     size = min(max(total * itemsize // (_ROWS * lanes), SMALLEST_CHUNK), largest)
     # Whole cache lines, whatever the type.
     return max(64, size // itemsize // 64 * 64)

@@ -1,4 +1,4 @@
-"""What a process has once: log lines, its report to the service, and what is closed at its exit."""
+"""Singletons of a process: log lines, the report to the service, and the cleanup at exit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainshed_reduction.variables import REPORT_FILE
 
 
 class Reports:
-    """The report of one process to the service: a small file at `path`, or nowhere if that is None, that is
-    replaced as a whole.
+    """The report of one process to the service: a small file at `path`, or none for None, replaced
+    atomically.
 
         {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}]}
 
-    Notes are only added; the service puts each, once, on the job's timeline. Programs must not fail for want
-    of a report: nothing here raises. Thread-safe."""
+    Notes are only added. The service adds each note once to the job's timeline. Nothing here raises, because
+    programs must not fail without a report. Thread-safe."""
 
     def __init__(self, path: Optional[str]) -> None:
         self._path = path
@@ -28,8 +28,8 @@ class Reports:
         self._notes: Dict[str, Dict[str, str]] = {}
 
     def note(self, name: str, text: str, severity: str = "INFO") -> bool:
-        """Add a note; a later one of the same name is ignored (True). `severity`: INFO, WARNING, ERROR.
-        Returns False if it could not be written; otherwise the service logs it as well."""
+        """Add a note, unless one of the same name exists. `severity`: INFO, WARNING, ERROR. Return False if
+        the file is not writable. Otherwise the service also logs the note."""
         with self._lock:
             if name in self._notes:
                 return True
@@ -37,14 +37,14 @@ class Reports:
             return self._write()
 
     def begin(self) -> None:
-        """Write the report, so that the service sees that there is somebody to report."""
+        """Write the report, so that the service detects this process."""
         with self._lock:
             self._write()
 
     def _write(self) -> bool:
         if not self._path:
             return False
-        # Other processes of the program have written to the file, too.
+        # Other processes of the program also write to the file.
         try:
             with open(self._path, encoding="utf-8") as file:
                 notes = {note["id"]: note for note in json.load(file)["notes"]}
@@ -66,8 +66,8 @@ class Closable(Protocol):
 
 
 def say(text: str) -> None:
-    """Write a line to standard error, since a program's own logging may be set up later, or never. For the
-    service it is JSON with a severity, or it would count as an error."""
+    """Write a line to standard error, because the program may not configure logging. For the service, write
+    JSON with a severity. Plain text would count as an error."""
     line = f"trainshed reduction: {text}"
     if os.environ.get(REPORT_FILE):
         line = json.dumps({"severity": "INFO", "message": line})
@@ -95,8 +95,8 @@ _open: List[Closable] = []
 
 
 def close_at_exit(thing: Closable) -> None:
-    """Close `thing` at the process's exit, before those of earlier calls: a program that only ends leaves its
-    groups in good order, and no thread outlives the interpreter."""
+    """Close `thing` at the process's exit, in reverse order of calls. Then a program leaves its groups before
+    its end, and no thread outlives the interpreter."""
     _open.append(thing)
 
 
@@ -110,11 +110,11 @@ def _close() -> None:
         try:
             thing.close()
         except Exception as error:
-            # The process is ending: the others are closed as well, and its exit status stays.
+            # Close the others as well, and keep the exit status.
             say(f"not closed in good order: {error}")
 
 
 atexit.register(_close)
-# A forked child (such as a data loader's) has its parent's sockets but not its threads: it must not send BYE
-# in the parent's name.
+# A forked child, such as a data loader, has its parent's sockets but not its threads. It must not send BYE
+# for the parent.
 os.register_at_fork(after_in_child=_open.clear)

@@ -1,8 +1,7 @@
-"""The handshake, in which both sides prove that they know the job's token before anything else.
+"""The handshake, in which both sides first prove knowledge of the job's token.
 
-Functions on messages serve either side; `connect`, `greet` and `read_frame` block, and are for workers. A
-proof covers both nonces and all that was sent, so that none can be used a second time or for another group.
-"""
+Functions on messages serve either side. `connect`, `greet` and `read_frame` block, and are for workers. A
+proof covers both nonces and all sent messages. This prevents replays, also to another group."""
 
 from __future__ import annotations
 
@@ -24,15 +23,15 @@ _BODY = len(_VERSION) + hashlib.sha256().digest_size
 """Offset of the body in a signed payload, after the version and the proof."""
 Signed = TypeVar("Signed", Hello, Accept)
 WRONG_TOKEN = "the token is not the one of this job"
-"""All that a reducer tells a peer that does not know the token."""
+"""The only message of a reducer to a peer without the token."""
 
 
 class Refused(ConnectionError):
-    """The reducer refuses this worker, and says why; trying again helps only where the text says so."""
+    """The reducer rejects this worker. A retry helps only if the text contains this advice."""
 
 
 class Untrusted(ConnectionError):
-    """What listens at the address does not know the job's token: it is no reducer of this job."""
+    """The peer does not know the job's token, so it is not a reducer of this job."""
 
 
 def nonce() -> bytes:
@@ -40,13 +39,13 @@ def nonce() -> bytes:
 
 
 def group_digest(name: str) -> bytes:
-    """Return the digest that stands for a group's name in HELLO."""
+    """Return the digest of a group's name for HELLO."""
     return hashlib.blake2b(name.encode(), digest_size=wire.GROUP).digest()
 
 
 def signed(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
     """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `before`: the payloads sent
-    before it on the connection; the proof covers them too, so it is good for this answer alone."""
+    before it on the connection. The proof covers them, so it is valid for this answer only."""
     body = nonce() + wire.pack_message(message)
     return _VERSION + _mac(token, type(message).__name__.encode() + before + body) + body
 
@@ -88,8 +87,8 @@ def text_frame(kind: Kind, text: str) -> bytes:
 def connect(
     address: "Tuple[str, int]", token: bytes, hello: Hello, seconds: float = HANDSHAKE_SECONDS
 ) -> "Tuple[socket.socket, Accept]":
-    """Connect, and return the connection once both sides have proved themselves. Nothing after ACCEPT was
-    read from it, and its time-out is still what was left of `seconds`.
+    """Connect, and return the mutually authenticated connection. Nothing after ACCEPT has been read. Its
+    timeout is the rest of `seconds`.
 
     Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one).
     """
@@ -104,7 +103,7 @@ def connect(
 
 
 def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float) -> Accept:
-    """Do the worker's side of the handshake. `deadline`: on the monotonic clock. Raises as `connect` does."""
+    """Do the worker's side of the handshake. `deadline`: on the monotonic clock. Raises like `connect`."""
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
         raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
@@ -132,8 +131,8 @@ def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
 def read_frame(
     connection: socket.socket, deadline: float, limit: int = wire.MAX_TEXT
 ) -> "Tuple[Header, bytes]":
-    """Read the next frame, and not a byte more. `limit`: most bytes of payload. Raises wire.Malformed,
-    OSError: socket.timeout at the deadline, ConnectionResetError at the connection's end."""
+    """Read exactly the next frame. `limit`: maximum bytes of payload. Raises wire.Malformed, and OSError:
+    socket.timeout at the deadline, ConnectionResetError at the connection's end."""
     header = wire.unpack(_read(connection, wire.HEADER.size, deadline))
     if header.nbytes > limit:
         raise wire.Malformed("a {} frame came that is too long here".format(header.kind.name))
@@ -155,6 +154,6 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        # It is TimeoutError since Python 3.10, and another OSError before.
+        # Since Python 3.10 it is TimeoutError, and before an OSError.
         raise socket.timeout("timed out")
     return left

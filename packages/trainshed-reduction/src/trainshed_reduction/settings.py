@@ -8,7 +8,7 @@ from trainshed_reduction.variables import NODE_FIRST, REDUCERS, SMALLEST_BYTES, 
 
 
 class Unusable(ValueError):
-    """Variables have values that cannot be used; the text names all of them."""
+    """Variables have invalid values. The text lists all of them."""
 
 
 class Settings(NamedTuple):
@@ -22,17 +22,17 @@ class Settings(NamedTuple):
     worker_gbps: float = 0.0
     #: Bandwidth of a reducer in Gbit/s; 0 = not known.
     reducer_gbps: float = 0.0
-    #: Bytes of the smallest all-reduce that is for the reducers.
+    #: Minimum bytes of an all-reduce by reducers.
     min_bytes: int = SMALLEST_BYTES
-    #: Bytes of a chunk, at most.
+    #: Maximum bytes of a chunk.
     chunk_bytes: int = 256 << 10
-    #: Bytes that may be under way; 0 = chosen by bandwidth and lanes (`client.running_group`).
+    #: Maximum bytes in flight. 0: derived from bandwidth and lanes (`client.running_group`).
     credit_bytes: int = 0
-    #: Seconds to wait for reducers and ranks when a group is made.
+    #: Seconds to wait for reducers and ranks at the start of a group.
     start_seconds: float = 60.0
-    #: Seconds to wait for any answer later.
+    #: Seconds to wait for each later answer.
     wait_seconds: float = 300.0
-    #: Seconds after which a rank that all reducers miss fails the group.
+    #: Seconds after which a rank without any connection fails the group.
     absent_seconds: float = 15.0
 
     @property

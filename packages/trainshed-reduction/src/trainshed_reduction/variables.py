@@ -43,7 +43,7 @@ MODES = ("auto", "off")
 SMALLEST_BYTES = 2 << 20
 """The default of `MIN_BYTES`."""
 MOST_THREADS = 256
-"""Most threads of a reducer."""
+"""Maximum threads of a reducer."""
 
 _LEAST: Dict[str, float] = {
     ATTEMPT: 0,
@@ -61,7 +61,7 @@ _WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}
 
 
 def fault(name: str, value: str) -> Optional[str]:
-    """Return what is wrong with a variable's value, None = nothing; an empty value counts as not set."""
+    """Return the fault of a variable's value, or None. An empty value counts as not set."""
     if not value:
         return None
     wanted = None
@@ -83,7 +83,7 @@ def fault(name: str, value: str) -> Optional[str]:
 
 
 def number(name: str, text: str) -> Optional[float]:
-    """Return the value of a variable that is a number; None if it is none, or out of its bounds."""
+    """Return the value of a numeric variable, or None if it is invalid or out of range."""
     try:
         value = float(text)
     except ValueError:
@@ -92,7 +92,8 @@ def number(name: str, text: str) -> Optional[float]:
 
 
 def place(text: str) -> Optional[Tuple[str, int]]:
-    """Parse HOST:PORT, the host without brackets; None if it is not that. Port 0: any that is free."""
+    """Parse HOST:PORT, and remove brackets from the host. Return None for other texts. Port 0: any free
+    port."""
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         return None

@@ -17,9 +17,8 @@ both know the job's token, then carries frames, each a header and its payload:
     worker  → reducer  BYE         the worker leaves in good order
 
 The *n*-th DATA or FINAL of a lane has position n since START's; every rank sends the same chunks in the same
-order, and results come back in that order. Nothing is ever unpickled. Frames are not
-authenticated one by one: whoever can write into a worker's TCP connection can change its numbers.
-"""
+order, and results arrive in that order. No data is unpickled. Single frames are not authenticated: an
+attacker who can write into a worker's TCP connection can change its numbers."""
 
 import enum
 import struct
@@ -27,9 +26,9 @@ from typing import Dict, NamedTuple, Type, TypeVar
 
 VERSION = 6
 MAX_CHUNK = 4 << 20
-"""Most bytes of payload of a DATA, FINAL or RESULT frame: CHUNK in frames.h."""
+"""Maximum payload bytes of a DATA, FINAL or RESULT frame: CHUNK in frames.h."""
 MAX_TEXT = 1024
-"""The same of any other frame: TEXT in frames.h."""
+"""Maximum payload bytes of other frames: TEXT in frames.h."""
 MAX_WORLD = 4096
 NONCE = 32
 GROUP = 16
@@ -40,7 +39,7 @@ STRANGE = (
 
 
 class Malformed(ValueError):
-    """What arrived is no message of this protocol; the connection cannot be used any more."""
+    """The data is not a message of this protocol. The connection is unusable."""
 
 
 class Kind(enum.IntEnum):
@@ -142,7 +141,7 @@ class Hello(NamedTuple):
 
     #: Digest of the group's name.
     group: bytes
-    #: Grows whenever the ranks begin anew; chosen by rank 0.
+    #: Increases with each restart of the ranks; chosen by rank 0.
     generation: int
     rank: int
     world: int
@@ -155,14 +154,14 @@ class Hello(NamedTuple):
 class Accept(NamedTuple):
     """A reducer's answer to `Hello`."""
 
-    #: How many the reducer has; a worker has a lane to each.
+    #: Number of the reducer's threads. A worker has a lane to each.
     threads: int
 
 
 class Start(NamedTuple):
-    """A reducer's message that all ranks are there."""
+    """A reducer's message that all ranks are connected."""
 
-    #: Where the lane goes on: the least position that any rank has received.
+    #: The lane's next position: the minimum of all ranks' received positions.
     position: int
 
 

@@ -1,5 +1,5 @@
-"""One group of ranks and its reducers, as the rest of a worker's program sees it: callers hand operations in,
-and a thread forms the group and moves the bytes until the group ends or fails."""
+"""The interface of a worker's program to one group of ranks and its reducers. Callers issue operations. A
+thread forms the group and moves the bytes until the group ends or fails."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ class Communicator:
         reports: Optional[Reports] = None,
         log: Callable[[str], None] = _to_nowhere,
     ) -> None:
-        """`group`: a name that is the same on all ranks, and that no other group of the job has.
-        `generation`: the same on all ranks, and greater than that of any group of this name before. The rest
-        is as in `Membership`."""
+        """`group`: a name that is unique in the job and the same on all ranks. `generation`: the same on all
+        ranks, and greater than that of earlier groups of this name. Others: see `Membership`."""
         self._operations = operations = OperationQueue()
         hello = Hello(proof.group_digest(group), generation, rank, world)
         self._membership = Membership(settings, operations, hello, reports, log)
@@ -47,20 +46,28 @@ class Communicator:
         self._thread = threading.Thread(target=self._run, name=f"reduction-{group}", daemon=True)
 
     def start(self) -> None:
-        """Connect to all reducers and wait until all ranks have done so. Blocks for `settings.start_seconds`
-        at most. Raises ReductionFailed, which names the reducers or ranks that are missing; the communicator
-        is closed then. Other ranks may fail though this one has started: callers have to agree on that."""
+        """Connect to all reducers, and wait for the connections of all ranks. Blocks for up to
+        `settings.start_seconds`. Raises ReductionFailed with the missing reducers or ranks, and then closes
+        the communicator. Other ranks may fail to start: callers must agree on the result."""
         self._thread.start()
         self._operations.await_open()
 
     def issue(
         self, data: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int] = None
     ) -> Operation:
-        """Begin an all-reduce in place. `data`: writable and contiguous, whole elements, not empty; not to be
-        touched until the operation is done. Every rank must issue the same operations in the same order,
-        which is the order of calls. `ordinal`: the number by which ranks compare their orders and messages
-        name the operation; by default it is counted from 1. Thread-safe; does not block. Raises
-        ReductionFailed where the group cannot go on; ValueError (`data`, or the AVERAGE of integers)."""
+        """Start an all-reduce in place. Thread-safe; does not block.
+
+        Every rank must issue the same operations in the same order.
+
+        Args:
+            data: Writable, contiguous, whole elements, not empty. Do not access it until the operation is
+            done. dtype: The element type. reduction: SUM or AVERAGE. ordinal: The number of the operation in
+            messages and in comparisons of ranks. Default: from 1.
+
+        Raises:
+            ReductionFailed: The group has failed.
+            ValueError: `data` is unsuitable, or the AVERAGE of integers.
+        """
         view = memoryview(data)
         size = view.nbytes
         if view.readonly or not view.c_contiguous or not size or size % dtype.itemsize:
@@ -72,14 +79,14 @@ class Communicator:
         return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal)
 
     def close(self) -> None:
-        """Leave the group: operations that are not done fail. Blocks until the thread has ended, which sends
-        what others may still need; may be called again."""
+        """Leave the group. Unfinished operations fail. Blocks until the thread has sent the frames that other
+        ranks may still need, and has ended. Idempotent."""
         self._operations.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def describe(self) -> str:
-        """Return one line: how many reducers, and what they can gain. After `start`."""
+        """Return one line with the number of reducers and the maximum speed-up. After `start`."""
         assert self._formation is not None
         return self._formation.describe()
 

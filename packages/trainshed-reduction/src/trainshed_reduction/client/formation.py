@@ -1,4 +1,4 @@
-"""A rank's membership of its group, and how the group forms, before anything is summed."""
+"""A rank's membership of its group, and the formation of the group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainshed_reduction.wire import Hello
 
 
 class Membership(NamedTuple):
-    """What all parts of a rank's side share, from the first connection to the last."""
+    """Facts that all parts of a rank's client share."""
 
     settings: Settings
     operations: OperationQueue
@@ -33,10 +33,10 @@ _Found = TypeVar("_Found")
 
 
 class Formation:
-    """Forms a group. What it has started is there until `close`, whether or not that succeeds."""
+    """Forms a group. Its connections stay open until `close`, also after a failure."""
 
     def __init__(self, membership: Membership) -> None:
-        """Raises ReductionFailed: the C library is missing, or the settings' authority cannot be used."""
+        """Raises ReductionFailed if the C library is missing or the settings' authority is unusable."""
         native = library.load()
         if native is None:
             raise ReductionFailed("reducers need the package's part in C: " + library.reason())
@@ -49,7 +49,7 @@ class Formation:
         self.lanes: List[Lane] = []
 
     def form(self) -> None:
-        """Form the group; blocks. Raises ReductionFailed, which names what is missing."""
+        """Form the group; blocks. Raises ReductionFailed with the missing reducers and ranks."""
         firsts = self.lanes = [Lane(address) for address in self._settings.reducers]
         accepted = self._await(firsts, lambda lane: lane.accept)
         self.lanes = []
@@ -61,7 +61,7 @@ class Formation:
             lane.index = index
 
     def describe(self) -> str:
-        """Return one line: how many reducers, and what they can gain. After `form`."""
+        """Return one line with the number of reducers and the maximum speed-up. After `form`."""
         return describe(self._settings, self._membership.hello.world, len(self.lanes))
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Formation:
     def _await(
         self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
     ) -> List[_Found]:
-        """Connect these lanes, and return what is wanted of each once all have it. Raises ReductionFailed."""
+        """Connect these lanes, and return the awaited value of each. Raises ReductionFailed."""
         while True:
             self._news.clear()
             now = time.monotonic()
@@ -94,7 +94,7 @@ class Formation:
 def describe(settings: Settings, world: int, threads: int) -> str:
     """Describe a group in one line. `threads`: of all reducers."""
     reducers = len(settings.reducers)
-    # Where nothing is known of the links, reducers are assumed to have the bandwidth that they need.
+    # If the bandwidths are unknown, assume that reducers have sufficient bandwidth.
     speed = settings.speed or world / reducers
     return (
         f"{_count(reducers, 'reducer')} ({_count(threads, 'thread')}); at most "

@@ -1,5 +1,5 @@
-"""A lane: one worker's connection to one thread of a reducer, over time. Knows when to connect again, who is
-missing, and since when the reducer is gone."""
+"""Lanes: the successive connections of a worker to one thread of a reducer. A lane reconnects, and records
+missing ranks and the time since the reducer is lost."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from trainshed_reduction.wire import Accept, Hello, Kind, Start
 
 Address = Tuple[str, int]
 
-_SILENCE = 10.0
-"""Longest silence, in seconds, of a reducer that waits for other ranks and says so every second."""
+_KEEPALIVE_TIMEOUT = 10.0
+"""Maximum seconds between the frames of a waiting reducer, which sends its status every second."""
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
-_VANISHED = 20.0
-"""Seconds after which a host that accepts no data counts as gone."""
+_STALL_TIMEOUT = 20.0
+"""Seconds after which a host that accepts no data is lost."""
 
 
 class Dial:
-    """What every lane of a rank connects with."""
+    """The connection parameters of all lanes of a rank."""
 
     def __init__(self, settings: Settings, wake: Callable[[], None]) -> None:
         self.token = settings.token
-        #: Called from any thread when a connection has news.
+        #: Called from any thread when a connection has changed.
         self.wake = wake
 
 
 class Connection:
-    """One connection of a lane, from the attempt to make it on.
+    """One connection of a lane, starting with the attempt to connect.
 
-    It is made in a thread of its own, so that a reducer that does not answer delays no other. The thread
-    sends HELLO, waits until all ranks have done so, and leaves here what the communicator's thread reads."""
+    Its own thread connects, so that an unresponsive reducer does not delay other lanes. The thread sends
+    HELLO, waits for all ranks, and stores the results for the communicator's thread."""
 
     def __init__(self, address: Address, dial: Dial, hello: Hello) -> None:
-        #: Set once the reducer has let this worker in.
+        #: Set after the reducer has accepted this worker.
         self.accept: Optional[Accept] = None
-        #: When it did so.
+        #: The time of the acceptance.
         self.greeted = 0.0
-        #: When the reducer last gave a sign of life.
+        #: The time of the reducer's last frame.
         self.seen = 0.0
-        #: What the reducer last said that it waits for; None = nothing.
+        #: The last status of a waiting reducer, or None.
         self.status: Optional[str] = None
-        #: Set once all ranks are there; only the communicator's thread uses the socket from then on.
+        #: Set when all ranks are connected. Then only the communicator's thread uses the socket.
         self.start: Optional[Start] = None
         self.socket: Optional[socket.socket] = None
-        #: Why it could not be made, set after all else; None = it is being made, or was.
+        #: The cause of a failure, set after all other fields, or None.
         self.cause: Optional[str] = None
-        #: To try again would be of no use.
+        #: Whether a retry is useless.
         self.is_refused = False
         self._address = address
         self._dial = dial
@@ -67,7 +67,7 @@ class Connection:
         self.seen, self.status = now, status
 
     def close(self) -> None:
-        """Make it end soon; what its thread still finds is of no use."""
+        """Make the connection end soon, and ignore further results of its thread."""
         self._is_closed = True
         connection = self.socket
         if connection is not None and (self.start is not None or self.cause):
@@ -96,12 +96,12 @@ class Connection:
         dial = self._dial
         connection, accept = proof.connect(self._address, dial.token, self._hello)
         self.socket = connection
-        sockets.set_options(connection, _VANISHED)
+        sockets.set_options(connection, _STALL_TIMEOUT)
         self.greeted = self.seen = time.monotonic()
         self.accept = accept
         dial.wake()
         while not self._is_closed:
-            header, payload = proof.read_frame(connection, time.monotonic() + _SILENCE)
+            header, payload = proof.read_frame(connection, time.monotonic() + _KEEPALIVE_TIMEOUT)
             text = None if header.kind is Kind.START else payload.decode(errors="replace")
             if header.kind not in (Kind.START, Kind.STATUS):
                 raise proof.Refused(text or header.kind.name)
@@ -119,13 +119,13 @@ class Lane:
         self.address = address
         self.thread = thread
         self.index = -1
-        #: The connection in use, or being made.
+        #: The current connection or connection attempt.
         self.connection: Optional[Connection] = None
         #: The connection carries chunks.
         self.running = False
-        #: Why there is no connection; None = it was not tried yet.
+        #: The cause of a missing connection, or None before the first attempt.
         self.cause: Optional[str] = None
-        #: Since when there is no connection that the reducer has let in.
+        #: The time since which no accepted connection exists.
         self._gone = time.monotonic()
         self._pause = 0.0
         self._due = 0.0
@@ -135,22 +135,22 @@ class Lane:
 
     @property
     def accept(self) -> Optional[Accept]:
-        """Set while the reducer has let this worker in, though it may still wait for other ranks."""
+        """Set after the reducer has accepted this worker. The reducer may still wait for other ranks."""
         return None if self.connection is None else self.connection.accept
 
     @property
     def start(self) -> Optional[Start]:
-        """Set when all ranks are there."""
+        """Set when all ranks are connected."""
         return None if self.connection is None else self.connection.start
 
     @property
     def status(self) -> Optional[str]:
-        """What the reducer last said that it waits for; None = nothing."""
+        """The last status of a waiting reducer, or None."""
         return None if self.connection is None else self.connection.status
 
     @property
     def seen(self) -> float:
-        """When the reducer last gave a sign of life, or since when there is no connection to it."""
+        """The time of the reducer's last frame, or of the loss of its connection."""
         return self._gone if self.connection is None else max(self._gone, self.connection.seen)
 
     def heard(self, now: float, status: Optional[str] = None) -> None:
@@ -158,8 +158,8 @@ class Lane:
             self.connection.heard(now, status)
 
     def connect(self, dial: Dial, hello: Callable[[Lane], Hello], now: float) -> Optional[float]:
-        """Connect if it is time, and return when to call this again (None: on news). Raises ReductionFailed:
-        the reducer refuses this worker."""
+        """Connect if due, and return the time of the next call, or None to wait for a change. Raises
+        ReductionFailed if the reducer rejects this worker."""
         connection = self.connection
         if connection is not None and connection.cause:
             if connection.is_refused:
@@ -173,7 +173,7 @@ class Lane:
         return None
 
     def use(self) -> Tuple[socket.socket, Start]:
-        """Return the socket and START: the connection carries chunks from now on."""
+        """Return the socket and START. From now on the connection transfers chunks."""
         assert self.connection is not None and self.connection.socket is not None
         assert self.start is not None
         self.running = True
@@ -181,7 +181,7 @@ class Lane:
         return self.connection.socket, self.start
 
     def lose(self, cause: str) -> None:
-        """Close a connection that is of no use any more, and connect again soon."""
+        """Close an unusable connection, and reconnect soon."""
         gone = self._gone if self.accept is None else time.monotonic()
         self.close()
         self.cause, self._gone = cause, gone
@@ -197,7 +197,7 @@ class Lane:
         self._gone = time.monotonic()
 
     def complaint(self) -> str:
-        """Return why the lane does not run, for people."""
+        """Return a message with the reason why the lane does not run."""
         if self.accept is not None:
             return f"{self}: {self.status or 'it has not said yet whom it waits for'}"
         return f"no connection to {self}: {self.cause or 'it does not answer'}"
@@ -206,6 +206,6 @@ class Lane:
 def connect_due(
     lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float
 ) -> float:
-    """Connect every lane whose time has come, and return when the next one's does (infinity: never)."""
+    """Connect all due lanes, and return the next due time (infinity: never)."""
     dues = [lane.connect(dial, hello, now) for lane in lanes]
     return min((due for due in dues if due is not None), default=float("inf"))

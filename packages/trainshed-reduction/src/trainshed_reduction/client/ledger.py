@@ -1,11 +1,10 @@
-"""The ledger of a group's operations: where each chunk went, which results are here, and what others may
-still need. Pure: it knows no socket, thread or clock.
+"""The ledger of a group's operations: destinations of chunks, received results, and chunks that other ranks
+may still need. Pure: without sockets, threads and clocks.
 
-An operation is cut into chunks, and each chunk goes to the next position of some lane; every rank keeps the
-same account. A chunk's entry stays until all ranks have its result: before that its reducer may be lost, and
-the chunk must be sent again: the own input while the result is not here, the result itself afterwards. The
-result is in the user's memory until the operation is done, and in a copy from then on.
-"""
+An operation consists of chunks. Each chunk goes to the next position of a lane. All ranks compute the same
+positions. A chunk's entry stays until all ranks have its result, because its reducer may be lost before. Then
+the rank sends the chunk again: its input, or the result after its arrival. The result is in the user's memory
+until the operation is done, and in a copy afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from trainshed_reduction.wire import DType, Header, Kind, Reduction
 
 
 class Place(NamedTuple):
-    """Where a chunk goes."""
+    """The destination of a chunk."""
 
     lane: int
     #: As in `Frame`; its integer part is the same on all ranks.
@@ -27,15 +26,15 @@ class Place(NamedTuple):
 
 
 def place_of(number: int, lanes: int, rank: int, world: int) -> Place:
-    """Return where the `number`-th chunk goes, from 0 on: to one lane after the other. A row has as many
-    chunks as there are lanes. Lanes are the same on all ranks, but each rank begins every row at another lane
-    (stagger), so that the ranks do not all send to one reducer at a time."""
+    """Return the destination of the `number`-th chunk (from 0): the lanes in turn. A row has one chunk per
+    lane. All ranks use the same lanes, but each rank starts a row at another lane (stagger), so that ranks do
+    not all send to the same reducer at once."""
     row, lane = divmod(number, lanes)
     return Place(lane, row + (lane - rank * lanes // world) % lanes / lanes)
 
 
 class Work:
-    """An operation: what its chunks' headers have in common, and the user's memory until it is done."""
+    """An operation: the common header fields of its chunks, and the user's memory until it is done."""
 
     __slots__ = ("dtype", "entries", "header", "left", "operation", "view")
 
@@ -76,8 +75,8 @@ class Entry:
             self.kept = memoryview(bytearray(self.data()))
 
     def frame(self) -> Frame:
-        """Return the frame that sends the input, or the result if it is here: a copy of that, since the
-        operation may be done before it is sent."""
+        """Return the frame of the input, or of a copy of the received result, because the operation may be
+        done before the frame is sent."""
         if self.here:
             self.keep()
         data = self.data()
@@ -92,22 +91,22 @@ class _Lane:
     def __init__(self) -> None:
         self.base = 0
         self.entries: Deque[Entry] = deque()  # from position `base` on
-        self.received = 0  # all results below this position are here
+        self.received = 0  # all results below this position have arrived
 
 
 class Ledger:
     """The operations of a group, their chunks and results."""
 
     def __init__(self, lanes: int, rank: int, world: int, largest: int) -> None:
-        """`lanes`: how many there are. `largest`: most bytes of a chunk, the same on all ranks."""
+        """`lanes`: their number. `largest`: maximum bytes of a chunk, the same on all ranks."""
         self._rank = rank
         self._largest = largest
         self._world = world
         self._lanes = [_Lane() for _ in range(lanes)]
-        #: How many chunks were dealt out.
+        #: Number of assigned chunks.
         self._dealt = 0
         self._issued = 0
-        #: Operations that are not done, in their order.
+        #: Unfinished operations, in order.
         self.open: List[Work] = []
 
     def keeps(self, lane: int) -> bool:
@@ -117,8 +116,7 @@ class Ledger:
     def issue(
         self, view: memoryview, dtype: DType, reduction: Reduction, operation: Operation
     ) -> List[Tuple[int, Frame]]:
-        """Begin an operation on `view`, a memoryview of bytes; return the frames to send, each with its
-        lane."""
+        """Start an operation on `view`, a memoryview of bytes. Return the frames to send with their lanes."""
         total = len(view) // dtype.itemsize
         step = layout.chunk_elements(total, dtype.itemsize, len(self._lanes), self._largest)
         header = Header(
@@ -140,13 +138,13 @@ class Ledger:
         return self._lanes[lane].received
 
     def waits(self, lane: int) -> Optional[Entry]:
-        """Return the lane's first chunk whose result is not here."""
+        """Return the lane's first chunk without a result."""
         state = self._lanes[lane]
         at = state.received - state.base
         return state.entries[at] if at < len(state.entries) else None
 
     def arrived(self, lane: int, position: int) -> Optional[Work]:
-        """Note that a chunk's result is in its place; return the operation, if that was its last."""
+        """Record the arrival of a chunk's result. Return the operation if this was its last result."""
         state = self._lanes[lane]
         entry = state.entries[position - state.base]
         entry.here = True
@@ -159,7 +157,8 @@ class Ledger:
         return entry.work if not entry.work.left else None
 
     def release(self, work: Work) -> None:
-        """Keep copies of what others may need of an operation that is done, and release the user's memory."""
+        """Copy the results of a finished operation that other ranks may need, and release the user's
+        memory."""
         for entry in work.entries:
             if not entry.everywhere:
                 entry.keep()
@@ -177,7 +176,7 @@ class Ledger:
             state.base += 1
 
     def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
-        """Return all frames that a reducer needs from this position on; None: it cannot begin there."""
+        """Return all frames that a reducer needs from this position, or None for an invalid start."""
         state = self._lanes[lane]
         if not state.base <= position <= state.received:
             return None

@@ -1,4 +1,4 @@
-"""Judges losses: how long a rank waits for results, and when a rank is lost."""
+"""Detection of losses: silent reducers and lost ranks."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from trainshed_reduction.client.ledger import Entry, Ledger
 from trainshed_reduction.client.operations import ReductionFailed
 from trainshed_reduction.process import Reports
 
-_SILENCE = 10.0
-"""Seconds without a frame from a reducer that owes results; it says every second what it waits for."""
+_KEEPALIVE_TIMEOUT = 10.0
+"""Maximum seconds between frames of a reducer with outstanding results. It sends its status every second."""
 _FIRST_COMPLAINT = 10.0
 
 
-class Patience:
-    """Judges how long a rank has waited, and for whom."""
+class LossDetector:
+    """Detects silent reducers and lost ranks by their waiting times."""
 
     def __init__(self, limit: float, absence: float, log: Callable[[str], None]) -> None:
         #: Seconds without a result of a lane, while one is due.
         self._limit = limit
-        #: Seconds without a rank that no reducer hears of.
+        #: Seconds without a rank that no reducer is connected to.
         self._absence = absence
         self._log = log
-        #: By lane: the chunk whose result is awaited, and since when.
+        #: By lane: the next chunk without a result, and the start of the wait.
         self._waits: Dict[int, Tuple[Entry, float]] = {}
         self._complain_after = _FIRST_COMPLAINT
 
     def look(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> List[Lane]:
-        """Return the lanes whose reducers owe results and have fallen silent. Raises ReductionFailed when a
-        wait has lasted too long."""
+        """Return the lanes of silent reducers with outstanding results. Raises ReductionFailed after the time
+        limit of a wait."""
         before, self._waits = self._waits, {}
         for lane in lanes:
             entry = ledger.waits(lane.index)
@@ -41,7 +41,7 @@ class Patience:
         return [
             lane
             for lane in waiting
-            if lane.running and now - max(self._since(lane), lane.seen) > _SILENCE
+            if lane.running and now - max(self._since(lane), lane.seen) > _KEEPALIVE_TIMEOUT
         ]
 
     def _since(self, lane: Lane) -> float:
@@ -68,8 +68,8 @@ class Patience:
             self._log(text)
 
     def look_for_absent(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> None:
-        """Raise ReductionFailed when a rank has been absent too long. A worker that is gone is missed by all
-        reducers alike, unlike one that is slow or cannot reach one of them, and does not come back into its
+        """Raise ReductionFailed after a rank's absence beyond the limit. All reducers report a lost worker as
+        missing, in contrast to a slow or partly disconnected worker. A lost worker does not return to its
         group."""
         if not ledger.open or any(lane.running or lane.accept is None for lane in lanes):
             return
@@ -84,8 +84,8 @@ class Patience:
 
 
 def tell_silence(reports: Reports, lane: Lane) -> None:
-    """Report a silent reducer, since nothing else says why the program stands still."""
-    # The text has nothing that differs between ranks: the service shows equal notes only once.
+    """Report a silent reducer, because nothing else shows why the program waits."""
+    # The text is the same on all ranks, because the service shows equal notes only once.
     reducer = "{}:{}".format(*lane.address)
     text = f"reducer {reducer} has fallen silent: it is connected to again"
     reports.note(f"silent {reducer}", text, "WARNING")

@@ -1,6 +1,6 @@
-"""The queue between callers and the communicator's thread, and an operation under way.
+"""The queue between callers and the communicator's thread, and its operations.
 
-This is all that the threads share.
+The threads share nothing else.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ else:
 
 
 class ReductionFailed(RuntimeError):
-    """An all-reduce cannot be finished; the text says which rank or reducer is to blame, and what to do."""
+    """An all-reduce cannot finish. The text contains the responsible rank or reducer and a remedy."""
 
 
 class Operation(_Future):
-    """An all-reduce under way; made by `Communicator.issue`, finished by the communicator's thread, which
-    calls its callbacks."""
+    """A running all-reduce. `Communicator.issue` creates it. The communicator's thread finishes it and calls
+    its callbacks."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -38,12 +38,12 @@ class Operation(_Future):
         except futures.TimeoutError:
             return False
         if failure is not None:
-            # The traceback of a thread of ours tells the program nothing: its own lines count.
+            # Omit the traceback of the internal thread, which does not help the program's author.
             raise failure.with_traceback(None)
         return True
 
     def finish(self, failure: Optional[ReductionFailed] = None) -> None:
-        """End it, so that everyone goes on; later calls change nothing."""
+        """Finish the operation. Later calls have no effect."""
         if self.done():
             return
         if failure is None:
@@ -53,7 +53,7 @@ class Operation(_Future):
 
 
 class QueuedOperation(NamedTuple):
-    """An operation that was handed in. `view`: its bytes."""
+    """A queued operation. `view`: its bytes."""
 
     view: memoryview
     dtype: DType
@@ -62,10 +62,10 @@ class QueuedOperation(NamedTuple):
 
 
 class OperationQueue:
-    """Operations on their way from callers to the communicator's thread."""
+    """Queued operations from callers to the communicator's thread."""
 
     def __init__(self) -> None:
-        #: Called after something was handed in, in the caller's thread.
+        #: Called in the caller's thread after an operation was queued.
         self.wake: Callable[[], None] = lambda: None
         self.closing = False
         self._changed = threading.Condition()
@@ -77,7 +77,7 @@ class OperationQueue:
     # ---- callers
 
     def await_open(self) -> None:
-        """Wait until the group has formed. Raises ReductionFailed: it has not."""
+        """Wait until the group has formed. Raises ReductionFailed if it has not."""
         with self._changed:
             self._changed.wait_for(lambda: self._open or self._failure is not None)
             if not self._open and self._failure is not None:
@@ -108,14 +108,13 @@ class OperationQueue:
             self._changed.notify_all()
 
     def take(self) -> Iterator[QueuedOperation]:
-        """Yield one after the other; each leaves the queue afterwards, so that `fail` still finds it."""
+        """Yield the operations in order. Each stays queued until the next one, so that `fail` finds it."""
         while self._handed:
             yield self._handed[0]
             self._handed.popleft()
 
     def fail(self, failure: ReductionFailed, taken: Sequence[Operation] = ()) -> None:
-        """Fail all operations that are not done, `taken` or queued, and all that come later; the first
-        failure stays."""
+        """Fail all unfinished operations, `taken` or queued, and all later ones. The first failure stays."""
         with self._changed:
             self._failure = self._failure or failure
             pending = [*taken, *(handed.operation for handed in self._handed)]

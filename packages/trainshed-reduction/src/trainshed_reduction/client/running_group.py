@@ -1,5 +1,4 @@
-"""A group that has formed, on one rank: hands chunks to the transfer and results to callers, and repairs
-lanes."""
+"""A formed group on one rank: passes chunks to the transfer and results to callers, and repairs lanes."""
 
 from __future__ import annotations
 
@@ -13,33 +12,32 @@ from trainshed_reduction import layout, proof
 from trainshed_reduction.client.formation import Formation, Membership
 from trainshed_reduction.client.lanes import Lane, connect_due
 from trainshed_reduction.client.ledger import Ledger, Work
-from trainshed_reduction.client.losses import Patience, tell_silence
+from trainshed_reduction.client.losses import LossDetector, tell_silence
 from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.native.library import Message, Result
 from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import MAX_CHUNK, Hello, Kind
 
-# How much a rank has under way: enough to keep its link busy, and little enough that queues stay short.
-# About three rows of chunks, because a chunk's result comes back about a row after the first was sent; what
-# is beyond that waits in queues. Measured as parts of the bound: three rows 92-97 %, eight 89 %, one and a
-# half 55-75 %.
+# Data in flight of a rank: enough to keep its link busy, and little enough to keep queues short. About three
+# rows of chunks, because a chunk's result arrives about a row after the first chunk was sent. More data waits
+# in queues. Measured share of the bound: three rows 92-97 %, eight 89 %, one and a half 55-75 %.
 
 _ROW = 320 << 10
 _ROW_SECONDS = 0.013
 _ROWS = 3
-_NARROWEST = 4
-"""A row is divided among this many lanes at least: larger chunks would take too long to come back."""
+_MIN_LANES = 4
+"""Minimum number of lanes to divide a row among. Results of larger chunks would arrive too late."""
 _LEAST = 1 << 20
-_LEAST_SECONDS = 0.002
-"""Least data under way, in seconds, for the hosts' own delays on links where that is more than a few rows."""
+_MIN_FLIGHT_SECONDS = 0.002
+"""Minimum data in flight, in seconds, for the delays of hosts on links with short rows."""
 _MOST = 64 << 20
 
 
 class Flow(NamedTuple):
-    #: Bytes of a chunk, at most.
+    #: Maximum bytes of a chunk.
     chunk: int
-    #: Most bytes sent and not come back, over all lanes.
+    #: Maximum bytes in flight over all lanes.
     credit: int
 
 
@@ -50,9 +48,9 @@ def flow_for(settings: Settings, lanes: int, *, delay: float = 0.0) -> Flow:
     rate = settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
-        settings.chunk_bytes, MAX_CHUNK, max(layout.SMALLEST_CHUNK, row // max(lanes, _NARROWEST))
+        settings.chunk_bytes, MAX_CHUNK, max(layout.SMALLEST_CHUNK, row // max(lanes, _MIN_LANES))
     )
-    credit = max(_LEAST, _ROWS * lanes * chunk, int(rate * _LEAST_SECONDS)) + int(rate * delay)
+    credit = max(_LEAST, _ROWS * lanes * chunk, int(rate * _MIN_FLIGHT_SECONDS)) + int(rate * delay)
     return Flow(chunk, settings.credit_bytes or min(_MOST, credit))
 
 
@@ -63,7 +61,7 @@ _NEVER = 10.0
 
 
 def round_trip(connection: socket.socket) -> float:
-    """Return the shortest round trip that the system has seen, in seconds; 0 = it does not say."""
+    """Return the minimum round-trip time of the system in seconds, or 0 if it is unknown."""
     try:
         info = connection.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT.size
@@ -74,28 +72,28 @@ def round_trip(connection: socket.socket) -> float:
     return seconds if seconds < _NEVER else 0.0
 
 
-_QUIET = 60.0
-"""Seconds between two lines about broken connections."""
-_LOOK = 0.5
-"""Seconds between two checks for what causes no event, such as silence."""
-_LEAVE = 10.0
-"""Seconds for sending what others may still need, if a reducer was lost just before the end."""
-_PARTING = 1.0
-"""Seconds for sending a lane's last frame."""
+_LOG_INTERVAL = 60.0
+"""Minimum seconds between two log lines about broken connections."""
+_CHECK_INTERVAL = 0.5
+"""Seconds between two checks for conditions without events, such as silence."""
+_LEAVE_TIMEOUT = 10.0
+"""Seconds to send frames that other ranks may need, if a reducer was lost just before the end."""
+_LAST_FRAME_TIMEOUT = 1.0
+"""Seconds to send a lane's last frame."""
 
 
 class RunningGroup:
     """The group at work, on one rank. Only the communicator's thread uses it."""
 
     def __init__(self, membership: Membership, formation: Formation) -> None:
-        """`formation`: has formed the group; the caller closes it."""
+        """`formation`: the formed group. The caller closes it."""
         self._membership = membership
         self._settings = settings = membership.settings
         self._operations = membership.operations
         self._hello = hello = membership.hello
         self._dial = formation.dial
         self._lanes = lanes = formation.lanes
-        self._patience = Patience(settings.wait_seconds, settings.absent_seconds, membership.log)
+        self._losses = LossDetector(settings.wait_seconds, settings.absent_seconds, membership.log)
         # With this rank's own round-trip time, which no other rank needs.
         sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
         delay = max(
@@ -114,45 +112,46 @@ class RunningGroup:
         return [work.operation for work in self._ledger.open]
 
     def begin(self) -> None:
-        """Use the lanes, and let news from other threads wake this one up."""
+        """Attach the lanes, and let other threads wake this one."""
         self._dial.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:
             self._resume(lane)
 
     def turn(self) -> None:
-        """Work until something has happened. Raises ReductionFailed: the group cannot go on."""
+        """Work until an event. Raises ReductionFailed if the group has failed."""
         for view, dtype, reduction, operation in self._operations.take():
             for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
                 self._transfer.push(lane, frame)
         now = self._move(self._look_at)
         if now >= self._look_at:
-            self._look_at = now + _LOOK
-            for lane in self._patience.look(self._ledger, self._lanes, now):
+            self._look_at = now + _CHECK_INTERVAL
+            for lane in self._losses.look(self._ledger, self._lanes, now):
                 if self._membership.reports is not None:
                     tell_silence(self._membership.reports, lane)
                 self._lose(lane, f"nothing was heard from it for {now - lane.seen:.0f} s")
             if not all(lane.running for lane in self._lanes):
-                self._patience.look_for_absent(self._ledger, self._lanes, now)
+                self._losses.look_for_absent(self._ledger, self._lanes, now)
 
     def leave(self) -> None:
-        """Leave, in good order if nothing is under way, after sending what others may still need."""
+        """Send the frames that other ranks may need, and leave. Fail the group if operations are
+        unfinished."""
         if self.under_way:
             number = self.under_way[0].number
             self.give_up(f"it left the group before operation {number} was done")
             return
         now = self._move(0.0)
-        deadline = now + _LEAVE
+        deadline = now + _LEAVE_TIMEOUT
         while (self._transfer.unsent() or self._is_needed()) and now < deadline:
             now = self._move(now + 0.05)
         self._part(proof.frame(Kind.BYE))
 
     def give_up(self, reason: str) -> None:
-        """Tell the other ranks, if they can be told, that this one does not go on."""
+        """Notify the other ranks, if possible, of this rank's failure."""
         self._part(proof.text_frame(Kind.ERROR, reason))
         self._detach()
 
     def _part(self, frame: bytes) -> None:
-        """Send a last frame on every lane; none while frames are unsent, as it might get into one."""
+        """Send a last frame on each lane without partly sent frames."""
         if self._transfer.unsent():
             return
         for lane in self._lanes:
@@ -161,11 +160,11 @@ class RunningGroup:
                 assert connection is not None
                 self._transfer.detach(lane.index)
                 with contextlib.suppress(OSError):  # The connection is gone already.
-                    connection.settimeout(_PARTING)
+                    connection.settimeout(_LAST_FRAME_TIMEOUT)
                     connection.sendall(frame)
 
     def close(self) -> None:
-        """Free the transfer: no memory of a caller is touched after this, and nothing else may be called."""
+        """Free the transfer. Afterwards, callers' memory is not accessed. Call no other method afterwards."""
         self._detach()
         self._transfer.close()
 
@@ -201,7 +200,7 @@ class RunningGroup:
     # ---- lanes
 
     def _move(self, until: float) -> float:
-        """Handle what comes from reducers and connections, waiting for it `until` then; return the time."""
+        """Handle events of reducers and connections until a deadline. Return the time."""
         now = time.monotonic()
         due = connect_due(self._lanes, self._dial, self._hello_of, now)
         self._handle(self._transfer.run(max(0.0, min(due, until) - now)))
@@ -211,8 +210,8 @@ class RunningGroup:
         return time.monotonic()
 
     def _is_needed(self) -> bool:
-        """Whether a reducer that is being started again may need results that only this rank has. It cannot
-        tell whether those whom it waits for have left or lose time on their way."""
+        """Whether a restarting reducer may need results that only this rank has. The reducer cannot
+        distinguish ranks that have left from slow ranks."""
         return any(not lane.running and self._ledger.keeps(lane.index) for lane in self._lanes)
 
     def _hello_of(self, lane: Lane) -> Hello:
@@ -222,9 +221,9 @@ class RunningGroup:
         self._transfer.detach(lane.index)
         lane.lose(cause)
         now = time.monotonic()
-        # A reducer that ends breaks many lanes at once, and reducers may end often: log it seldom.
+        # A reducer's end breaks many lanes at once. Limit the log lines.
         if self._ledger.waits(lane.index) is not None and now >= self._tell_at:
-            self._tell_at = now + _QUIET
+            self._tell_at = now + _LOG_INTERVAL
             self._membership.log(f"the connection to {lane} broke ({cause}); it is made again")
 
     def _resume(self, lane: Lane) -> None:

@@ -37,11 +37,11 @@ _TOLD = ("_set_default_backend", "_set_group_name", "_set_group_desc")
 
 
 class ReducingGroup(dist.ProcessGroup):
-    """Made in the place of PyTorch's own, with its arguments; call `begin` once its backends are registered.
+    """Replaces PyTorch's own group, with the same arguments. Call `begin` after registering its backends.
 
-    What is not for reducers goes to a plain group of PyTorch's that has the same backends, not to this one's
-    base class: called through a subclass, that holds the interpreter lock while it waits for gloo's lock,
-    which a gloo thread may hold while it waits for the interpreter lock to release a tensor."""
+    Unsupported operations go to a plain PyTorch group with the same backends, not to the base class. A call
+    of the base class through a subclass holds the interpreter lock while it waits for gloo's lock. A gloo
+    thread may hold that lock while it waits for the interpreter lock to release a tensor (deadlock)."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
         # The constructor with a store makes an object that never calls methods of a subclass.
@@ -70,13 +70,13 @@ class ReducingGroup(dist.ProcessGroup):
     def _reduced(
         self, tensor: torch.Tensor, operation: object, options: Any
     ) -> Optional[dist.Work]:
-        """Begin it by the reducers; None: it is not for them."""
+        """Start the operation with reducers, or return None if they do not support it."""
         sessions, reduction = self._sessions, reduction_of(operation, tensor.dtype)
         is_sparse = getattr(options, "sparseIndices", None) is not None
         if sessions is None or reduction is None or is_sparse:
             return None
         usage.record.largest = max(usage.record.largest, tensor.numel() * tensor.element_size())
-        # A CUDA graph can hold NCCL's operations, but none that leave the GPU.
+        # A CUDA graph can contain operations of NCCL, but none that leave the GPU.
         is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
         if not is_served(tensor, sessions.settings.min_bytes) or is_captured:
             return None
@@ -109,7 +109,7 @@ def _natively(name: str) -> Callable[..., Any]:
 
 
 def _by_both(name: str) -> Callable[..., None]:
-    """Return a method that tells both groups what they are made of."""
+    """Return a method that registers a backend with both groups."""
 
     def method(self: ReducingGroup, *args: Any) -> None:
         getattr(self._native, name)(*args)
@@ -145,13 +145,14 @@ _PARAMETERS = (
     "group_name",
 )
 _SERVED = ("gloo", "nccl")
-_OLDEST = (2, 7)
-"""Older versions drop a Python Work that a group returns to C++ (pytorch/pytorch#146376)."""
+_MIN_VERSION = (2, 7)
+"""Minimum version of PyTorch. Older ones drop a Python Work that a group returns to C++
+(pytorch/pytorch#146376)."""
 
 
 def install() -> None:
-    """Install the override, once; later calls do nothing. Raises settings.Unusable, OSError; RuntimeError:
-    this PyTorch is unlike those known."""
+    """Install the override once. Later calls do nothing. Raises settings.Unusable, OSError, and RuntimeError
+    for an unsupported PyTorch."""
     if not dist.is_available():
         raise RuntimeError("this PyTorch is built without torch.distributed")
     settings = settings_module.from_environ(os.environ)
@@ -172,8 +173,8 @@ def install() -> None:
 def _check(native: Any, group: Any) -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     fault = ""
-    if version < _OLDEST:
-        fault = "is older than {}.{}".format(*_OLDEST)
+    if version < _MIN_VERSION:
+        fault = "is older than {}.{}".format(*_MIN_VERSION)
     elif group is not dist.ProcessGroup or native is None:
         fault = "makes process groups in another way"
     elif tuple(inspect.signature(native).parameters)[: len(_PARAMETERS)] != _PARAMETERS:
@@ -238,4 +239,4 @@ class _Kind(type):
 
 
 class _Substitute(metaclass=_Kind):
-    """Stands for ProcessGroup in the module that makes groups, while one is made."""
+    """Replaces ProcessGroup in the module that creates groups, during a creation."""

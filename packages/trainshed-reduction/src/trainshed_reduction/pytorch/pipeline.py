@@ -19,7 +19,7 @@ from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.pytorch.hierarchy import Node
 from trainshed_reduction.pytorch.work import (
     DTYPES,
-    END_SECONDS,
+    EXIT_TIMEOUT,
     Arrival,
     ReductionWork,
     bytes_of,
@@ -176,7 +176,7 @@ class _TaskThread:
 
     def join(self) -> None:
         if self._thread is not threading.current_thread():
-            self._thread.join(END_SECONDS)
+            self._thread.join(EXIT_TIMEOUT)
 
     def _run(self) -> None:
         # No name holds a task, which may hold a tensor, while the next one is awaited.

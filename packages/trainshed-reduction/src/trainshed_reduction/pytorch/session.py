@@ -1,8 +1,7 @@
-"""A group's sessions with the reducers, one for each kind of device: begun by all of its ranks, or by none.
+"""A group's sessions with the reducers, one for each kind of device: started by all of its ranks, or by none.
 
-Every rank takes three steps, each with a limit: agree on the settings and the layout of nodes; connect; agree
-that all could. A rank that cannot says why, and the group is native on all ranks.
-"""
+Every rank takes three steps, each with a time limit: agree on the settings and the layout of nodes, connect,
+and agree that all ranks are connected. If a rank reports a failure, the group is native on all ranks."""
 
 from __future__ import annotations
 
@@ -143,7 +142,7 @@ class Sessions:
         process.close_at_exit(self)
 
     def begin(self) -> None:
-        """Connect now, all ranks together, for the device that most tensors will be on."""
+        """Connect all ranks now, for the device of most tensors."""
         nccl = getattr(self._group.backends.get("cuda"), "__name__", "") == "ProcessGroupNCCL"
         self.of("cuda" if nccl else "cpu").begin()
 
@@ -164,7 +163,7 @@ class Session:
     """A group's all-reduces for one kind of device, in the order of calls."""
 
     def __init__(self, settings: Settings, group: Group, device: str, is_aloud: bool) -> None:
-        """`device`: cpu or cuda. `is_aloud`: rank 0 reports what becomes of it."""
+        """`device`: cpu or cuda. `is_aloud`: whether rank 0 reports the result."""
         self._ordinals = itertools.count(1)
         self._settings = settings
         self._group = group
@@ -190,7 +189,7 @@ class Session:
             return self._serves
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> Optional[dist.Work]:
-        """Begin an all-reduce in place; None: it is the native backend's. Raises ReductionFailed."""
+        """Start an all-reduce in place, or return None for the native backend. Raises ReductionFailed."""
         if not self.begin():
             return None
         assert self._communicator is not None
@@ -215,7 +214,7 @@ class Session:
             if not refusal:
                 self._connect(is_due)
         except Exception as error:
-            # Whatever it is, the others wait for an answer, and the program can do without reducers.
+            # For any error: the others wait for an answer, and the program works without reducers.
             own = str(error) or type(error).__name__
         refusal = refusal or self._conclude(board, own)
         usage.record.is_refused |= bool(refusal)
@@ -335,7 +334,7 @@ class Session:
 
 
 def _judge(answers: List[Optional[bytes]]) -> bytes:
-    """Return +, or which rank failed and why. A rank's answer is its failure, or empty."""
+    """Return +, or the failed rank with its reason. A rank's answer is its failure, or empty."""
     failed = [(rank, answer) for rank, answer in enumerate(answers) if answer != b""]
     if not failed:
         return b"+"

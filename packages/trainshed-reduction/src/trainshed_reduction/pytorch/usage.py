@@ -1,4 +1,4 @@
-"""Reports, when a process ends, why it has not used its reducers, as far as that can be known."""
+"""Reports at a process's exit why it has not used its reducers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
 
 
 class UsageRecord:
-    """What became of the process's groups."""
+    """The use of reducers by the process's groups."""
 
     def __init__(self) -> None:
         #: Whether some group may use reducers, and what the others were made with.
@@ -29,14 +29,14 @@ class UsageRecord:
         self.largest = -1
 
     def made(self, backend: str, world: int, served: bool) -> None:
-        """Record a group by what it was made with."""
+        """Record a group by its arguments."""
         if served:
             self.is_served = True
         else:
             self.unserved.add("1 rank" if world == 1 else "backend {}".format(backend))
 
     def verdict(self, smallest: int) -> Optional[str]:
-        """Return why the reducers are idle; None if they are not, or if that has been reported."""
+        """Return why the reducers are idle, or None if they are not or a report exists."""
         if self.is_refused:
             return None
         if not self.is_served and not self.unserved:
@@ -68,8 +68,8 @@ record = UsageRecord()
 
 
 def report_at_exit(smallest: int) -> None:
-    """Report the verdict at exit: by rank 0, in the outermost process that imports torch or in those of
-    torchrun, since other processes may be helpers that have no use for reducers."""
+    """Report the verdict at exit. Only rank 0 reports, in the outermost process that imports torch or in
+    those of torchrun, because other processes may be helpers without reducers."""
     own = str(os.getpid())
     outermost = os.environ.setdefault(_OUTERMOST, own) == own
     if os.environ.get("RANK", "0") != "0" or not (outermost or "TORCHELASTIC_RUN_ID" in os.environ):

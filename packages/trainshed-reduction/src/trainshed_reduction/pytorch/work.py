@@ -150,9 +150,9 @@ def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContex
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-END_SECONDS = 5.0
-"""For a thread to end at the process's exit: one that is in PyTorch's code when the interpreter ends would
-abort the process."""
+EXIT_TIMEOUT = 5.0
+"""Seconds for a thread to end at the process's exit. A thread in PyTorch's code at the interpreter's end
+would abort the process."""
 _THREAD = "trainshed-reduction-future"
 
 
@@ -169,7 +169,7 @@ class Callbacks:
     def close(self) -> None:
         for thread in threading.enumerate():
             if thread.name == _THREAD:
-                thread.join(END_SECONDS)
+                thread.join(EXIT_TIMEOUT)
 
 
 _callbacks = Callbacks()

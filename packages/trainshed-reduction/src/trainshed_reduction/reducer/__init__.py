@@ -1,1 +1,1 @@
-"""A reducer: adds up what workers send, chunk by chunk in the order of ranks, and sends the sums back."""
+"""A reducer: sums the chunks of workers in the order of ranks, and returns the sums."""

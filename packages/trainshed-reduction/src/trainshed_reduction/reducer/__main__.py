@@ -1,8 +1,8 @@
 """python -m trainshed_reduction.reducer: runs a reducer until SIGTERM, configured by its environment
 (`variables`).
 
-It has a thread for each processor, in C nearly all of the time, and a main thread that only watches. They end
-together: workers have a lane to each, so a reducer without one of them is of no use.
+It has a thread for each processor, which mostly runs C code, and a main thread that watches. All threads end
+together, because workers have a lane to each of them.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from trainshed_reduction.settings import Unusable
 from trainshed_reduction.sockets import listen
 
 IDLE_SECONDS = 60.0
-"""Seconds without any worker until that is reported."""
-_SAME = 5.0
-"""Seconds in which equal lines are one event, logged by several threads."""
+"""Seconds without workers before a warning."""
+_DUPLICATE_INTERVAL = 5.0
+"""Seconds in which equal lines of several threads are one event."""
 _SPAN = 10.0
-_LINES = 50
-"""Most lines in _SPAN seconds; more would drown all others."""
+_MAX_LINES = 50
+"""Maximum lines in _SPAN seconds."""
 
 
 class Overview:
-    """What all threads of a reducer say, as people and the service see it. Times are seconds of one clock."""
+    """Collects the reports of a reducer's threads for the log and the service. Times are seconds of one
+    clock."""
 
     def __init__(self, reports: Reports, write: Callable[[str], None], now: float) -> None:
         self._reports = reports
         #: Takes a line.
         self._write = write
-        #: When there is a verdict; None: it has been given, or will never be.
+        #: The time of the verdict, or None.
         self.moment: Optional[float] = now + IDLE_SECONDS
         self._said: Dict[str, float] = {}
         self._span_from = now
         self._lines = 0
 
     def hear(self, what: str, value: Any, now: float) -> None:
-        """Handle what a thread reports (`Outlet`)."""
+        """Handle a thread's report (`Outlet`)."""
         if what == "log":
             self.log(value, now)
         elif what == "serving":
@@ -57,17 +58,17 @@ class Overview:
             self.connected()
 
     def log(self, text: str, now: float) -> None:
-        if now - self._said.get(text, now - _SAME) < _SAME:
+        if now - self._said.get(text, now - _DUPLICATE_INTERVAL) < _DUPLICATE_INTERVAL:
             return
         if now - self._span_from >= _SPAN:
-            left_out = self._lines - _LINES
+            left_out = self._lines - _MAX_LINES
             self._span_from, self._lines = now, 0
             self._said.clear()
             if left_out > 0:
                 self._write(f"{left_out} lines like those before were left out")
         self._said[text] = now
         self._lines += 1
-        if self._lines <= _LINES:
+        if self._lines <= _MAX_LINES:
             self._write(text)
 
     def serving(self, world: int) -> None:
@@ -91,8 +92,8 @@ class Overview:
 
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
-_END_SECONDS = 5.0
-"""Seconds for the threads to end."""
+_EXIT_TIMEOUT = 5.0
+"""Seconds for the threads to exit."""
 
 
 class Options(NamedTuple):
@@ -102,7 +103,7 @@ class Options(NamedTuple):
 
 
 def options(environ: Mapping[str, str]) -> Options:
-    """Read the options. Raises Unusable, which names all that is wrong; OSError (the token's file)."""
+    """Read the options. Raises Unusable with all faults, and OSError (the token's file)."""
     faults: List[str] = []
     place = variables.place(environ.get(variables.LISTEN, ""))
     if place is None:
@@ -128,7 +129,7 @@ def _fail(text: str) -> int:
 
 
 def main() -> int:
-    """Run a reducer. Returns 0 after SIGTERM, 1 if one of its threads failed, 2 if it could not begin."""
+    """Run a reducer. Return 0 after SIGTERM, 1 if a thread failed, and 2 if it could not start."""
     try:
         settings = options(os.environ)
     except (Unusable, OSError) as error:
@@ -140,7 +141,7 @@ def main() -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         if not reports.note("no part in C", text, "WARNING"):
             _fail(text)
-        # Whoever ended here would be started again, only to say the same.
+        # An exit would only cause a restart with the same error.
         signal.sigwait(_ENDING)
         return 0
     try:
@@ -155,7 +156,7 @@ def main() -> int:
 
 
 class Process:
-    """The threads of a reducer, and the loop that handles what they report."""
+    """The threads of a reducer, and the loop that handles their reports."""
 
     def __init__(
         self, settings: Options, listener: socket.socket, native: library.Library, reports: Reports
@@ -176,7 +177,7 @@ class Process:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""
-        # A handler would run in this thread, which may begin to wait just after it has looked for signals.
+        # A signal handler would run in this thread, which may start to wait just after its check.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         threading.Thread(target=self._await_signal, daemon=True).start()
         threads = [
@@ -191,7 +192,7 @@ class Process:
             ended = self._hear()
         for server in self._servers:
             server.end()
-        deadline = time.monotonic() + _END_SECONDS
+        deadline = time.monotonic() + _EXIT_TIMEOUT
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         while not self._news.empty():
@@ -209,13 +210,13 @@ class Process:
         try:
             server.run()
         except Exception:
-            # Whatever it is: workers would wait for a reducer that serves a part of its lanes.
+            # For any error: otherwise workers would wait for a reducer that serves only some of its lanes.
             traceback.print_exc()
             self._tell("log", f"thread {number} has failed: the reducer ends")
             self._tell("end", 1)
 
     def _hear(self) -> Optional[int]:
-        """Handle what a thread reports or what is due; return the exit status when all is to end."""
+        """Handle a report or a due action. Return the exit status to end the process."""
         moment = self._overview.moment
         patience = None if moment is None else max(0.0, moment - time.monotonic())
         try:

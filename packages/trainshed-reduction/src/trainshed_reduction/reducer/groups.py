@@ -1,10 +1,9 @@
-"""One group of ranks at this reducer: who is there, how far each is, what is still to be added. Pure: what
-happens comes in as calls with the time, what is to be done goes out as effects.
+"""One group of ranks at this reducer: its members and their progress. Pure: events come in as calls with the
+time, and actions go out as effects.
 
-A group gathers until all ranks are there, or have left in good order; then it runs, until a connection breaks
-and it gathers again. What was under way is forgotten then and sent again, from START's position on. Every
-rank sends something for every position, in order. The chunks themselves are added up elsewhere (`rows`).
-"""
+A group gathers until all ranks are connected or have left. Then it runs until a connection breaks, and
+gathers again. Workers then send all chunks again from START's position. Every rank sends a chunk for every
+position, in order. `rows` sums the chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Redu
 
 
 class Member:
-    """A worker's connection, from its HELLO on. Every HELLO makes a new one."""
+    """A worker's connection after its HELLO. Every HELLO creates a new member."""
 
     def __init__(self, hello: Hello, group: Group) -> None:
         self.hello = hello
@@ -27,7 +26,7 @@ class Member:
 
 
 class Tell(NamedTuple):
-    """Send one frame; a reminder only if nothing else is unsent, since such a worker does not wait for us."""
+    """Send one frame. Skip a reminder while other frames are unsent, because such a worker is not waiting."""
 
     member: Member
     frame: bytes
@@ -35,7 +34,8 @@ class Tell(NamedTuple):
 
 
 class Dismiss(NamedTuple):
-    """Close the connection after this frame; b"" = at once. The group has forgotten the member already."""
+    """Close the connection after this frame, or immediately for b"". The member has already left the
+    group."""
 
     member: Member
     farewell: bytes
@@ -48,8 +48,8 @@ class Log(NamedTuple):
 
 
 class Started(NamedTuple):
-    """All ranks are here, and send chunks from now on: call `Group.run` before anything else of them is read.
-    `is_first`: the group had not started before, which is to be logged."""
+    """All ranks are connected and send chunks from now on. Call `Group.run` before reading further frames.
+    `is_first`: whether this is the group's first start, which is logged."""
 
     group: Group
     is_first: bool
@@ -57,8 +57,8 @@ class Started(NamedTuple):
 
 Effect = Union[Tell, Dismiss, Log, Started]
 
-_PATIENCE = 0.6
-"""Seconds that something waits before workers are told."""
+_STATUS_DELAY = 0.6
+"""Seconds of a wait before workers receive a status."""
 
 
 class Group:
@@ -68,15 +68,15 @@ class Group:
         self.generation = hello.generation
         self.world = hello.world
         self.members: Dict[int, Member] = {}
-        #: Why this generation cannot go on; None = it can.
+        #: The failure of this generation, or None.
         self.failure: Optional[str] = None
         self._running = False
         self._completed = False
         self._since = now
-        #: Ranks that left in good order, with how far they had come.
+        #: Ranks that have left, with their positions.
         self._parted: Dict[int, MemberState] = {}
         self._lost: Dict[int, float] = {}
-        #: Where chunks are added up while it runs, and the progress when it last stopped.
+        #: The sums while the group runs, and the progress at its last stop.
         self._rows: Optional[RunningRows] = None
         self._reached = Progress(0, -1, 0, 0)
 
@@ -94,11 +94,11 @@ class Group:
 
     @property
     def departed(self) -> List[int]:
-        """The positions from which on ranks that have left in good order have sent nothing."""
+        """The first unsent position of each rank that has left."""
         return [member.position for member in self._parted.values()]
 
     def run(self, rows: RunningRows) -> None:
-        """Let `rows` add up chunks until the group gathers again; `odd` takes those that do not match."""
+        """Let `rows` sum chunks until the group gathers again. `odd` handles mismatched chunks."""
         self._rows = rows
 
     def _stop(self) -> None:
@@ -113,7 +113,7 @@ class Group:
         return self._rows.state(member.rank)
 
     def gather(self, member: Member, now: float) -> List[Effect]:
-        """Add a rank that has come, in place of an earlier connection of the same rank."""
+        """Add a rank, and replace its earlier connection."""
         rank = member.rank
         effects: List[Effect] = []
         earlier = self.members.pop(rank, None)
@@ -139,14 +139,14 @@ class Group:
         return [*(Tell(member, frame) for member in self.members.values()), Started(self, is_first)]
 
     def _reset(self, now: float) -> List[Effect]:
-        """Drop all members, so that they connect again."""
+        """Drop all members, so that they reconnect."""
         effects: List[Effect] = [Dismiss(member, b"") for member in self.members.values()]
         self._stop()
         self._since = now
         return effects
 
     def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
-        """Handle a frame that is no chunk. Raises Malformed: the connection is to be closed."""
+        """Handle a frame other than a chunk. Raises Malformed to close the connection."""
         if header.kind is Kind.BYE:
             return self._leave(member, now)
         if header.kind is Kind.ERROR:
@@ -170,7 +170,7 @@ class Group:
             )
         if seen is not None and not rows.are_alike(seen.shape, shape):
             return rows.disagreement(member.rank, shape, seen.arrived, seen.shape)
-        # Only a rank that has left could have sent what is missing.
+        # Only a rank that has left could send the missing chunk.
         return next((_has_left(rank, parted) for rank, parted in self._parted.items()), "")
 
     def _leave(self, member: Member, now: float) -> List[Effect]:
@@ -191,7 +191,7 @@ class Group:
         return effects + self._start()
 
     def lose(self, member: Member, now: float) -> List[Effect]:
-        """Handle a connection that broke, or is to be closed."""
+        """Handle a broken connection."""
         if not self._forget(member):
             return []
         self._lost[member.rank] = now
@@ -206,7 +206,7 @@ class Group:
         return True
 
     def fail(self, text: str) -> List[Effect]:
-        """End this generation: tell all members why, and remember it."""
+        """End this generation, and send all members the reason."""
         self.failure = text
         farewell = proof.text_frame(Kind.ERROR, text)
         effects: List[Effect] = [Dismiss(member, farewell) for member in self.members.values()]
@@ -214,7 +214,7 @@ class Group:
         return [Log(text), *effects]
 
     def status(self, now: float) -> List[Effect]:
-        """Tell waiting members for whom they wait; nothing if they have not waited long."""
+        """Send long-waiting members the missing ranks."""
         since = self._since
         if self._rows is not None:
             head = self.progress.head
@@ -226,7 +226,7 @@ class Group:
             present = {*self.members, *self._parted}
             missing = [rank for rank in range(self.world) if rank not in present]
             waiting = [*self.members.values()]
-        if not waiting or not missing or now - since < _PATIENCE:
+        if not waiting or not missing or now - since < _STATUS_DELAY:
             return []
         text = f"waits {now - since:.0f} s for {rows.ranks(missing)}"
         for rank in sorted(rank for rank in missing if rank in self._lost)[:4]:
@@ -240,27 +240,27 @@ def _has_left(rank: int, state: MemberState) -> str:
     return f"rank {rank} has left the group{after}"
 
 
-_REMEMBERED = 1024
-"""Groups without connections whose generation is remembered."""
+_MAX_REMEMBERED = 1024
+"""Maximum groups without connections whose generation is remembered."""
 
 
 class Refusal(Exception):
-    """This worker cannot take part; the text tells it why."""
+    """This worker is rejected. The text contains the reason."""
 
 
 class Sessions:
-    """The groups that workers have come for, by name and generation."""
+    """The groups of connected workers, by name and generation."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[bytes, Group] = OrderedDict()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether `status` may have something to say."""
+        """Whether `status` may return reminders."""
         return any(group.is_waiting for group in self._groups.values())
 
     def admit(self, hello: Hello, now: float) -> Tuple[Member, List[Effect]]:
-        """Add a worker that has proved itself; ACCEPT must be sent before the effects. Raises Refusal."""
+        """Add an authenticated worker. Send ACCEPT before the effects. Raises Refusal."""
         group = self._groups.get(hello.group)
         effects: List[Effect] = []
         if group is None:
@@ -289,14 +289,14 @@ class Sessions:
 
     def _begin(self, hello: Hello, now: float) -> Group:
         empty = [name for name, group in self._groups.items() if group.is_empty]
-        if len(empty) >= _REMEMBERED:
+        if len(empty) >= _MAX_REMEMBERED:
             del self._groups[empty[0]]
         group = Group(hello, now)
         self._groups[hello.group] = group
         return group
 
     def status(self, now: float) -> List[Effect]:
-        """Remind members that wait; to be called once a second while `is_waiting`."""
+        """Return reminders for waiting members. Call it once per second while `is_waiting`."""
         effects: List[Effect] = []
         for group in self._groups.values():
             if group.is_waiting:

@@ -1,4 +1,4 @@
-"""State of the chunks of a running group, and texts about it for people. Pure."""
+"""State of the chunks of a running group, and messages about it. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from trainshed_reduction.wire import DType, Header, Reduction
 
 
 class Seen(NamedTuple):
-    """What has come for one position. `shape`: header of the first chunk, which came at `since`; `arrived`:
-    ranks, in the order in which they came."""
+    """The chunks of one position. `shape`: header of the first chunk, which arrived at `since`. `arrived`:
+    ranks in order of arrival."""
 
     shape: Header
     since: float
@@ -35,18 +35,18 @@ class Progress(NamedTuple):
 
 
 class RunningRows(Protocol):
-    """Where the chunks of a running group are added up. `native.reducing.NativeGroup` is one."""
+    """The sums of a running group. `native.reducing.NativeGroup` is the implementation."""
 
     def progress(self) -> Progress: ...
 
     def seen(self, position: int) -> Optional[Seen]:
-        """Return what has come for a position; None: nothing has."""
+        """Return the chunks of a position, or None."""
         ...
 
     def state(self, rank: int) -> MemberState: ...
 
     def leave(self, rank: int) -> None:
-        """Let a rank leave in good order: the others go on with what it has sent."""
+        """Let a rank leave. The others continue with its sent chunks."""
         ...
 
 
@@ -62,14 +62,14 @@ def _compared(shape: Header) -> tuple[int, ...]:
 
 
 def text(shape: Header) -> str:
-    """Describe a chunk's operation, for people."""
+    """Return a description of a chunk's operation."""
     reduction, dtype = Reduction(shape.reduction), DType(shape.dtype)
     return f"the {reduction.name} of {shape.total} elements of {dtype.name}"
 
 
 def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) -> str:
-    """Say what one rank has and what the others have, each in full, since nobody can tell which is wrong. Of
-    two ranks the lower one is named first."""
+    """Return a message with the operations of one rank and of the others in full, because either may be
+    wrong. Of two ranks, the lower comes first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
     mine, other = text(shape), text(theirs)
@@ -90,7 +90,7 @@ def have(numbers: List[int]) -> str:
 
 
 def ranks(numbers: List[int]) -> str:
-    """Name the ranks; of many only the first few."""
+    """Return the names of the ranks, of many only the first few."""
     shown = ", ".join(str(rank) for rank in sorted(numbers)[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'' if len(numbers) == 1 else 's'} {shown}{more}"

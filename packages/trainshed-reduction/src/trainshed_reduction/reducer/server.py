@@ -1,10 +1,9 @@
-"""One thread of a reducer, and the connections that are for it.
+"""One thread of a reducer, and its connections.
 
-Whoever connects has to prove within seconds, and with little memory, that it knows the job's token; only then
-may it send chunks. The part in C reports events of connections, which go to the sessions; the sessions'
-effects go to connections. A connection that breaks or violates the protocol is closed alone. While nothing
-happens and nobody waits, nothing runs here.
-"""
+A peer must prove knowledge of the job's token within seconds and with little memory before it may send
+chunks. The C library reports events of connections to the sessions. The effects of sessions go to
+connections. A broken connection, or a violation of the protocol, closes only that connection. Without events
+and waiting peers, the thread sleeps."""
 
 from __future__ import annotations
 
@@ -24,24 +23,24 @@ from trainshed_reduction.reducer.groups import Effect, Member, Refusal, Sessions
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 
 Outlet = Callable[[str, object], None]
-"""Takes what a thread reports, by its kind: `log`, a line; `serving`, how many workers a complete group has;
-`connected`, a worker's rank. It neither blocks for long nor raises."""
+"""Receives the reports of a thread by kind: `log`: a line; `serving`: the number of workers of a complete
+group; `connected`: a worker's rank. It neither blocks for long nor raises."""
 
-STRANGERS = 64
-"""Most connections at a time that have not proved themselves."""
-_HURRY = 1.0
-"""Seconds that each of them has to do so while there are so many that others have to wait."""
-_PAUSE = 0.5
-"""Seconds until connections are accepted again after the system could not give one."""
+MAX_UNAUTHENTICATED = 64
+"""Maximum unauthenticated connections."""
+_BUSY_HANDSHAKE_TIMEOUT = 1.0
+"""Seconds for the handshake of each connection while the maximum is reached."""
+_ACCEPT_RETRY_INTERVAL = 0.5
+"""Seconds until the next `accept` after an error of the system."""
 _SECOND = 1.0
-_LINGER = 2.0
-"""Seconds in which the other side can read why its connection ends."""
-_VANISHED = 60.0
-"""Seconds after which a worker that accepts no data counts as gone."""
+_CLOSE_TIMEOUT = 2.0
+"""Seconds for the peer to read the last message of a connection."""
+_STALL_TIMEOUT = 60.0
+"""Seconds after which a worker that accepts no data is lost."""
 
 
 class Peer:
-    """The other end of a connection; a stranger as long as it has no member."""
+    """The peer of a connection. It is unauthenticated while it has no member."""
 
     def __init__(self, connection: socket.socket, address: str, now: float) -> None:
         self.connection = connection
@@ -55,8 +54,8 @@ class Peer:
 
 
 class Server:
-    """Serves the groups of one lane. The first server also accepts all connections, and hands those that have
-    proved themselves to the server of their lane."""
+    """Serves the groups of one lane. The first server also accepts all connections, and passes authenticated
+    ones to the server of their lane."""
 
     def __init__(
         self, listener: Optional[socket.socket], token: bytes, *, library: Library, outlet: Outlet
@@ -66,7 +65,7 @@ class Server:
         self.all: Sequence[Server] = (self,)
         self._listener = listener
         self._token = token
-        #: Where lines go.
+        #: Receives log lines.
         self._outlet = outlet
         self._sessions = Sessions()
         #: For what is no peer's connection.
@@ -75,7 +74,7 @@ class Server:
         #: By slot.
         self._peers: Dict[int, Peer] = {}
         #: In the order in which they came; so below.
-        self._strangers: Dict[Peer, None] = {}
+        self._unauthenticated: Dict[Peer, None] = {}
         self._members: Dict[Member, Peer] = {}
         #: When the connections that were told why they end are closed.
         self._leaving: Dict[Peer, float] = {}
@@ -113,8 +112,7 @@ class Server:
                 self._carry_out(self._admit(peer, hello))
 
     def _take(self, peer: Peer) -> None:
-        """Read and send on the peer's connection in this thread. Raises OSError: the connection broke, and
-        is closed."""
+        """Serve the peer's connection in this thread. Raises OSError after closing a broken connection."""
         try:
             peer.slot = self._native.add(peer.connection.fileno())
         except OSError:
@@ -123,8 +121,8 @@ class Server:
         self._peers[peer.slot] = peer
 
     def run(self) -> None:
-        """Serve until `end`. Connections are then closed without a message: workers connect again, to
-        whoever listens."""
+        """Serve until `end`. Then close connections without a message, so that workers reconnect to the next
+        reducer."""
         while not self._ended:
             self._keep_time()
             events = self._native.run(self._patience())
@@ -143,21 +141,23 @@ class Server:
     # ---- time
 
     def _patience(self) -> Optional[float]:
-        """Return the seconds until something is due; None: nothing is."""
+        """Return the seconds until the next due action, or None."""
         moments = [self._listen_at, self._status_at]
-        moments += [peer.came + self._time_limit() for peer in [*self._strangers][:1]]
+        moments += [peer.came + self._time_limit() for peer in [*self._unauthenticated][:1]]
         moments += [*self._leaving.values()][:1]
         first = min((moment for moment in moments if moment), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
     def _time_limit(self) -> float:
-        crowded = len(self._strangers) >= STRANGERS
-        return _HURRY if crowded else proof.HANDSHAKE_SECONDS
+        crowded = len(self._unauthenticated) >= MAX_UNAUTHENTICATED
+        return _BUSY_HANDSHAKE_TIMEOUT if crowded else proof.HANDSHAKE_SECONDS
 
     def _keep_time(self) -> None:
         now = self._now = time.monotonic()
         late = [
-            peer_left for peer_left in self._strangers if now >= peer_left.came + self._time_limit()
+            peer_left
+            for peer_left in self._unauthenticated
+            if now >= peer_left.came + self._time_limit()
         ]
         for peer in [*late, *(gone for gone, until in self._leaving.items() if now >= until)]:
             self._carry_out(self._drop(peer))
@@ -168,7 +168,7 @@ class Server:
             self._status_at = now + _SECOND
         if now >= self._listen_at:
             self._listen_at = 0.0
-            self._listen(len(self._strangers) < STRANGERS)
+            self._listen(len(self._unauthenticated) < MAX_UNAUTHENTICATED)
 
     # ---- who comes
 
@@ -190,10 +190,10 @@ class Server:
         except OSError as error:
             self._outlet("log", f"cannot take another connection: {error}")
             self._listen(False)
-            self._listen_at = self._now + _PAUSE
+            self._listen_at = self._now + _ACCEPT_RETRY_INTERVAL
             return
         try:
-            sockets.set_options(connection, _VANISHED)
+            sockets.set_options(connection, _STALL_TIMEOUT)
             connection.setblocking(False)
         except OSError:  # It has gone already.
             connection.close()
@@ -201,12 +201,12 @@ class Server:
         peer = Peer(connection, "{}:{}".format(*address[:2]), self._now)
         with contextlib.suppress(OSError):
             self._take(peer)
-            self._strangers[peer] = None
+            self._unauthenticated[peer] = None
             self._native.tell(peer.slot, proof.frame(Kind.CHALLENGE, peer.said))
-        self._listen(len(self._strangers) < STRANGERS)
+        self._listen(len(self._unauthenticated) < MAX_UNAUTHENTICATED)
 
     def _greet(self, peer: Peer, event: Message | Odd) -> List[Effect]:
-        """Handle a stranger's first message. Raises Malformed."""
+        """Handle the first message of an unauthenticated peer. Raises Malformed."""
         if isinstance(event, Odd) or event.header.kind is not Kind.HELLO:
             raise Malformed("HELLO must come first")
         hello = proof.read_signed(self._token, Hello, event.payload, peer.said)
@@ -222,18 +222,18 @@ class Server:
         if serving is self:
             self._native.resume(peer.slot)
             return self._admit(peer, hello)
-        del self._strangers[peer]
+        del self._unauthenticated[peer]
         self._let_go(peer)
         serving._hand((peer, hello))
         return []
 
     def _admit(self, peer: Peer, hello: Hello) -> List[Effect]:
-        """Let a peer that has proved itself into its group, or refuse it."""
+        """Admit an authenticated peer to its group, or reject it."""
         try:
             member, following = self._sessions.admit(hello, self._now)
         except Refusal as refusal:
             return self._refuse(peer, str(refusal), f"rank {hello.rank}")
-        self._strangers.pop(peer, None)
+        self._unauthenticated.pop(peer, None)
         peer.member = member
         self._members[member] = peer
         self._outlet("connected", hello.rank)
@@ -293,22 +293,22 @@ class Server:
                     pending.extend(self._drop(peer))
 
     def _dismiss(self, peer: Peer, farewell: bytes) -> List[Effect]:
-        """Send a farewell, and close the connection when it has been read, or after a while."""
+        """Send a last frame, and close the connection after the peer has read it or after a timeout."""
         following = self._part(peer)
         self._native.tell(peer.slot, farewell)
         self._native.dismiss(peer.slot)
-        self._leaving[peer] = self._now + _LINGER
+        self._leaving[peer] = self._now + _CLOSE_TIMEOUT
         return following
 
     def _drop(self, peer: Peer) -> List[Effect]:
-        """Close the connection; return what follows for others."""
+        """Close the connection. Return the effects on other members."""
         following = self._part(peer)
         self._leaving.pop(peer, None)
         self._close(peer)
         return following
 
     def _part(self, peer: Peer) -> List[Effect]:
-        self._strangers.pop(peer, None)
+        self._unauthenticated.pop(peer, None)
         member, peer.member = peer.member, None
         if member is None:
             return []
