@@ -70,7 +70,7 @@ def test_the_end_of_the_service_ends_the_compiler(tmp_path: Path) -> None:
     package = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}, closing)
     ending = threading.Thread(target=lambda: (begun.read_bytes(), closing.ask()))
     ending.start()
-    with pytest.raises(BuildFailed, match="being stopped"):
+    with pytest.raises(BuildFailed, match="is stopping"):
         package.build(Mock())
     ending.join()
     assert package.find() is None
