@@ -115,9 +115,12 @@ async def test_an_addition_serves_methods_and_paths(
     ("value", "words"),
     [
         (f"{__name__}:missing", "'toy' of toy-distribution cannot be loaded (AttributeError: "),
-        ("no_such_module:new_addition", "or do without: pip uninstall toy-distribution"),
+        ("no_such_module:new_addition", "or remove it: pip uninstall toy-distribution"),
         (f"{__name__}:new_thief", "'toy' serves google.cloud.aiplatform.v1.JobService."),
-        (f"{__name__}:new_squatter", "'toy' serves /storage, which is served already"),
+        (
+            f"{__name__}:new_squatter",
+            "'toy' serves /storage, which another addition already serves",
+        ),
     ],
 )
 def test_an_addition_that_cannot_be_used_is_named(
@@ -160,7 +163,9 @@ async def test_what_no_addition_serves_says_what_to_install(
     begin(house, tmp_path)
     refused = await house.call("GET", STORE)
     assert refused.error["status"] == "UNIMPLEMENTED"
-    assert "run pip install 'trainshed[tracking]' and start it again" in refused.error["message"]
+    assert (
+        "run pip install 'trainshed[tracking]' and restart the service" in refused.error["message"]
+    )
     for path in ("/", "/jobs", "/login?code=x"):
         page = await house.call("GET", path, headers=HTML)
         assert (page.status, page.headers["content-type"]) == (404, "text/plain; charset=utf-8")

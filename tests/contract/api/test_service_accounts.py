@@ -202,7 +202,7 @@ async def test_jobs_tell_what_became_of_the_account_that_they_run_as(
         await house.call("DELETE" if path == deleted else "POST", path, {})
         last = (await house.store.reader.timeline(JobUid(1000)))[-1].message
         assert f"The service account {EMAIL}, as which the programs run, was {what}." in last
-        assert ("is refused" in last) is (what != "enabled again")
+        assert ("are rejected" in last) is (what != "enabled again")
     others = await house.store.reader.timeline(JobUid(1001))
     assert not any(EMAIL in entry.message for entry in others)
 

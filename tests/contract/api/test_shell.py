@@ -247,7 +247,7 @@ async def test_who_is_silent_for_long_is_hung_up(
     monkeypatch.setattr(surface, "IDLE", 0.01)
     async with shell(house) as socket:
         await socket.next()
-        assert "hung up" in (await socket.next())["error"]
+        assert "connection was closed" in (await socket.next())["error"]
         assert await socket.next() is None
 
 
@@ -256,7 +256,7 @@ async def test_a_service_that_stops_says_so(house: Shelled) -> None:
     async with shell(house) as socket:
         await socket.next()
         house.services.closing.set()
-        assert "job runs on" in (await socket.next())["error"]
+        assert "job continues" in (await socket.next())["error"]
 
 
 async def test_only_what_runs_has_a_shell(house: Shelled) -> None:
@@ -270,7 +270,7 @@ async def test_only_what_runs_has_a_shell(house: Shelled) -> None:
     assert (await house.call("POST", f"{JOB}:shell", {})).status == 200
     await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(3)))
     over = await house.call("POST", f"{JOB}:shell", {})
-    assert "is over" in over.error["message"]
+    assert "has finished" in over.error["message"]
     house.shells.kept[JobUid(1000), 1, PRIMARY] = autopsy(PRIMARY)
     again = await house.call("POST", f"{JOB}:shell", {})
     assert "trainshed jobs autopsy 1000 workerpool0-0" in again.error["message"]
@@ -398,11 +398,11 @@ async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(hous
     async with shell(house, by_link) as socket:
         await socket.next()
         await house.keeper.change(lambda book: book.with_grants("p1", ()), "p1", "bo")
-        assert "your rights here have changed" in (await socket.next())["error"]
+        assert "your rights have changed" in (await socket.next())["error"]
     refused = await house.call("POST", "/shell/ticket", fields, token=None)
     assert refused.status == 403
     async with shell(house, unused, command="rm -r /") as socket:
-        assert "used up" in (await socket.next())["error"]
+        assert "ticket was used" in (await socket.next())["error"]
     assert len(house.shells.opened) == 1
     for role in ROLES:
         grant = Grant("p1", role, "user:bo@corp.example")
@@ -436,11 +436,11 @@ async def test_an_operator_may_want_none(house: Shelled) -> None:
     asking = custom_job(enableWebAccess=True)
     uid = (await house.result("POST", JOBS, asking))["name"].rpartition("/")[2]
     entries = await house.store.reader.timeline(JobUid(int(uid)))
-    assert any("opens no shells" in e.message for e in entries if e.kind == "warning")
+    assert any("has disabled shells" in e.message for e in entries if e.kind == "warning")
     assert await links(house, name) == {}
-    assert "turned them off" in (await house.call("POST", f"{JOB}:shell", {})).error["message"]
+    assert "has disabled shells" in (await house.call("POST", f"{JOB}:shell", {})).error["message"]
     refused = await house.call("POST", "/shell/ticket", fields, token=None)
-    assert "turned them off" in refused.error["message"]
+    assert "has disabled shells" in refused.error["message"]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ async def test_an_outlook_is_of_who_searches_and_for_who_may_see_its_trials(hous
     path = f"{OURS}/1000/outlook?parameter=x"
     assert "measured 0 so far" in (await house.result("GET", path))["reason"]
     refused = await house.call("GET", f"{OURS}/71/outlook?parameter=x")
-    assert "no tuning job" in refused.error["message"]
+    assert "not a tuning job" in refused.error["message"]
     study = await house.result(
         "POST", f"{LOCATION}/studies", {"displayName": "s", "studySpec": SPEC}
     )
@@ -313,7 +313,7 @@ async def test_what_needs_replicas_names_a_trials_job(house: House, method: str,
     name = await created(house)
     answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
-    assert "has begun none yet" in answer.error["message"]
+    assert "has started none yet" in answer.error["message"]
     (job,) = await begun(house, name, 71)
     answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
     assert f"{job}, the job of trial 1" in answer.error["message"]
@@ -340,7 +340,7 @@ async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
         body = {"api": api, "project": "p1", "location": "us-central1", "job": job}
         answer = await house.result("POST", f"{OURS}:explain", body)
         assert answer["machines"][0]["replicas"] == 1
-        assert answer["notices"][0].startswith("It is a tuning job;")
+        assert answer["notices"][0].startswith("This is a tuning job;")
     bad = {"api": "vertex", "project": "p1", "location": "us-central1"}
     refused = await house.call(
         "POST", f"{OURS}:explain", {**bad, "job": tuning_job(maxTrialCount=0)}

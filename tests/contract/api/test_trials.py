@@ -141,8 +141,10 @@ async def test_a_study_has_so_many_trials_and_no_more(house: House) -> None:
     path = await study(house)
     await suggested(house, path, "a", 2)
     full = await suggest(house, path, "b")
-    assert "had the 2 trials" in precondition(full)
-    assert "had the 2 trials" in precondition(await house.call("POST", f"{path}/trials", OWN))
+    assert "the maximum of 2 trials" in precondition(full)
+    assert "the maximum of 2 trials" in precondition(
+        await house.call("POST", f"{path}/trials", OWN)
+    )
     assert len(await suggested(house, path, "a", 5)) == 2
     await house.call("DELETE", f"{path}/trials/1")
     assert [trial["id"] for trial in await suggested(house, path, "b")] == ["3"]

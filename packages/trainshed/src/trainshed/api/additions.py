@@ -159,9 +159,9 @@ def _built(point: "EntryPoint", context: AdditionContext) -> Addition:
         # Of any kind: it is code of others, and nobody else would say whose.
         whose = point.dist.name if point.dist is not None else point.value
         raise AdditionUnusable(
-            f"The addition {point.name!r} of {whose} cannot be loaded "
-            f"({type(failure).__name__}: {failure}). Install the version of {whose} that belongs to "
-            f"trainshed {context.settings.version}, or do without: pip uninstall {whose}"
+            f"The addition {point.name!r} of {whose} cannot be loaded ({type(failure).__name__}: "
+            f"{failure}). Install the version of {whose} for trainshed {context.settings.version}, or "
+            f"remove it: pip uninstall {whose}"
         ) from failure
 
 
@@ -173,7 +173,8 @@ def registry_with(additions: Mapping[str, Addition]) -> Registry:
         served = handlers.keys() | streams.keys()
         if twice := sorted(served & (addition.handlers.keys() | addition.streams.keys())):
             raise AdditionUnusable(
-                f"The addition {name!r} serves {twice[0]}, which is served already: uninstall one of the two."
+                f"The addition {name!r} serves {twice[0]}, which another addition already serves. "
+                "Uninstall one of the two."
             )
         handlers |= addition.handlers
         checks |= addition.checks
@@ -190,8 +191,8 @@ def mounts_with(
         brought = addition.mounts(services, registry)
         if twice := sorted(mounts.keys() & brought.keys()):
             raise AdditionUnusable(
-                f"The addition {name!r} serves /{twice[0]}, which is served already: uninstall one of "
-                "the two."
+                f"The addition {name!r} serves /{twice[0]}, which another addition already serves. "
+                "Uninstall one of the two."
             )
         mounts |= brought
     return mounts

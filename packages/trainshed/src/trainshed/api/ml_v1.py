@@ -172,7 +172,7 @@ async def list_operations(call: Call, request: Any) -> Message:
 
 
 async def get_operation(call: Call, request: Any) -> Message:
-    raise NotFound(f"{request.name} does not exist: training jobs make no operations")
+    raise NotFound(f"{request.name} does not exist: training jobs have no operations")
 
 
 HANDLERS: Final[Handlers] = {
@@ -216,10 +216,10 @@ async def _resumed(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Vi
     except NotFound:
         return None, (Violation(_RESUME, f"{name} does not exist; name a job of this project."),)
     if not isinstance(work, TuningJob):
-        text = f"{name} tuned no hyperparameters, so there is nothing to go on from."
+        text = f"{name} did not tune hyperparameters, so it cannot be resumed."
         return None, (Violation(_RESUME, text),)
     if not work.state.is_final:
-        text = f"{name} is {work.state}; wait for its end, or cancel it, and submit again."
+        text = f"{name} is {work.state}. Wait until it finishes, or cancel it, and submit again."
         return None, (Violation(_RESUME, text),)
     previous: Any = job_view(work, "")
     before = previous.training_input.hyperparameters
@@ -242,8 +242,8 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
     differing = [words for words, alike in same.items() if not alike]
     if differing:
         text = (
-            f"{previous.name} was another search: {' and '.join(differing)} must be the same in both"
-            " jobs; give those, or leave the field out."
+            f"{previous.name} was another search: {' and '.join(differing)} must be the same in both jobs. "
+            "Use the same values, or omit the field."
         )
         raise InvalidRequest((Violation(_RESUME, text),))
     return replace(

@@ -110,7 +110,7 @@ async def delete_project(call: Call, request: Any) -> Message:
 async def _forget(services: Services, name: str) -> None:
     """Delete a project. What it holds stays, for the owners of the service."""
     if name == services.settings.project:
-        raise FailedPrecondition(f"{name} is the service's own project, which stays.")
+        raise FailedPrecondition(f"{name} is the service's own project, which cannot be deleted.")
 
     def remove(book: AccessBook) -> AccessBook:
         known = book.projects.get(name)
@@ -152,8 +152,8 @@ async def set_policy(call: Call, request: Any) -> Message:
         former = book.policy.of_project(name)
         if request.policy.etag and bytes(request.policy.etag) != _etag(former):
             raise Aborted(
-                f"The policy of {name} was changed since you read it: read it again, make your change to "
-                "that, and send it with its etag."
+                f"The policy of {name} has changed since you read it. Read it again, apply your change, "
+                "and send it with the new etag."
             )
         detail["added"] = _listed(grants - former)
         detail["removed"] = _listed(former - grants)
@@ -383,17 +383,17 @@ def _grants(project: str, policy: Any) -> frozenset[Grant]:
         if fault := role_fault(binding.role):
             faults.add(f"{path}.role", fault)
         if binding.HasField("condition"):
-            text = "Conditions are not served: give the role without one, or not at all."
+            text = "Conditions are not supported. Grant the role without a condition, or do not grant it."
             faults.add(f"{path}.condition", text)
         for position, member in enumerate(binding.members):
             if fault := member_fault(member):
                 faults.add(f"{path}.members[{position}]", fault)
             grants.add(Grant(project, binding.role, member))
     if policy.audit_configs:
-        text = "What is recorded cannot be chosen: every change is. Leave it out."
+        text = "Audit configuration is not supported: every change is recorded. Omit the field."
         faults.add("policy.audit_configs", text)
     if len(grants) > _MOST_MEMBERS:
-        text = f"It has {len(grants)} members in all; at most {_MOST_MEMBERS} are taken."
+        text = f"It has {len(grants)} members in all; at most {_MOST_MEMBERS} are allowed."
         faults.add("policy.bindings", text)
     faults.refuse()
     return frozenset(grants)

@@ -76,8 +76,8 @@ _PAGE_OF_LOG: Final = "google.logging.v2.ListLogEntriesResponse"
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, above which it is rendered in a thread: some 0.1 s."""
 _NO_CONSOLE: Final = (
-    "This service has no web pages, and no tools for agents, because its console is not installed. Where "
-    f"the service is, run {installing('console')} and start it again."
+    "This service has no web pages and no tools for agents, because its console is not installed. On the "
+    f"service's machine, run {installing('console')} and restart the service."
 )
 
 

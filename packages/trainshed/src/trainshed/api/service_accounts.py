@@ -140,8 +140,8 @@ async def create_key(call: HandCall) -> dict[str, Any]:
     def add(book: AccessBook, account: ServiceAccount) -> AccessBook:
         if sum(known.email == account.email for known in book.keys.values()) >= _MOST_KEYS:
             raise FailedPrecondition(
-                f"{account.email} has {_MOST_KEYS} keys already: delete one first (gcloud iam "
-                "service-accounts keys delete)."
+                f"{account.email} already has the maximum of {_MOST_KEYS} keys. Delete one first (gcloud "
+                "iam service-accounts keys delete)."
             )
         return book.with_key(key)
 
@@ -233,7 +233,9 @@ async def _taken(
     try:
         bearer = (await authenticate(f"Bearer {id_token}")).shown
         if not isinstance(bearer, Bearer) or not bearer.issuer:
-            raise Unauthenticated("That is no ID token: get one of an issuer of the settings.")
+            raise Unauthenticated(
+                "This is not an ID token. Get one from an issuer in the settings."
+            )
     except Unauthenticated as error:
         return 400, {"error": "invalid_request", "error_description": str(error)}
     except Unavailable as error:

@@ -177,8 +177,8 @@ async def unknown_references(
     if services.tracking is not None:
         return (*secrets, *await services.tracking.unknown(place, spec, path))
     text = (
-        "It is kept by an addition that is not installed. Where the service is, run "
-        f"{installing('tracking')} and start it again, or leave the field out."
+        "An addition that is not installed stores it. On the service's machine, run "
+        f"{installing('tracking')} and restart the service, or omit the field."
     )
     return (*secrets, *(Violation(f"{path}.{field}", text) for field in tracked))
 
@@ -211,13 +211,13 @@ def _secrets(spec: Spec, path: str) -> Iterator[tuple[str, SecretRef]]:
 def _advice(project: str, ref: SecretRef, names: list[str]) -> str:
     if ref.name in names:
         return (
-            f"The secret {ref.name!r} of the project {project} has no version {ref.version}; `trainshed "
-            f"secrets list` shows which there are. $(secret:{ref.name}) means the newest one."
+            f"The secret {ref.name!r} of the project {project} has no version {ref.version}. List its "
+            f"versions with `trainshed secrets list`, or use $(secret:{ref.name}) for the newest one."
         )
     there = f"it has: {', '.join(names)}" if names else "it has none yet"
     return (
         f"The project {project} has no secret {ref.name!r}; {there}. Store it with `trainshed secrets set "
-        f"{ref.name}`, or write $$(secret: where those characters themselves are meant."
+        f"{ref.name}`, or write $$(secret: to use these characters literally."
     )
 
 

@@ -27,8 +27,8 @@ def known_location(name: str, *, field: str = "parent") -> LocationName:
     location = LocationName.parse(name, field=field)
     if location.location not in regions(Api.VERTEX):
         raise NotFound(
-            f"Location {location.location!r} was not found; use a region of Vertex training such as "
-            "us-central1 (projects.locations.list names them all)."
+            f"Location {location.location!r} was not found. Use a region of Vertex training such as "
+            "us-central1; projects.locations.list returns all regions."
             + closest(location.location, regions(Api.VERTEX))
         )
     return location

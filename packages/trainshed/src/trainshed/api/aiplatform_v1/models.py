@@ -88,7 +88,7 @@ async def upload(call: Call, request: Any) -> Message:
     )
     uri = public.get("artifactUri", "")
     if uri and await asyncio.to_thread(services.buckets.last_written, uri) == 0:
-        missing = f"There is nothing at {uri!r}; copy the model's files there first."
+        missing = f"No object exists at {uri!r}. Copy the model's files there first."
         raise InvalidRequest((Violation("model.artifact_uri", missing),))
     job = await _maker(call, parent.project_id, request.model.artifact_uri)
 
@@ -164,7 +164,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     name, wanted = _read_version_name(request.name)
     faults = Faults()
     if not request.version_aliases:
-        faults.add("version_aliases", "Name an alias to give, or one to take away as -ALIAS.")
+        faults.add("version_aliases", "Specify an alias to add, or one to remove as -ALIAS.")
     aliases = (alias.removeprefix("-") for alias in request.version_aliases)
     _check_aliases(aliases, "version_aliases", faults)
     faults.refuse()
@@ -177,8 +177,8 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     def merged(target: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
         if _DEFAULT in gone and _DEFAULT in target.aliases:
             raise FailedPrecondition(
-                f"{name}@{target.version} is the default version, and a model has to have one: give the "
-                f"alias {_DEFAULT!r} to another version, which takes it from this one."
+                f"{name}@{target.version} is the default version, which every model must have. Assign the "
+                f"alias {_DEFAULT!r} to another version to move it."
             )
         for record in versions:
             if record.version == target.version:
@@ -233,8 +233,8 @@ async def export(call: Call, request: Any) -> Message:
         )
     if await asyncio.to_thread(services.buckets.last_written, record.artifact_uri) == 0:
         raise FailedPrecondition(
-            f"{target} cannot be exported: its files at {record.artifact_uri} do not exist any more. Copy "
-            "them there again, or upload a new version."
+            f"{target} cannot be exported: its files at {record.artifact_uri} no longer exist. Copy them "
+            "there again, or upload a new version."
         )
     directory = model_directory_name(record.display_name, services.exports.moment())
     copy = DirectoryCopy(

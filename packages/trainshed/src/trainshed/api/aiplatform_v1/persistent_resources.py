@@ -146,7 +146,9 @@ async def delete(call: Call, request: Any) -> Message:
 
     def change(current: PersistentResource, _: Used) -> PersistentResource:
         if current.deleted_by is not None:
-            raise FailedPrecondition(f"{name} is being deleted already. Wait until that has ended.")
+            raise FailedPrecondition(
+                f"{name} is already being deleted. Wait until the deletion finishes."
+            )
         return replace(current, deleted_by=email)
 
     return await _change(call.services, OperationKind.DELETE, name, change)

@@ -136,7 +136,7 @@ async def complete_trial(call: Call, request: Any) -> Message:
     services, is_infeasible = call.services, request.trial_infeasible
     faults = Faults()
     if request.infeasible_reason and not is_infeasible:
-        text = "A reason is for infeasible trials; set trial_infeasible, too."
+        text = "Only infeasible trials can have a reason. Set trial_infeasible, too."
         faults.add("infeasible_reason", text)
     final: Measurement | None = None
     if request.HasField("final_measurement") and not is_infeasible:
@@ -197,11 +197,11 @@ def _vacancies(services: Services, study: Study, history: Sequence[Trial]) -> in
 
 
 def _takes_no_more(services: Services, study: Study) -> FailedPrecondition:
-    what = f"has had the {services.settings.max_study_trials} trials that a study may have"
+    what = f"already has the maximum of {services.settings.max_study_trials} trials"
     if study.state is not StudyState.ACTIVE:
         why = f" ({study.inactive_reason})" if study.inactive_reason else ""
-        what = f"is {study.state}{why} and takes no further trials"
-    return FailedPrecondition(f"{study.name} {what}; create another study.")
+        what = f"is {study.state}{why} and accepts no further trials"
+    return FailedPrecondition(f"{study.name} {what}. Create another study.")
 
 
 async def _view(call: Call, study: Study, record: Trial) -> Message:
@@ -257,7 +257,7 @@ async def check_stopping(call: Call, request: Any) -> Message:
     trial = await call.services.studies.trial(study.uid, number)
     if trial.state.is_over:
         raise FailedPrecondition(
-            f"Trial {number} is {trial.state}: it is over, and nothing of it is left to stop."
+            f"Trial {number} is {trial.state}: it is over and cannot be stopped."
         )
     target = study.name.trial(number)
     return await _begin(call, OperationKind.CHECK_STOPPING, target, study, trial=number)

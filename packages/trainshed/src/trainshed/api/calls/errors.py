@@ -61,7 +61,8 @@ def refusal(error: Exception, api: str, what: str) -> Refusal:
     if code is None:
         _log.error("%s failed", what, exc_info=error)
         return Refusal(
-            StatusCode.INTERNAL, "Internal error encountered. The log of the service says more."
+            StatusCode.INTERNAL,
+            "Internal error encountered. The log of the service contains details.",
         )
     if isinstance(error, WireError):
         return Refusal(code, str(error), told(error.violations))
@@ -108,8 +109,8 @@ def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
     if service in _EXTRAS and not any(name.startswith(f"{service}.") for name in handlers):
         command = installing(_EXTRAS[service])
         return NotServed(
-            f"{method.name} is not served here, because its addition is not installed. Where the service is, "
-            f"run {command} and start it again."
+            f"{method.name} is not served, because its addition is not installed. On the service's "
+            f"machine, run {command} and restart the service."
         )
     beside = sorted(
         handler.rpartition(".")[2] for handler in handlers if handler.startswith(f"{service}.")

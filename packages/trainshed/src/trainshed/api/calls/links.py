@@ -58,8 +58,8 @@ def holder(
     permission = PERMISSIONS[method]
     if principal is None or not all(principal.may(permission, project) for project in projects):
         raise PermissionDenied(
-            "This link opens nothing here: it is not whole, of another service, or of somebody who may not "
-            "open this any more. Take one of your own: trainshed jobs describe JOB"
+            "This link is not valid: it is incomplete, belongs to another service, or its user has lost "
+            "access. Get your own link: trainshed jobs describe JOB"
         )
     return principal
 

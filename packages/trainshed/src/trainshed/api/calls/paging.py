@@ -169,8 +169,8 @@ async def list_jobs(
 
 def _refused() -> InvalidRequest:
     text = (
-        "The page token was not given for this request; repeat parent, filter and order "
-        "of the request that gave it, or start again without a token."
+        "The page token belongs to another request. Repeat the parent, filter and order of the original "
+        "request, or start again without a token."
     )
     return InvalidRequest((Violation("page_token", text),))
 

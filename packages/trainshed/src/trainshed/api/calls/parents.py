@@ -62,4 +62,6 @@ def refuse_numbers(projects: Iterable[str]) -> None:
     ids before."""
     for project in projects:
         if project.isdecimal():
-            raise NotFound(f"No project here has the number {project[:40]}; name it by its id.")
+            raise NotFound(
+                f"Project number {project[:40]} does not exist on this service. Use the project ID instead."
+            )

@@ -76,9 +76,10 @@ async def guarded(
         await asyncio.gather(end, return_exceptions=True)
         await responses.aclose()
     if services.closing.is_set():
-        raise Unavailable("The service stops. Start the stream again in a moment.")
+        raise Unavailable("The service is stopping. Start the stream again in a moment.")
     raise Unauthenticated(
-        "The rights of this access token have changed or ended. Start the stream again with a valid token."
+        "The rights of this access token have changed or expired. Start the stream again with a valid "
+        "token."
     )
 
 

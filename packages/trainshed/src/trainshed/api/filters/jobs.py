@@ -100,7 +100,7 @@ def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobFilte
         return JobFilter(lambda job: labelled(job.labels), _labelled(leaf))
     if isinstance(leaf, Term):
         raise FilterError(
-            f'{leaf.name!r} stands alone; compare a field, for example display_name="{leaf.name}"'
+            f'{leaf.name!r} is not a comparison; compare a field, for example display_name="{leaf.name}"'
         )
     field = snake_case(leaf.name)
     if field in further:

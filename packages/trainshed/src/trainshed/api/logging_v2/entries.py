@@ -175,8 +175,8 @@ async def write(call: Call, request: Any) -> Message:
     program = call.principal.program
     if program is None:
         raise FailedPrecondition(
-            "Log entries are taken of programs of jobs, which write to their own log: this token is a "
-            "person's. `trainshed jobs logs JOB` and entries:list read them."
+            "Only programs of jobs can write log entries, and only to their own log. This is the token of "
+            "a user. Read entries with `trainshed jobs logs JOB` or entries:list."
         )
     if not all(entry.log_name or request.log_name for entry in request.entries):
         text = "Name a log, here or in each entry: projects/PROJECT/logs/LOG."
@@ -191,12 +191,14 @@ async def write(call: Call, request: Any) -> Message:
 async def _write(call: Call, program: JobClaims, lines: Sequence[str]) -> None:
     replica, write_log = ReplicaId.parse(program.replica), call.services.write_log
     if write_log is None:
-        raise FailedPrecondition(f"The engine takes no lines for the log of {replica}; print them.")
+        raise FailedPrecondition(
+            f"The engine does not accept lines for the log of {replica}. Print them instead."
+        )
     try:
         await write_log(JobUid(program.job_uid), program.attempt, replica, lines)
     except Unavailable as failure:
         raise Unavailable(
-            f"The log of {replica} takes no lines now: {failure}; try again, or print them."
+            f"The log of {replica} does not accept lines now: {failure}. Try again, or print them."
         ) from None
 
 

@@ -121,7 +121,7 @@ async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
             work, etag = await reader.job_by_uid(work.job)
         except NotFound:
             raise FailedPrecondition(
-                f"{work.name} has no job: it has begun none yet, or that was deleted."
+                f"{work.name} has no job yet, or its job was deleted."
             ) from None
     if isinstance(work, Job):
         return work, etag
@@ -135,13 +135,13 @@ async def _advice(reader: Reader, work: TuningJob) -> str:
     """Return a sentence that names a trial's job: a running one, else the newest."""
     jobs = await jobs_below(reader, work.uid)
     if not jobs:
-        return "It has begun none yet; ask again when it has."
+        return "It has started none yet. Try again when it has."
     running = [job for job in jobs if not job.state.is_final]
     chosen = (running or jobs)[0 if running else -1]
     trial = (
         f", the job of trial {chosen.parent.trial}" if chosen.parent and chosen.parent.trial else ""
     )
-    return f"Name that one: {chosen.name}{trial}."
+    return f"Use that job: {chosen.name}{trial}."
 
 
 async def jobs_below(reader: Reader, uid: JobUid) -> list[Job]:
@@ -191,17 +191,19 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
         await services.logs.remove(uid)
     except OSError as error:
         # The job is deleted and its uid is never reused: what is left of its log only takes space.
-        _log.warning("the log of the deleted job %s could not be removed: %s", name, error)
+        _log.warning("the log of the deleted job %s could not be deleted: %s", name, error)
     try:
         await services.points.forget((uid,))
     except OSError as error:
-        _log.warning("the curves of the deleted job %s could not be removed: %s", name, error)
+        _log.warning("the curves of the deleted job %s could not be deleted: %s", name, error)
     for autopsy in services.shells.autopsies(uid):
         try:
             await services.shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
         except (terminals.TerminalRefused, Unavailable) as refused:
             # Somebody has a shell open in it; it is deleted when its time is over.
-            _log.warning("an autopsy of the deleted job %s stays for now: %s", name, refused)
+            _log.warning(
+                "an autopsy of the deleted job %s could not be deleted yet: %s", name, refused
+            )
     return record
 
 
@@ -222,10 +224,11 @@ async def refuse_cancel(reader: Reader, actor: Actor, work: Work) -> None:
         if ancestor.uid == actor.job.uid:
             return
         ancestor = await _maker(reader, ancestor)
-    made_by = work.creator if work.creator is not None else "somebody else"
+    made_by = work.creator if work.creator is not None else "another user"
     raise PermissionDenied(
-        f"{actor.email} may cancel its own job, {actor.job.name}, and what that has made; {work.name} was "
-        f"made by {made_by}: leave it to whoever made it, or to a person with a token of this project"
+        f"{actor.email} may cancel its own job, {actor.job.name}, and jobs that this job created. "
+        f"{made_by} created {work.name}. Ask the owner or another user with a token of this project to "
+        "cancel it"
     )
 
 
@@ -316,7 +319,7 @@ async def tell_jobs(services: Services, emails: Sequence[str], what: str) -> Non
         uids = [job.uid for job in services.capacity.holding() if job.spec.service_account == email]
         text = f"The service account {email}, as which the programs run, was {what}."
         if what != "enabled again":
-            text += " What they call is refused, but for the directories below /gcs."
+            text += " Their API calls are rejected, except for the directories below /gcs."
         await services.intake.tell(uids, TimelineEntry(services.now(), "warning", text))
         for uid in uids:
             services.notices.publish(uid)

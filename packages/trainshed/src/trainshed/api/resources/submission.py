@@ -164,7 +164,7 @@ async def store_works(services: Services, principal: Principal, *works: Work) ->
     """
     if services.closing.is_set():
         raise Unavailable(
-            "The service is stopping and takes no new jobs; submit again when it is up again."
+            "The service is stopping and accepts no new jobs. Submit the job again after its restart."
         )
     made: list[NewWork] = []
     creator = await actor_of(services.reader, principal)
@@ -234,8 +234,8 @@ def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
         wanted := [name for name, is_set in fields.items() if is_set]
     ):
         yield (
-            f"The job asks for web access ({', '.join(wanted)}), and there will be none: this service opens "
-            "no shells, its operator has turned them off (setting `shell`)."
+            f"The job requests web access ({', '.join(wanted)}), but the operator has disabled shells on "
+            "this service (setting `shell`)."
         )
 
 

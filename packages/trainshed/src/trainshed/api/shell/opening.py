@@ -32,7 +32,7 @@ def shells_of(services: Services) -> Terminals:
     """Return the shells. Raises FailedPrecondition if the operator has turned them off."""
     if not services.allows_shells:
         raise FailedPrecondition(
-            "This service opens no shells: its operator has turned them off (setting `shell`)."
+            "The operator of this service has disabled shells (setting `shell`)."
         )
     return services.shells
 
@@ -48,14 +48,12 @@ def live_replica(
     if current is not None and current.state is ReplicaState.RUNNING and not job.state.is_final:
         return current
     if job.state.is_final:
-        text = f"{job.name} is over ({job.state}), and nothing of it runs any more."
+        text = f"{job.name} has finished ({job.state}), and no program of it runs."
     else:
         state = current.state if current is not None else job.state
         text = f"{task} of {job.name} does not run now ({state}); there is a shell while it does."
     if any(autopsy.replica == replica for autopsy in kept):
-        text += (
-            f" What it left when it failed is kept: trainshed jobs autopsy {job.name.job_id} {task}"
-        )
+        text += f" Its files after the failure are kept: trainshed jobs autopsy {job.name.job_id} {task}"
     raise FailedPrecondition(text)
 
 

@@ -99,10 +99,10 @@ class PortSurface:
         uid, name = self._page(call)
         with guesses(call.scope):
             if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
-                raise PermissionDenied("This link was used already, or is older than a minute.")
+                raise PermissionDenied("This link was already used, or is older than a minute.")
         shown = ticket.principal.shown
         if shown is None or call.headers.get("sec-fetch-mode", "navigate") != "navigate":
-            raise PermissionDenied("Only a person opens a page, by a link.")
+            raise PermissionDenied("Only a user can open a page, with a link.")
         await tell_of_port(self._services, ticket)
         mark = links.mark(page_of(uid, name), shown)
         cookie = f"{_COOKIE}{mark}; Path=/; HttpOnly; SameSite=Lax; Max-Age=86400"
@@ -128,7 +128,7 @@ class PortSurface:
         principal = holder(self._services.access.known, shown, OPEN_SHELL, projects)
         port = name if is_port(name) else pages_of(job.labels).get(name)
         if port is None:
-            raise NotFound("The job offers this page no more: its labels have changed.")
+            raise NotFound("The job no longer offers this page: its labels have changed.")
         return Ticket(uid, ReplicaId(0, 0), principal.email, principal, None, port, name)
 
     def _page(self, call: Request) -> tuple[JobUid, str]:

@@ -64,9 +64,10 @@ _PATIENCE: Final = 10.0
 """Seconds that a client has to send its ticket."""
 _MOST: Final = 4096
 """Most bytes of a request for a ticket, which anybody may send."""
-_STOPS: Final = "The service stops; the job runs on. Come back later."
+_STOPS: Final = "The service is stopping; the job continues. Try again later."
 _LAPSED: Final = (
-    "You are signed out, or your rights here have changed: hung up. Open it again if you still may."
+    "You are signed out, or your rights have changed. The connection was closed. If you still have "
+    "access, open it again."
 )
 _MOST_NOTED: Final = 1000
 """Uses of ports that are remembered; an older one is on its timeline once more if it goes on."""
@@ -190,8 +191,8 @@ class ShellSurface:
         shown = ticket.principal.shown if ticket is not None else None
         if ticket is None or (shown and self._services.access.known(shown) != ticket.principal):
             raise PermissionDenied(
-                "This ticket is used up, older than a minute, or of somebody with other rights by now. Get "
-                "another one: open the job's link again, or run `trainshed jobs shell`."
+                "This ticket was used, is older than a minute, or its user's rights have changed. Get a "
+                "new one: open the job's link again, or run `trainshed jobs shell`."
             )
         try:
             label = f"{order.get('label') or ticket.job_uid} {ticket.replica}"
@@ -244,7 +245,7 @@ async def bridge(
             async with patience:
                 showing, typing, ending = await first_of(show(), type_(), end)
         except TimeoutError:
-            text = f"Nothing was typed or shown for {idle / 60:g} minutes: hung up."
+            text = f"No input or output for {idle / 60:g} minutes. The connection was closed."
             await say(send, {"error": text})
             await hang_up(send, NORMAL)
             return

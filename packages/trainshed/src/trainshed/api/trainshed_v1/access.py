@@ -99,8 +99,8 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
         )
         if sum(known.email == email for known in book.tokens.values()) >= _MOST_TOKENS:
             raise FailedPrecondition(
-                f"{email} has {_MOST_TOKENS} tokens already: revoke one (trainshed tokens list, trainshed "
-                "tokens delete ID)."
+                f"{email} already has the maximum of {_MOST_TOKENS} tokens. Revoke one (trainshed tokens "
+                "list, trainshed tokens delete ID)."
             )
         added = book.with_token(stored)
         if grant is None:
@@ -121,8 +121,8 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
     signed_in = call.services.access.voucher(call.principal)
     if not isinstance(signed_in, Token) or not signed_in.issuer or signed_in.note == _OWN_NOTE:
         raise FailedPrecondition(
-            "Only who has signed in at an issuer gets a token here: you have one already, which `trainshed "
-            "login URL --token TOKEN` takes."
+            "Only users who signed in with an issuer receive a token here. You already have one: use it "
+            "with `trainshed login URL --token TOKEN`."
         )
     token = new_token()
     stored = replace(
@@ -131,7 +131,7 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
 
     def add(book: AccessBook) -> AccessBook:
         if signed_in.digest not in book.tokens:
-            raise FailedPrecondition("This sign-in was ended meanwhile: sign in again.")
+            raise FailedPrecondition("This sign-in has ended. Sign in again.")
         of_person = [known for known in book.tokens.values() if known.email == stored.email]
         own = [known for known in of_person if known.issuer and known.note == _OWN_NOTE]
         own.sort(key=lambda known: -known.created)
@@ -161,7 +161,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
         gone = [t for t in _revocable(call, book) if names & {t.id, t.email}]
         if not gone and not unseen:
             raise NotFound(
-                f"There is no token {target[:200]!r} that you may revoke: name an id or an e-mail address of "
+                f"You cannot revoke a token {target[:200]!r}. Use an ID or an e-mail address from "
                 "`trainshed tokens list`."
             )
         detail["tokens"] = [token.id for token in gone]
@@ -214,8 +214,8 @@ async def change(call: JsonCall) -> records.Grant:
         grants = book.policy.of_project(project)
         if is_removed and grant not in grants:
             raise NotFound(
-                f"{member} does not have the role {role} in {project or 'all projects'}; `trainshed "
-                "grants list` shows who has which."
+                f"{member} does not have the role {role} in {project or 'all projects'}. List all roles "
+                "with `trainshed grants list`."
             )
         return book.with_grants(project, grants - {grant} if is_removed else {*grants, grant})
 
@@ -319,8 +319,8 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
         raise FailedPrecondition(str(failure)) from None
     except OSError as failure:
         raise Unavailable(
-            f"The key of the secrets cannot be kept ({failure.strerror}); nothing was stored. Make room, and "
-            "send the request again."
+            f"The key of the secrets cannot be stored ({failure.strerror}), so nothing was stored. Free "
+            "some space, and send the request again."
         ) from None
     return records.StoredSecret(
         project=project, name=name, version=stored.version, created=text_micros(stored.created)
@@ -334,9 +334,7 @@ async def delete_secret(call: JsonCall) -> Nothing:
     project = read_project(call, call.parameter("project"), faults)
     version = call.number("version", None)
     if version == 0:
-        faults.add(
-            "version", "Versions are numbered from 1 on; leave it out to delete all of them."
-        )
+        faults.add("version", "Versions begin at 1. Omit the version to delete all versions.")
     faults.refuse()
     await call.services.secrets.delete(project, call.target, version)
     return Nothing()

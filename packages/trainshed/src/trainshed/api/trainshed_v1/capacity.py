@@ -182,8 +182,8 @@ async def set_quota(call: JsonCall) -> records.PlacedQuota:
     is_of_service = PERMISSIONS["trainshed.v1.Quotas.Set"] in call.principal.rights.everywhere
     if key.metric in (catalog.SHARE, catalog.PRIORITY) and not (key.person or is_of_service):
         raise PermissionDenied(
-            f"The {key.metric} of a project is at the cost of others, and set by an owner of the service; "
-            "those of a project set that of people in it (--user)."
+            f"A project's {key.metric} affects other projects, so only an owner of the service can set it. "
+            "You can set the limits of users in the project (--user)."
         )
     services = call.services
     if (under_way := audit.under_way()) is not None:
@@ -223,7 +223,7 @@ def _key(call: JsonCall, wanted: records.QuotaLimit, faults: Faults) -> QuotaKey
         advice = closest(metric, known) or " Those that have a limit: trainshed quotas list --all"
         faults.add("metric", f"{metric!r} is not a metric that jobs use.{advice}")
     if user and user != EACH and (fault := member_fault(member_of(user))):
-        faults.add("user", f"{fault} Or {EACH!r}: whoever has no limit of their own.")
+        faults.add("user", f"{fault} Or {EACH!r}: every user without a limit of their own.")
     return _key_of(project, region, metric, user)
 
 
@@ -278,7 +278,7 @@ async def _used(
         if is_same and all((job.uid, job.placed) in after for job in holding):
             break
     else:
-        raise Unavailable("Too many jobs end just now to be counted; try again in a moment.")
+        raise Unavailable("Too many jobs are finishing now to be counted. Try again in a moment.")
     running = [use.within(since, until) for use in reserved if project in (None, use.project_id)]
     chosen = [job for job in holding if project in (None, job.name.project_id)]
     for number, job in enumerate(chosen):

@@ -37,8 +37,7 @@ async def drill(call: JsonCall) -> records.Drill:
     ordered = _read_drill(*call.sent(records.DrillOrder), services.now(), job)
     if len(job.drills) >= MOST_DRILLS:
         raise FailedPrecondition(
-            f"{job.name} has had {len(job.drills)} drills, and that is all that a job may have;"
-            " drill another job."
+            f"{job.name} already has the maximum of {len(job.drills)} drills. Drill another job."
         )
     services.wake(await services.intake.order_drill(job.name, ordered))
     return drill_view(ordered, job.name.api)
@@ -180,7 +179,7 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
     if finding is None:
         waits = "it has not fired yet"
         if job.state.is_final:
-            waits = "it never fired: the job was over before" + (
+            waits = "it never fired: the job finished before" + (
                 f" a line matched {drill.at_line!r}" if drill.at_line else " its replica ran"
             )
         return records.ResumeFinding(drill=shown, why=waits, advice=waits + ".")

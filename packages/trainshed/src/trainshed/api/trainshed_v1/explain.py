@@ -30,8 +30,8 @@ from trainshed.wire.status import WireError
 from trainshed.wire.trainshed_v1 import capacity as records
 
 _CHECKS: Final = {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS}
-_TRIAL: Final = "It is a tuning job; this is what the job of one of its trials asks for."
-_PIPELINE: Final = "It is a training pipeline; this is what the job that it runs asks for."
+_TRIAL: Final = "This is a tuning job; the plan shows the job of one trial."
+_PIPELINE: Final = "This is a training pipeline; the plan shows its job."
 
 
 async def explain(call: JsonCall) -> records.Explanation:

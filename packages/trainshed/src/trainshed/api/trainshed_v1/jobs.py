@@ -284,7 +284,7 @@ async def cancel_all(call: JsonCall) -> records.CancelledJobs:
     if user and (fault := member_fault(member_of(user))):
         faults.add("user", fault)
     if not user and (is_everywhere or not sent.project):
-        faults.add("user", "Name the person, or the project whose jobs are all cancelled.")
+        faults.add("user", "Specify a user, or the project whose jobs to cancel.")
     faults.refuse()
     where: tuple[Condition, ...] = (
         Either(tuple(Equal(Column.STATE, state.value) for state in JobState if not state.is_final)),

@@ -39,7 +39,7 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
         faults.add("port", f"It must be a number up to {HIGHEST} or a page of the job: {offered}.")
     replica, attempt = read_replica(wanted.replica, job, faults), wanted.attempt
     if autopsy and port:
-        faults.add("port", "Nothing listens in what a failed replica left.")
+        faults.add("port", "A failed replica has no open ports.")
     faults.refuse()
     if autopsy:
         # The program got what lies there with the rights of the account.
@@ -97,13 +97,13 @@ async def view(call: JsonCall) -> ViewLink:
     tracking, shown = call.services.tracking, call.principal.shown
     if tracking is None:
         raise NotServed(
-            "TensorBoard is not started here, because its addition is not installed. Where the service is, "
-            f"run {installing('tracking')} and start it again."
+            "TensorBoard is not available, because its addition is not installed. On the service's "
+            f"machine, run {installing('tracking')} and restart the service."
         )
     sent, faults = call.sent(ViewRequest)
     others = sent.others
     if len(others) >= MOST_JOBS:
-        faults.add("others", f"At most {MOST_JOBS} jobs can be looked at together.")
+        faults.add("others", f"At most {MOST_JOBS} jobs can be compared.")
     works = [(await find_work(call.services.reader, call.target))[0]]
     mine = call.principal.rights.where(PERMISSIONS[OPEN_VIEW])
     for index, target in enumerate(others[: MOST_JOBS - 1]):

@@ -120,7 +120,7 @@ async def outlook(call: JsonCall) -> Outlook:
     else:
         work, _ = await find_work(services.reader, call.target)
         if not isinstance(work, TuningJob):
-            raise FailedPrecondition(f"{work.name} is no tuning job, and searches nothing.")
+            raise FailedPrecondition(f"{work.name} is not a tuning job, so it has no search.")
         spec, uids = work.spec.study, (*work.spec.resumed, work.study)
     names = sorted({parameter.id for parameter in spec.parameters})
     if not 1 <= len(chosen) <= 2 or not set(chosen) <= set(names):
@@ -130,7 +130,7 @@ async def outlook(call: JsonCall) -> Outlook:
     try:
         return await services.outlook(spec, [seen(trial) for trial in history], chosen)
     except AdvisorFailed as failure:
-        raise Unavailable(f"The outlook was not computed: {failure}. Ask again.") from failure
+        raise Unavailable(f"The outlook could not be computed: {failure}. Try again.") from failure
 
 
 def _telling(series: Sequence[CurveSeries], charts: int | None) -> Sequence[CurveSeries]:
