@@ -194,7 +194,7 @@ def test_what_needs_something_without_a_wheel_is_not_had_in_an_old_version(
         runtimes.close()
         index.shutdown()
     assert {"hydra-1.3.0.dist-info", "source_alone-1.0.dist-info"} <= set(_site(prepared))
-    assert any("what has no wheel is built" in line for line in lines)
+    assert any("Building missing wheels from source" in line for line in lines)
 
 
 def test_a_package_that_cannot_be_installed_shows_the_installers_words(workshop: Workshop) -> None:

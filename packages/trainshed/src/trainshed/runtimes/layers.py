@@ -326,7 +326,7 @@ class Installation(Struct, frozen=True):
         if not others:
             return
         self.progress(
-            f"Wheels exist only for {', '.join(others)}. Building packages without wheels from source."
+            f"With wheels only, it would be {', '.join(others)}. Building missing wheels from source."
         )
         self.renew()
         try:
