@@ -228,7 +228,7 @@ def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> Non
     store = ObjectStore(tmp_path / "buckets", rules=RULES)
     store.catalog.ensure("bucket-1", project="p")
     (tmp_path / "buckets").rename(tmp_path / "elsewhere")
-    with pytest.raises(EngineUnavailable, match="put it back"):
+    with pytest.raises(EngineUnavailable, match="restore it"):
         BucketAdapter(store).shown("p")
     (tmp_path / "elsewhere").rename(tmp_path / "buckets")
     assert [name for name, _ in BucketAdapter(store).shown("p")] == ["bucket-1"]

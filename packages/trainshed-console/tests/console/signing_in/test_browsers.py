@@ -284,7 +284,7 @@ async def test_a_token_of_the_command_line_or_that_somebody_made_makes_no_others
     made = await house.result("POST", "/trainshed/v1/tokens", {"email": "bo@corp.example"})
     for token in (made["token"], house.token):
         answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=token)
-        assert answer.status == 400 and "you have one already" in answer.error["message"]
+        assert answer.status == 400 and "You already have one" in answer.error["message"]
     browser = Browser(house)
     await signed_in(browser, issuer)
     tokens: list[str] = []
