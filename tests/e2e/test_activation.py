@@ -221,4 +221,4 @@ def test_public_activation_socket_needs_matching_settings(keeper: Keeper) -> Non
     keeper.handles[0] = fcntl.fcntl(open_to_all.fileno(), fcntl.F_DUPFD, 50)
     text = _refusal(keeper.popen())
     assert f"ListenStream=127.0.0.1:{keeper.port}" in text
-    assert "where other machines reach it" in text
+    assert "which other machines can reach" in text

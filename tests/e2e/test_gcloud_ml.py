@@ -228,7 +228,7 @@ def test_a_custom_cluster_succeeds_with_its_master(submitted: Submitted) -> None
     streamed = submitted.by["guide"]
     assert "state: SUCCEEDED" in streamed.stdout
     log = streamed.stderr.splitlines()
-    mapped = next(line for line in log if "runtimeVersion:2.11 is mapped" in line)
+    mapped = next(line for line in log if "The operator maps runtimeVersion:2.11" in line)
     # A warning on machines without Python 3.11.
     assert mapped.startswith(("NOTICE", "WARNING")), "spec/submit#defaults"
     assert "\tservice\t" in mapped

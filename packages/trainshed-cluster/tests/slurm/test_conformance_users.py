@@ -13,7 +13,7 @@ from tests.slurm.elsewhere import SETTINGS
 from tests.slurm.lab import SlurmLab
 from tests.slurm.whole import on_login_node
 
-IN_SHORT = ("restarted_in_place", "outlive_the_service", "too_much_memory")
+IN_SHORT = ("restart_in_place", "programs_survive", "out_of_memory")
 """What is other for who is not root: how steps are begun, told apart and ended. Of a service that is an
 ordinary user's: test_ordinary_user.py."""
 
