@@ -183,7 +183,7 @@ def test_ml_jobs(text: str, passes: bool) -> None:
     ("text", "part"),
     [
         ("colour=red", "colour"),
-        ("vision", "stands alone"),
+        ("vision", "is not a comparison"),
         ("state=RUNNING", "JOB_STATE_RUNNING"),
         ("state>JOB_STATE_RUNNING", "no order"),
         ("display_name<x", "use =, != or :"),

@@ -96,7 +96,7 @@ def test_parameters_of_a_trial_reach_a_program_that_stands_in_cmd(image: Image) 
 
 def test_an_image_without_a_program_says_what_to_set() -> None:
     """spec/failures: the user's mistake, with what to do."""
-    with pytest.raises(PackageFailed, match=r"neither ENTRYPOINT nor CMD.*set the command"):
+    with pytest.raises(PackageFailed, match=r"neither ENTRYPOINT nor CMD.*Set the command"):
         plan(vertex(custom_job(container())), NOTHING)
 
 

@@ -202,7 +202,7 @@ async def test_a_new_work_that_has_gone_on_is_stored_by_the_leader_alone(store: 
     epoch = await store.ledger.acquire("b")
     job = replace(make_job(1), state=JobState.PREPARING)
     made = NewWork(job, (entry("created"), entry("admitted")))
-    with pytest.raises(StaleCommit, match=f"epoch {former} is over"):
+    with pytest.raises(StaleCommit, match=f"epoch {former} has ended"):
         await store.ledger.create_admitted(former, made)
     await store.ledger.create_admitted(epoch, made)
     live = await loaded(store, 1)

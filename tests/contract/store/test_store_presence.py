@@ -61,7 +61,7 @@ async def test_no_new_database_is_begun_where_there_was_one(tmp_path: Path, left
         assert f"{tmp_path / DATABASE_FILE} is gone" in text
         assert "trainshed restore BACKUP --data NEW" in text
         assert f"mv {tmp_path} {tmp_path}.old" in text
-        assert left == "lock" or f"{left}/ of 1 job is left" in text
+        assert left == "lock" or f"{left}/ of 1 job remains" in text
         assert not (tmp_path / DATABASE_FILE).exists()
 
 
@@ -178,7 +178,7 @@ async def test_nothing_acknowledged_would_be_gone(tmp_path: Path, case: str, end
         if end == "closed":
             child.communicate(timeout=30)
     assert (
-        "nothing was stored" in text and "Programs run on" in text and f"kill {child.pid}" in text
+        "nothing was stored" in text and "Programs continue" in text and f"kill {child.pid}" in text
     )
     run(commands(text))
     store = open_database(tmp_path)
@@ -212,7 +212,7 @@ async def test_a_removal_is_noticed_without_a_write(
     await until((tmp_path / RESCUED).exists)
     watching.cancel()
     store.close()
-    with pytest.raises(StoreUnreadable, match="has saved it") as refusal:
+    with pytest.raises(StoreUnreadable, match="saved its content") as refusal:
         open_database(tmp_path)
     text = str(refusal.value)
     run(text[text.index("rm -f") :].partition(". Or")[0].split("; "))
@@ -226,7 +226,7 @@ async def test_what_nobody_noticed_is_saved_at_the_end(tmp_path: Path) -> None:
     (tmp_path / DATABASE_FILE).unlink()
     store.close()
     assert (tmp_path / RESCUED).stat().st_mode & 0o777 == 0o600
-    with pytest.raises(StoreUnreadable, match="has saved it"):
+    with pytest.raises(StoreUnreadable, match="saved its content"):
         open_database(tmp_path)
 
 
