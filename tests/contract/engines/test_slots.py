@@ -135,7 +135,7 @@ async def test_a_copy_of_live_slots_kills_nobody(house: House, tmp_path: Path) -
     await twin.open()
     for _ in range(2):
         lost = await twin.end(uid)
-        assert isinstance(lost, ReplicaLost) and "another service's" in lost.cause
+        assert isinstance(lost, ReplicaLost) and "another service owns them" in lost.cause
         await twin.restart()
     # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of
     # ours.
