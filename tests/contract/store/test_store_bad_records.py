@@ -210,7 +210,9 @@ async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, pro
     assert [live.job.uid for live in await store.ledger.load_live()] == [2]
     assert await store.ledger.load(JobUid(1)) is None
     for read in (store.reader.job_by_uid(JobUid(1)), store.reader.find(make_job(1).name.job_id)):
-        with pytest.raises(FailedPrecondition, match=f"table jobs .*{problem}.*restore an earlier backup"):
+        with pytest.raises(
+            FailedPrecondition, match=f"table jobs .*{problem}.*restore an earlier backup"
+        ):
             await read
     with pytest.raises(NotFound):
         await store.reader.job_by_uid(JobUid(3))

@@ -107,7 +107,9 @@ async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
     assert await names("sort=-machine") == ["big", "aardvark", "zoo"]
     mistyped = await browser.get("/?project=p1&metric=loss%3Cone")
     assert mistyped.status == 400 and "No job matches" in text_of(mistyped)
-    assert "&#39;loss&lt;one&#39; is not a condition on a metric" in fault(mistyped.body.decode(), "metric")
+    assert "&#39;loss&lt;one&#39; is not a condition on a metric" in fault(
+        mistyped.body.decode(), "metric"
+    )
     assert await names("sort=nonsense&since=nonsense") == ["aardvark", "zoo", "big"]
     monkeypatch.setattr("trainshed_console.pages.jobs._SORTED", 2)
     assert await names("sort=name") == ["aardvark", "zoo"]
