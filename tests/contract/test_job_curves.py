@@ -34,7 +34,7 @@ SPOILT = "UPDATE jobs SET record = CAST('{' AS BLOB), is_live = 0 WHERE uid = 1"
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves_module, "_READ_INTERVAL", 0.01)
-    monkeypatch.setattr(curves_module, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(curves_module, "_MAX_READ_INTERVAL", 0.05)
     monkeypatch.setattr(curves_module, "_END", 60)
 
 

@@ -112,9 +112,9 @@ async def test_files_of_the_working_directory_are_no_libraries(
 async def test_one_that_takes_too_long_is_ended(
     advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_LONGEST", 0.2)
+    monkeypatch.setattr(client, "_TIMEOUT", 0.2)
     played(monkeypatch, "import sys, time; sys.stdin.buffer.read(); time.sleep(600)")
-    with pytest.raises(AdvisorFailed, match="no answer within"):
+    with pytest.raises(AdvisorFailed, match="did not respond within"):
         await advisor.suggest(spec(), SEEN, 1, 7)
     assert not advisor._running  # pyright: ignore[reportPrivateUsage] # nothing else shows it
 

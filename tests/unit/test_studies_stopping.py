@@ -125,7 +125,7 @@ def test_best_so_far_is_never_stopped(
 def test_only_those_count_who_had_measured_by_then() -> None:
     late = [Curve(i, (Measurement((("m", 5.0),), 40),), True) for i in range(1, 9)]
     decision = decide(study(), curve(9, [0.1] * 10, over=False), late)
-    assert decision.why.startswith("Too early: 0 trials")
+    assert decision.why.startswith("Too early: 0 finished trials")
 
 
 def test_curves_are_read_once_for_all_verdicts() -> None:
