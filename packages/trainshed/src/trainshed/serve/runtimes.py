@@ -128,7 +128,7 @@ def gc(
         if removed:
             gone += piece.bytes
             count += 1
-        outcome = "stays" if not removed else "stays" if dry_run else "removed"
+        outcome = "stays" if not removed else "would go" if dry_run else "removed"
         why = "" if removed else piece.why or "it is in use again"
         because = f"  ({why})" if why else ""
         click.echo(
