@@ -44,7 +44,7 @@ class TestRemote(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
         # On a busy machine an agent may be silent for seconds, like an agent of a stopped service.
-        names = ("left_alone", "lease_is_over", "lost_node")
+        names = ("disconnected_node", "lease_expiry", "past_the_lease", "lost_node")
         is_short = any(part in request.node.name for part in names)
         with patch.object(engine, "_SHELL_PATIENCE", 60.0):
             yield RemoteLab(tmp_path, free_port(), lease=LEASE if is_short else 10 * LEASE)
