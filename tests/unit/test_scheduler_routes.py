@@ -48,7 +48,7 @@ def test_what_is_free_elsewhere_does_not_count() -> None:
     ("machine", "cpus", "gpus", "reason"),
     [
         ("a2-highgpu-1g", 12, 0, "needs 12 CPUs on one node; the largest node of partition gpu has 8"),
-        ("n1-standard-4", 4, 1, f"needs a node of partition t4, where n1-standard-4 with {T4} goes"),
+        ("n1-standard-4", 4, 1, f"needs a node of partition t4, where n1-standard-4 with {T4} runs"),
         ("n1-standard-4", 12, 0, "needs 12 CPUs on one node; the largest node has 4"),
     ],
 )  # fmt: skip

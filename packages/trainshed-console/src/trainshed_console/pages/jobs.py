@@ -163,8 +163,8 @@ def grouped(jobs: Sequence[JobSummary], group: str) -> list[tuple[str, list[JobS
     if not group:
         return [("", list(jobs))]
     groups: dict[str, list[JobSummary]] = {}
+    is_label = group.startswith(_LABEL)
     for job in jobs:
-        is_label = group.startswith(_LABEL)
         name = job.labels.get(group.removeprefix(_LABEL), "") if is_label else getattr(job, group)
         groups.setdefault(name, []).append(job)
     return sorted(groups.items(), key=lambda item: (not item[0], item[0]))

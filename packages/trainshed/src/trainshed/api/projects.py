@@ -1,6 +1,6 @@
-"""Resource Manager's projects and who may do what in them: v3, and as gcloud asks in v1.
+"""Resource Manager's projects and their IAM policies: v3, and the v1 methods that gcloud calls.
 
-Every project that somebody may name exists here; one that was made has a display name and labels, too.
+Every project in which a caller has rights exists. A created project also has a display name and labels.
 """
 
 import hashlib
@@ -108,7 +108,7 @@ async def delete_project(call: Call, request: Any) -> Message:
 
 
 async def _forget(services: Services, name: str) -> None:
-    """Delete a project. What it holds stays, for the owners of the service."""
+    """Delete a project. Its contents remain, for the owners of the service."""
     if name == services.settings.project:
         raise FailedPrecondition(f"{name} is the service's own project, which cannot be deleted.")
 
@@ -167,7 +167,7 @@ async def set_policy(call: Call, request: Any) -> Message:
 async def test_permissions(call: Call, request: Any) -> Message:
     """Return which of the requested permissions the caller has. Roles are given in projects, so the answer is
     the same for every resource of one. Only the form of a resource's name is checked, because the public
-    method does not tell whether a resource exists."""
+    method does not reveal whether a resource exists."""
     faults = Faults()
     with faults.gathered():
         # Of the form `projects/P`, followed by pairs of collection and id.
@@ -179,7 +179,7 @@ async def test_permissions(call: Call, request: Any) -> Message:
             )
             faults.add("resource", text)
     for index, permission in enumerate(request.permissions):
-        # The public method takes no wildcards.
+        # The public method accepts no wildcards.
         if "*" in permission or permission.count(".") < 2:
             text = f"{permission!r} is not the name of one permission, such as aiplatform.customJobs.get."
             faults.add(f"permissions[{index}]", text)
@@ -187,7 +187,7 @@ async def test_permissions(call: Call, request: Any) -> Message:
     principal = call.principal
     mine = principal.rights.within(request.resource.split("/")[1])
     if principal.program is not None and request.resource.count("/") == 1 and mine:
-        # What programs may do with their project's buckets is no role (`buckets.admission`).
+        # The rights of programs in their project's buckets are not a role (`buckets.admission`).
         mine |= ADMIN_BUCKETS
     permissions = dict.fromkeys(request.permissions)
     return pool.message(
@@ -307,7 +307,7 @@ METHODS: Final[HandMethods] = {
     ("GET", "/v1/operations/{operation}"): (_GET, creation_by_v1),
     ("POST", "/v1/projects/{project}/services/{service}:enable"): (_GET, enable_service),
 }
-"""What gcloud asks in v1."""
+"""The v1 methods that gcloud calls."""
 
 
 def _creation(book: AccessBook, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Receives the content of objects: a temporary file that is hashed as it is written, and its checksums (MD5
-and CRC32C, in base64).
+"""Receives the content of objects: hashes a temporary file during the write, with checksums (MD5 and CRC32C,
+in base64).
 
-The file lies in the hidden part of the store, on the file system of the visible tree, so that one rename
+The file is in the hidden part of the store, on the file system of the visible tree, so that one rename
 makes it an object.
 """
 
@@ -22,8 +22,8 @@ from trainshed.buckets.errors import InvalidRequest, Unavailable
 _crc32c = cast(Callable[[int, bytes], int], vars(google_crc32c)["extend"])
 
 BLOCK = 256 << 10
-"""Bytes per read or write: large enough to pay for a change of threads, small enough for the memory that
-thousands of downloads take which nobody reads, two blocks each."""
+"""Bytes per read or write: large enough to pay for a change of threads, small enough for the memory of
+thousands of stalled downloads, two blocks each."""
 _SPAN = 64 << 20
 """Bytes that the kernel copies in one step."""
 
@@ -155,8 +155,8 @@ class Staged:
         offset = 0
         if known is not None:
             self._known = known
-            # It may share the blocks on disk. After a fault the plain loop goes on from there, and meets a
-            # real one itself.
+            # It may share the blocks on disk. After a fault, the plain loop continues from there and
+            # raises a real error itself.
             with contextlib.suppress(OSError):
                 while count := os.copy_file_range(
                     source, self.fd, min(_SPAN, size - offset), offset

@@ -1,4 +1,4 @@
-"""The table of all commands except those that build services. Using a command imports its module.
+"""The table of commands, except commands that build services. Using a command imports its module.
 
 Contains their names and one-line descriptions, so that `trainshed --help` imports no command's module.
 

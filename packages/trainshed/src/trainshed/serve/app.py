@@ -82,7 +82,7 @@ class _Basics(Struct, frozen=True):
     stopping: asyncio.Event
     #: The address of the service for browsers.
     address: str
-    prices: Prices
+    api_settings: ApiSettings
     new_uid: clock.JobUids
     notices: Notices
     meters: Meters
@@ -107,12 +107,13 @@ class App:
         settings, store, now = bootstrap.settings, bootstrap.store, clock.now
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
         interpreters = Interpreters()
+        address = browsers_address(settings, bootstrap.listener.getsockname()[1])
         basics = _Basics(
             bootstrap=bootstrap,
             engine=_build_engine(bootstrap, interpreters),
             stopping=stopping,
-            address=browsers_address(settings, bootstrap.listener.getsockname()[1]),
-            prices=Prices(prices_of(settings.prices)),
+            address=address,
+            api_settings=_api_settings(settings, address),
             new_uid=clock.JobUids(),
             notices=Notices(),
             meters=self.meters,
@@ -165,14 +166,13 @@ class App:
         )
 
 
-def _api_settings(basics: _Basics) -> ApiSettings:
-    settings = basics.bootstrap.settings
+def _api_settings(settings: Settings, address: str) -> ApiSettings:
     return ApiSettings(
         version=installed("trainshed"),
         project=settings.project,
         region=settings.region,
-        pages=basics.address,
-        prices=basics.prices,
+        pages=address,
+        prices=Prices(prices_of(settings.prices)),
         notify=tuple(table.name for table in settings.notify),
         data=str(settings.data),
         retention_jobs=settings.retention_jobs,
@@ -224,7 +224,7 @@ def _addition_context(
 ) -> AdditionContext:
     bootstrap = basics.bootstrap
     return AdditionContext(
-        settings=_api_settings(basics),
+        settings=basics.api_settings,
         data=bootstrap.settings.data,
         now=clock.now,
         closing=basics.stopping,
@@ -313,7 +313,7 @@ def _build_controller(
         curves=curves,
         meters=basics.meters,
         outbox=outbox,
-        prices=basics.prices,
+        prices=basics.api_settings.prices,
         resources=store.persistent_resources,
     )
 
@@ -358,7 +358,7 @@ def _build_services(
         outlook=basics.advisor.outlook,
         capacity=app.controller,
         reservations=app.controller.reservations,
-        settings=_api_settings(basics),
+        settings=basics.api_settings,
         outbox=store.notifications if settings.notify else None,
         closing=basics.stopping,
     )

@@ -1,15 +1,15 @@
-"""Links to pages that open without a token: shells in replicas of jobs, and what jobs wrote in TensorBoard.
+"""Links to pages that open without a token: shells in replicas of jobs, and TensorBoard views of jobs.
 
-A link opens for whoever has it, as long as they for whom it was made may open the same. Its key stands behind
-the `#`, so that no server is sent it with the page. The page exchanges it: for a ticket to a shell
-(`Tickets`), or for a mark of a view in TensorBoard, a secret part of the view's path. Unlike a cookie, that
-is sent to this host and port alone.
+Every holder of a link can open it, as long as its owner has the permission. The key of the link follows the
+`#`, so browsers send it to no server with the page. The page exchanges the key: for a ticket to a shell
+(`Tickets`), or for the mark of a TensorBoard view, a secret part of the view's path. Unlike a cookie, a
+browser sends this path only to this host and port.
 
-Pages of jobs have host names of their own, and a mark in a cookie. Such a cookie reaches other ports of that
-name, so the name has a part that programs cannot know.
+Pages of jobs have their own host names, and a mark in a cookie. A browser sends the cookie to other ports of
+that host as well, so the host name contains a part that programs cannot know.
 
-A ticket is held in memory for a minute, and good once: whoever may open the shell fetches it and uses it at
-once. In an address it stands only where a browser opens a job's page, which makes it void.
+A ticket is in memory for a minute and valid once. An address contains a ticket only when a browser opens a
+job's page, which uses the ticket up.
 """
 
 import base64
@@ -34,13 +34,13 @@ from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
 
 OPEN_VIEW: Final = "trainshed.v1.Jobs.Tensorboard"
-"""The method that a link to a view stands for."""
+"""The method whose permission a link to a view needs."""
 MOST_JOBS: Final = 20
-"""Most jobs of one view."""
+"""Maximum number of jobs in one view."""
 LIFETIME: Final = 24 * 3600 * 10**9
-"""Nanoseconds that a mark is good for."""
+"""Nanoseconds for which a mark is valid."""
 _NONCE: Final = 16
-"""Bytes that differ for each that is shown, and are always the same for one."""
+"""Bytes that are the same for equal credentials, and differ otherwise."""
 _WORD: Final = 15
 """Bytes of a word; a part of a host's name has at most 63 characters."""
 _PAGE_HOST: Final = re.compile(r"([a-z0-9]{1,20})-([1-9][0-9]{0,18})-([a-z2-7]{24})\.")
@@ -52,8 +52,9 @@ def holder(
     method: str,
     projects: Iterable[str],
 ) -> Principal:
-    """Return for whom a link was made. `known`: who has shown something, as they are now; `shown`: what the
-    link says, None = it says nothing; `method`: what the link stands for. Raises PermissionDenied."""
+    """Return the owner of a link. `known`: returns the current principal of credentials; `shown`: the
+    credentials in the link, None = none; `method`: the method whose permission is needed. Raises
+    PermissionDenied."""
     principal = known(shown) if shown is not None else None
     permission = PERMISSIONS[method]
     if principal is None or not all(principal.may(permission, project) for project in projects):
@@ -75,32 +76,32 @@ def guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
 
 
 class Links:
-    """Makes and reads the keys of links, and the marks of browsers that have opened one: what somebody has
-    shown, signed for one thing, which a text such as that of `shell_of` or `page_of` names.
+    """Creates and reads keys of links, and marks of browsers that have opened a link. Both contain the
+    owner's credentials, signed for one target. `shell_of` and `page_of` return the texts of targets.
 
-    `key`: the service's own secret, the same after a restart. `address`: where browsers reach the service.
-    `now`: nanoseconds since the epoch. `pages`: the host below whose name pages of jobs have theirs, with a
-    port (`localhost:8080`); None = there is none.
+    `key`: the service's secret, the same after a restart. `address`: the address of the service for browsers.
+    `now`: nanoseconds since the epoch. `pages`: the parent host name of the pages of jobs, with a port
+    (`localhost:8080`); None = not available.
     """
 
     def __init__(
         self, key: bytes, address: str, now: Callable[[], int], pages: str | None = None
     ) -> None:
         self._key = key
-        #: Where browsers reach the service, without a slash at its end.
+        #: The address of the service for browsers, without a slash at its end.
         self.address = address.rstrip("/")
         self._now = now
         self._pages = pages
 
     def issue(self, what: str, shown: Shown) -> str:
-        """Return a key that stands for who has shown this."""
+        """Return a key with these credentials for a target."""
         content = msgspec.json.encode(shown)
         nonce = hmac.digest(self._key, content, hashlib.sha256)[:_NONCE]
         holder = _text(nonce + self._veiled(nonce, content))
         return f"{holder}.{self._sign(what, holder)}"
 
     def read(self, what: str, issued: str) -> Shown | None:
-        """Return what they had shown for whom it was issued; None if it was not, or for something else."""
+        """Return the credentials in a key; None if it is not valid for this target."""
         holder, _, signature = issued.partition(".")
         sent = signature.encode("utf-8", "surrogatepass")
         if not hmac.compare_digest(self._sign(what, holder).encode(), sent):
@@ -110,12 +111,12 @@ class Links:
         return msgspec.json.decode(self._veiled(raw[:_NONCE], raw[_NONCE:]), type=Shown)
 
     def mark(self, what: str, shown: Shown) -> str:
-        """Return what a browser shows that has opened something, good for a day."""
+        """Return a mark for a browser that has opened a target. It is valid for a day."""
         until = str(self._now() + LIFETIME)
         return f"{until}.{self.issue(f'mark {what} {until}', shown)}"
 
     def lets(self, what: str, mark: str) -> Shown | None:
-        """Return what they had shown who have a mark; None if it is not good for this now."""
+        """Return the credentials in a mark; None if it is not valid for this target now."""
         until, _, issued = mark.partition(".")
         if not until.isdecimal() or len(until) > 19 or int(until) <= self._now():
             return None
@@ -124,8 +125,8 @@ class Links:
     def of_replicas(
         self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Shown
     ) -> dict[str, str]:
-        """Return the links to shells in a job's replicas, by the names that the API has for them. `shown`: by
-        whoever gets them."""
+        """Return the links to shells in a job's replicas, by the API's names of the replicas. `shown`: the
+        credentials of the owner of the links."""
         keys = {replica: self.issue(shell_of(uid, replica), shown) for replica in replicas}
         return {
             log_task_name(api, replica): f"{self.shell(uid, replica)}&key={key}"
@@ -133,28 +134,28 @@ class Links:
         }
 
     def of_job(self, job: Job, shown: Shown) -> dict[str, str]:
-        """Return the links of the job's replicas that run now."""
+        """Return the links of the job's running replicas."""
         if job.state is not JobState.RUNNING:
             return {}
         running = (r.id for r in job.replicas if r.state is ReplicaState.RUNNING)
         return self.of_replicas(job.uid, job.name.api, running, shown)
 
     def shell(self, uid: JobUid, replica: ReplicaId) -> str:
-        """Return the address of a replica's shell, to be followed by a key or a ticket's token."""
+        """Return the address of a replica's shell; append a key or the token of a ticket."""
         return f"{self.address}/shell/#job={uid}&replica={replica}"
 
     def to_page(self, uid: JobUid, name: str) -> str:
-        """Return the console's address that opens a page of a job's, for who is signed in."""
+        """Return the console's address that opens a page of a job, for signed-in users."""
         return f"{self.address}/jobs/{uid}/ports/{name}"
 
     def host_of(self, uid: JobUid, name: str) -> str | None:
-        """Return the address of a page's host; None = pages have none here."""
+        """Return the address of a page's host; None = pages have no hosts here."""
         scheme = self.address.partition("://")[0]
         host = f"{name}-{uid}-{self._word(uid, name)}.{self._pages}"
         return f"{scheme}://{host}" if self._pages else None
 
     def page_at(self, host: str) -> tuple[JobUid, str] | None:
-        """Return the job and the name of the page that a Host header means; None = it means none."""
+        """Return the job and the name of the page for a Host header; None = it belongs to no page."""
         made = _PAGE_HOST.match(host.lower())
         if made is None:
             return None
@@ -162,13 +163,13 @@ class Links:
         return (uid, name) if hmac.compare_digest(made[3], self._word(uid, name)) else None
 
     def _word(self, uid: JobUid, name: str) -> str:
-        """Return the part of a page's host that only this service can make."""
+        """Return the part of a page's host name that only this service can compute."""
         digest = hmac.digest(self._key, page_of(uid, name).encode(), hashlib.sha256)
         return base64.b32encode(digest[:_WORD]).decode().lower()
 
     def _veiled(self, nonce: bytes, content: bytes) -> bytes:
-        """Hide what was shown, or uncover it: by the digest of a token its owner's buckets are open
-        (`buckets.callers`)."""
+        """Encrypt or decrypt credentials. The digest of a token must stay secret, because it opens the
+        owner's buckets (`buckets.callers`)."""
         pad = hashlib.shake_256(self._key + nonce).digest(len(content))
         return bytes(byte ^ cover for byte, cover in zip(content, pad, strict=True))
 
@@ -178,12 +179,12 @@ class Links:
 
 
 def shell_of(uid: JobUid, replica: ReplicaId) -> str:
-    """Return what the key of a replica's link is for."""
+    """Return the target of the key of a replica's link."""
     return f"shell {uid} {replica}"
 
 
 def page_of(uid: JobUid, name: str) -> str:
-    """Return what the mark of a job's page is for."""
+    """Return the target of the mark of a job's page."""
     return f"page {uid} {name}"
 
 
@@ -192,9 +193,9 @@ def _text(content: bytes) -> str:
 
 
 TICKET_LIFETIME: Final = 60 * 10**9
-"""Nanoseconds that a ticket is good for."""
+"""Nanoseconds for which a ticket is valid."""
 _MOST: Final = 1000
-"""Most tickets that wait to be used; beyond that the oldest one of whoever has the most is void."""
+"""Maximum number of unused tickets. Beyond it, the oldest ticket of the user with the most is deleted."""
 
 
 class Ticket(Struct, frozen=True):
@@ -202,15 +203,15 @@ class Ticket(Struct, frozen=True):
 
     job_uid: JobUid
     replica: ReplicaId
-    #: Who asked for it, for the job's timeline.
+    #: The address of its user, for the job's timeline.
     who: str
-    #: Whose rights it needs.
+    #: The owner, whose permission it needs.
     principal: Principal
-    #: The attempt whose autopsy is meant; None = the replica that runs.
+    #: The attempt of the autopsy; None = the running replica.
     autopsy: int | None = None
-    #: What it leads to in place of a shell (`TerminalRequest.port`); None = a shell.
+    #: The port to open instead of a shell (`TerminalRequest.port`); None = a shell.
     port: str | None = None
-    #: By which name the port was asked for.
+    #: The name of the port in the request.
     name: str = ""
 
 

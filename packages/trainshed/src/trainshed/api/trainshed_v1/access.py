@@ -1,6 +1,5 @@
-"""Who is known here: tokens, roles, and the record of what was changed (docs/team.md); and the secrets of
-projects, whose values no method returns (spec/operations#secrets). Without `project` the secrets of the
-service's own project are meant.
+"""Tokens, roles and the audit log (docs/team.md), and the secrets of projects, whose values no method returns
+(spec/operations#secrets). Without `project`, methods of secrets use the service's own project.
 """
 
 from collections.abc import Iterable
@@ -31,10 +30,10 @@ from trainshed.wire.trainshed_v1.record import Nothing
 _ALL_PROJECTS: Final = "-"
 _DAY: Final = 24 * 3600 * 10**9
 _LONGEST: Final = 3650
-"""Most days that a token is valid, unless it is until it is revoked."""
+"""Maximum lifetime of a token in days, unless it is valid until it is revoked."""
 _LONGEST_NOTE: Final = 200
 _MOST_TOKENS: Final = 20
-"""Most tokens of one person: a script that makes one each time is noticed."""
+"""Maximum number of tokens of one user. It reveals scripts that create a token on each run."""
 _OWN_NOTE: Final = "for the command line"
 _PAGE: Final = 500
 _READ: Final = PERMISSIONS["trainshed.v1.Access.Policy"]
@@ -42,7 +41,7 @@ _REVOKE: Final = PERMISSIONS["trainshed.v1.Tokens.Revoke"]
 
 
 async def who_am_i(call: JsonCall) -> records.Identity:
-    """`GET /trainshed/v1/whoami`: return who the caller is, and the caller's roles."""
+    """`GET /trainshed/v1/whoami`: return the caller's identity and roles."""
     principal = call.principal
     if principal.program is not None:
         return records.Identity(email=principal.email)
@@ -62,7 +61,7 @@ async def who_am_i(call: JsonCall) -> records.Identity:
 
 async def list_tokens(call: JsonCall) -> records.TokenList:
     """`GET /trainshed/v1/tokens[?email=E]`: list the tokens that the caller may revoke, without
-    themselves."""
+    their secret values."""
     email = normalize_email(call.parameter("email"))
     tokens = _revocable(call, call.services.access.book)
     chosen = [token for token in tokens if email in ("", token.email)]
@@ -71,8 +70,8 @@ async def list_tokens(call: JsonCall) -> records.TokenList:
 
 
 async def create_token(call: JsonCall) -> records.IssuedToken:
-    """`POST /trainshed/v1/tokens`: make a token, and show it this once. With `role` its holder is given that
-    role as well, in the same step."""
+    """`POST /trainshed/v1/tokens`: create a token and return it once. With `role`, its user also gets that
+    role, in the same transaction."""
     new, faults = call.sent(records.NewToken)
     email, days, note, role = normalize_email(new.email), new.days, new.note, new.role
     if fault := member_fault(member_of(email)):
@@ -85,7 +84,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
         faults.add("note", f"It must be one line of at most {_LONGEST_NOTE} characters.")
     if role and (fault := role_fault(role)):
         faults.add("role", fault)
-    # Without a role it means nothing.
+    # Without a role, the project has no effect.
     project = _project(call, new.project, faults) if role else new.project
     faults.refuse()
     token, now = new_token(), call.services.now()
@@ -115,9 +114,9 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
 
 
 async def create_own_token(call: JsonCall) -> records.IssuedToken:
-    """`POST /trainshed/v1/tokens:own`: make a token for the command line of somebody who has signed in at an
-    issuer. It has the same rights, and ends when that sign-in does; with too many, the oldest ends. Raises
-    FailedPrecondition for others."""
+    """`POST /trainshed/v1/tokens:own`: create a token for the command line of a user who signed in with an
+    issuer. It has the same rights and expires with the sign-in. With too many, the oldest is revoked. Raises
+    FailedPrecondition for other callers."""
     signed_in = call.services.access.voucher(call.principal)
     if not isinstance(signed_in, Token) or not signed_in.issuer or signed_in.note == _OWN_NOTE:
         raise FailedPrecondition(
@@ -150,7 +149,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its id, or all of a person by an e-mail
     address. In force when this returns. Raises NotFound."""
     target = call.target
-    # ID tokens are stored nowhere. What programs have are others than their account's.
+    # ID tokens are not stored. Programs have other tokens than their account.
     is_own = call.principal.program is None and normalize_email(target) == call.principal.email
     may = is_own or _REVOKE in call.principal.rights.everywhere
     is_somebody = call.services.access.has_issuers and not member_fault(member_of(target))
@@ -167,7 +166,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
         detail["tokens"] = [token.id for token in gone]
         detail["of"] = sorted({token.email for token in gone})
         left = book.without_tokens(token.digest for token in gone)
-        # A command line that signs out ends nothing else.
+        # When a command line signs out, all other tokens stay valid.
         out = {token.email for token in gone if token.note != _OWN_NOTE} | unseen
         return left.with_signed_out(out, call.services.now())
 
@@ -306,7 +305,7 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
     faults.refuse()
     sealer = services.sealer
     try:
-        # A new key would not open those that are stored.
+        # A new key could not decrypt the stored secrets.
         if not sealer.has_key and await services.secrets.has_any():
             raise FailedPrecondition(sealer.missing())
         stored = await services.secrets.add(

@@ -2,9 +2,9 @@
 identifies the replica. `interception` serves TLS connections.
 
 That line gives a program's calls the identity of its job: programs cannot reach the bucket process's Unix
-socket themselves. The socket keeps its path when the service restarts; connections are retried while nobody
-listens there. The listening sockets exist before the program starts. A relay process exists only from the
-first connection on, so that the shim's log loop carries no bulk data.
+socket themselves. The socket keeps its path when the service restarts. The relay retries connections while
+no process listens there. The listening sockets exist before the program starts. A relay process
+exists only from the first connection on, so that the shim's log loop carries no bulk data.
 """
 
 import contextlib
