@@ -190,7 +190,7 @@ def test_a_port_is_forwarded_to_this_machine(service: Service, job: str) -> None
     words = ("jobs", "forward", job, f"{here}:{PORT}", "--data", str(service.data))
     variables = {**os.environ, **environment(service.data)}
     with running(*command(*words), env=variables, stderr=subprocess.PIPE) as forwarding:
-        assert forwarding.stderr is not None and b"leads to" in forwarding.stderr.readline()
+        assert forwarding.stderr is not None and b"forwards to" in forwarding.stderr.readline()
         for _ in range(3):
             with urllib.request.urlopen(f"http://127.0.0.1:{here}/x", timeout=30) as answer:
                 assert json.load(answer)["first"] == "GET /x HTTP/1.1"
