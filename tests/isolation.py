@@ -16,13 +16,13 @@ from trainshed.replica.sandbox import levels
 
 _PROBE = """
 import json, sys
-from trainshed.replica import zygote
-print(json.dumps(zygote.probe(sys.argv[1], sys.argv[2:])))
+from trainshed.replica.supervisor import isolation_probe
+print(json.dumps(isolation_probe.probe(sys.argv[1], sys.argv[2:])))
 """
 
 
 def probe(scratch: Path, wanted: Sequence[str] = levels.LEVELS) -> tuple[str, dict[str, str]]:
-    """Like `zygote.probe`, in a separate process: children that fork after gRPC was used may abort."""
+    """Run `isolation_probe.probe` in a separate process, because a fork after the use of gRPC may abort."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE, str(scratch), *wanted], stdout=subprocess.PIPE, check=True
     )

@@ -12,10 +12,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from trainshed.replica import protocol, zygote
+from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, mounts, socket_calls
 from trainshed.replica.sandbox.mounts import user_of
-from trainshed.replica.supervisor import start
+from trainshed.replica.supervisor import isolation_probe, start
 from trainshed.replica.system import kernel
 
 _USER = protocol.LEVEL_USER
@@ -40,7 +40,7 @@ def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def _probe(tmp_path: Path) -> protocol.Message:
-    return zygote.probe(str(tmp_path / "slot"), (_USER, protocol.LEVEL_SESSION))
+    return isolation_probe.probe(str(tmp_path / "slot"), (_USER, protocol.LEVEL_SESSION))
 
 
 _SHORTAGES = [

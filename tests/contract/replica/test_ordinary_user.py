@@ -10,7 +10,7 @@ from tests.isolation import needs_mounts
 
 _FRESH = f"""
 import ctypes, os, sys
-from trainshed.replica import zygote
+from trainshed.replica.supervisor import isolation_probe
 from trainshed.replica.system import kernel
 kernel.unshare(kernel.CLONE_NEWNS)
 kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
@@ -32,7 +32,7 @@ os.setuid({NOBODY})
 # Else its /proc is root's.
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 os.mkdir("/place/probed")
-print(zygote.probe("/place/probed", ["user"]))
+print(isolation_probe.probe("/place/probed", ["user"]))
 """
 """Asks for the level of an ordinary user where the root directory has only what every machine has."""
 
