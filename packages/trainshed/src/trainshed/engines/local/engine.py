@@ -38,7 +38,8 @@ from trainshed.engines.local.slot_handle import (
     probe_latest,
     probe_slot,
 )
-from trainshed.engines.local.spawner import Spawner, Sweeper, ZygoteHandle
+from trainshed.engines.local.spawner import Spawner, ZygoteHandle
+from trainshed.engines.local.sweeper import Sweeper
 from trainshed.engines.local.terminals import open_in
 from trainshed.engines.port import (
     Capabilities,
@@ -85,7 +86,11 @@ class LocalEngine:
         self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
         self._sweeper = Sweeper(self._layout.trash)
         self._autopsies = Autopsies(
-            self._layout, options.rules.autopsy_ttl, options.now, self._sweeper.later, self._spawner
+            self._layout,
+            options.rules.autopsy_ttl,
+            options.now,
+            self._sweeper.schedule,
+            self._spawner,
         )
         #: None = the engine is closed.
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
@@ -129,7 +134,7 @@ class LocalEngine:
         self._reconciler.watch()
         await self._spawner.keep_pool(self._probe.host.level)
         await self._autopsies.start()
-        self._sweeper.later()
+        self._sweeper.schedule()
 
     async def _adopt(self) -> None:
         """Create slot handles for the slots of earlier services, and determine the state of each."""
@@ -261,7 +266,7 @@ class LocalEngine:
             }
             self._autopsies.keep(job_uid, attempt, failed)
         self._gangs.release(job_uid, attempt)
-        self._sweeper.later()
+        self._sweeper.schedule()
 
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from trainshed.engines.port import EngineUnavailable, LevelUnavailable
-from trainshed.eventloop.background import begin, in_turns
 from trainshed.replica import protocol
-from trainshed.replica.system import cgroups, trees, unix_sockets
+from trainshed.replica.system import cgroups, unix_sockets
 
 log = logging.getLogger(__name__)
 
@@ -227,41 +226,3 @@ class Spawner:
                 if self._level:
                     await self._ask_for_pool(self._handle)
             return self._handle
-
-
-_SWEEP_DELAY = 5.0
-_BATCH = 500
-"""Number of trees that one process deletes."""
-
-
-class Sweeper:
-    """Empties a directory some seconds after the first call of `later`."""
-
-    def __init__(self, trash: Path) -> None:
-        self._trash = trash
-        self._is_wanted = False
-        self._task: asyncio.Task[None] | None = None
-
-    def later(self) -> None:
-        """Schedule a sweep."""
-        self._is_wanted = True
-        if self._task is None or self._task.done():
-            self._task = begin(self._sweep(), "emptying the trash")
-
-    async def _sweep(self) -> None:
-        while self._is_wanted:
-            await asyncio.sleep(_SWEEP_DELAY)
-            self._is_wanted = False
-            trees_left = [str(tree) for tree in self._trash.iterdir()]
-            async for some in in_turns(trees_left, _BATCH):
-                with contextlib.suppress(OSError):  # No process can start: retry later.
-                    process = await asyncio.create_subprocess_exec(
-                        *trees.deletion(some), stderr=subprocess.DEVNULL
-                    )
-                    await process.wait()
-
-    async def close(self) -> None:
-        """Stop; the next service deletes the rest of the trash."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,50 @@
+"""Deletes the directories of released slots and autopsies, after their move into the trash.
+
+A child process deletes them, because large trees take long. Each `schedule` starts at most one sweep.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+from pathlib import Path
+
+from trainshed.eventloop.background import begin, in_turns
+from trainshed.replica.system import trees
+
+_SWEEP_DELAY = 5.0
+"""Seconds from the first request to the sweep."""
+_BATCH_SIZE = 500
+"""Maximum number of directories that one process deletes."""
+
+
+class Sweeper:
+    """Empties the directory `trash`, some seconds after a request."""
+
+    def __init__(self, trash: Path) -> None:
+        self._trash = trash
+        self._is_scheduled = False
+        self._task: asyncio.Task[None] | None = None
+
+    def schedule(self) -> None:
+        """Schedule a sweep. Further calls until its start have no effect."""
+        self._is_scheduled = True
+        if self._task is None or self._task.done():
+            self._task = begin(self._sweep(), "emptying the trash")
+
+    async def _sweep(self) -> None:
+        while self._is_scheduled:
+            await asyncio.sleep(_SWEEP_DELAY)
+            self._is_scheduled = False
+            directories = [str(path) for path in self._trash.iterdir()]
+            async for batch in in_turns(directories, _BATCH_SIZE):
+                with contextlib.suppress(OSError):  # No process can start. A later sweep retries.
+                    process = await asyncio.create_subprocess_exec(
+                        *trees.deletion(batch), stderr=subprocess.DEVNULL
+                    )
+                    await process.wait()
+
+    async def close(self) -> None:
+        """Stop; the next service deletes the rest of the trash."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
