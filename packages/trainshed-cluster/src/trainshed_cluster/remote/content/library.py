@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,65 +15,7 @@ import trainshed_cluster
 from trainshed.core.launch import LaunchPlan
 from trainshed_cluster.remote.content import trees
 from trainshed_cluster.remote.content.manifest import BUILT, Manifest, Unit
-
-# Finds what an environment refers to by absolute paths: its interpreter, and the environment that it
-# extends.
-#
-# It reads the home in `pyvenv.cfg`, links of `bin` and of the standard library, and path files of
-# `site-packages`. Links in a container image mean paths in the image, and do not count. Users' packages may
-# have put anything there, so that no link is followed and reads are bounded.
-
-_MOST_BYTES = 1 << 16
-_LINKS = ("", "bin", "lib", "lib/python*", "template", "template/bin", "include")
-_SITES = ("lib/python*/site-packages", "template/lib/python*/site-packages")
-
-
-def references(unit: Path) -> tuple[str, ...]:
-    """Return the absolute directories outside of `unit` that it refers to, sorted. Raises OSError."""
-    mentioned = {os.path.normpath(path) for path in _mentioned(unit)}
-    return tuple(sorted(path for path in mentioned if not Path(path).is_relative_to(unit)))
-
-
-def _mentioned(unit: Path) -> Iterator[str]:
-    for configuration in (unit / "pyvenv.cfg", unit / "template" / "pyvenv.cfg"):
-        for line in _lines(configuration):
-            name, _, value = line.partition("=")
-            if name.strip() == "home" and value.strip().startswith("/"):
-                yield value.strip()
-    for pattern in _LINKS:
-        for directory in _directories(unit, pattern):
-            for entry in os.scandir(directory):
-                if entry.is_symlink() and (target := Path(entry.path).readlink()).is_absolute():
-                    # The target's directory has to be there as a whole.
-                    yield str(target.parent)
-    for pattern in _SITES:
-        for directory in _directories(unit, pattern):
-            for entry in os.scandir(directory):
-                if entry.name.endswith(".pth"):
-                    yield from (line for line in _lines(Path(entry.path)) if line.startswith("/"))
-
-
-def _directories(unit: Path, pattern: str) -> Iterator[Path]:
-    """Yield the existing directories of a pattern that are reached through no link."""
-    directories = [unit]
-    for part in Path(pattern).parts:
-        below = [path for directory in directories for path in directory.glob(part)]
-        directories = [path for path in below if not path.is_symlink() and path.is_dir()]
-    yield from directories
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a small plain file; none of any other."""
-    try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            return []
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return []
-    with open(handle, "rb") as file:  # noqa: PTH123 -- of a descriptor
-        text = file.read(_MOST_BYTES).decode(errors="replace")
-    return [line.rstrip() for line in text.splitlines() if "\0" not in line]
-
+from trainshed_cluster.remote.content.references import find_references
 
 _SOURCES = os.pathsep.join(
     dict.fromkeys(
@@ -239,7 +181,7 @@ class Library:
             bytes=identity.bytes,
             parents=() if place.is_interpreter else _parents(place),
         )
-        mentioned = () if place.is_interpreter else references(place.path)
+        mentioned = () if place.is_interpreter else find_references(place.path)
         self._units[place.path] = (key, unit, mentioned)
         # Other threads may do the same now.
         for gone in [path for path in tuple(self._units) if not path.exists()]:

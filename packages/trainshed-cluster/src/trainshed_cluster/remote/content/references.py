@@ -1,0 +1,64 @@
+"""Finds the directories that an environment refers to by absolute paths: its interpreter, and the environment
+that it extends.
+
+The sources are the home in `pyvenv.cfg`, links of `bin` and of the standard library, and path files of
+`site-packages`. Links in a container image refer to paths in the image, and do not count. The contents come
+from users' packages, so no link is followed (path traversal), and reads are limited.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_MAX_FILE_BYTES = 1 << 16
+"""Number of bytes that are read from one file."""
+_LINK_DIRECTORIES = ("", "bin", "lib", "lib/python*", "template", "template/bin", "include")
+_SITE_PACKAGES = ("lib/python*/site-packages", "template/lib/python*/site-packages")
+
+
+def find_references(unit: Path) -> tuple[str, ...]:
+    """Return the directories outside of the unit to which it refers: absolute, sorted. Raises OSError."""
+    mentioned = {os.path.normpath(path) for path in _mentioned(unit)}
+    return tuple(sorted(path for path in mentioned if not Path(path).is_relative_to(unit)))
+
+
+def _mentioned(unit: Path) -> Iterator[str]:
+    for configuration in (unit / "pyvenv.cfg", unit / "template" / "pyvenv.cfg"):
+        for line in _lines(configuration):
+            name, _, value = line.partition("=")
+            if name.strip() == "home" and value.strip().startswith("/"):
+                yield value.strip()
+    for pattern in _LINK_DIRECTORIES:
+        for directory in _directories(unit, pattern):
+            for entry in os.scandir(directory):
+                if entry.is_symlink() and (target := Path(entry.path).readlink()).is_absolute():
+                    # The environment needs the target's whole directory.
+                    yield str(target.parent)
+    for pattern in _SITE_PACKAGES:
+        for directory in _directories(unit, pattern):
+            for entry in os.scandir(directory):
+                if entry.name.endswith(".pth"):
+                    yield from (line for line in _lines(Path(entry.path)) if line.startswith("/"))
+
+
+def _directories(unit: Path, pattern: str) -> Iterator[Path]:
+    """Yield the existing directories of a pattern, without following links."""
+    directories = [unit]
+    for part in Path(pattern).parts:
+        below = [path for directory in directories for path in directory.glob(part)]
+        directories = [path for path in below if not path.is_symlink() and path.is_dir()]
+    yield from directories
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the first lines of a regular file; none for a missing file or anything else."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return []
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    with open(handle, "rb") as file:  # noqa: PTH123 -- opens a descriptor
+        text = file.read(_MAX_FILE_BYTES).decode(errors="replace")
+    return [line.rstrip() for line in text.splitlines() if "\0" not in line]
