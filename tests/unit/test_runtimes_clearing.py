@@ -53,8 +53,8 @@ def _pieces(cache: Path) -> list[Removal]:
 def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
     path = _put(cache, "layers", "held", days=40)
     code = (
-        "import sys; from trainshed.replica.supervisor import program; held = "
-        "program.hold_leases([sys.argv[1]]);print(len(held), flush=True); sys.stdin.read()"
+        "import sys; from trainshed.replica.system import cache_leases; held = "
+        "cache_leases.hold_leases([sys.argv[1]]);print(len(held), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

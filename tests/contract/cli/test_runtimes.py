@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.caches import copy_environment, of_reducers, remove_cache
-from trainshed.replica.supervisor import program
+from trainshed.replica.system import cache_leases
 from trainshed.runtimes.environments import Base, Environments
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.shelf import Shelf
@@ -104,7 +104,7 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     assert "would go  environment reduction-server-" in dry
     assert "1 would be removed" in dry
     assert path.is_dir()
-    (held,) = program.hold_leases([str(path)])
+    (held,) = cache_leases.hold_leases([str(path)])
     stays = invoke("gc").output
     assert "stays  environment reduction-server-" in stays
     assert "(a program uses it)" in stays

@@ -8,9 +8,9 @@ disk. If the process ends during that step, the next service completes it (`fini
 
 Each directory has a file `.built`, which contains the boot ID and the path of the build. Environments contain
 their own paths, so a moved or copied one counts as missing, and is built again. The file's modification time
-is the time of the last use. Each shim has a shared lock on that file
-(`trainshed.replica.supervisor.program`), which always ends with the shim. So no directory that a program uses
-is removed, whether a service runs or not.
+is the time of the last use. Each shim has a shared lock on that file, which always ends with the shim
+(`trainshed.replica.system.cache_leases`). So no directory that a program uses is removed, whether a service
+runs or not.
 """
 
 import logging
@@ -25,15 +25,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from trainshed.core.units import Nanos
-from trainshed.replica.supervisor import program
-from trainshed.replica.system import durable
+from trainshed.replica.system import cache_leases, durable
 from trainshed.runtimes.port import BuildFailed, Progress, unheard
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import freeze, protect, remove_tree
 
 log = logging.getLogger(__name__)
 
-_BUILT = program.BUILT
+_BUILT = cache_leases.BUILT
 _DRAFTS, _MARKS, _LOCKS = ".drafts", ".marks", ".locks"
 _CREATE = os.O_RDWR | os.O_CREAT
 
@@ -271,7 +270,7 @@ class Shelf:
 @contextmanager
 def held(place: Path) -> Generator[None]:
     """Prevent the removal of a finished directory during a build on top of it."""
-    handles = program.hold_leases([str(place)])
+    handles = cache_leases.hold_leases([str(place)])
     try:
         yield
     finally:

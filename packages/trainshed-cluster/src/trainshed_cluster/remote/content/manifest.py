@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from trainshed.core.units import Bytes
 
 BUILT = ".built"
-"""The file of a finished unit; who uses the unit holds a shared lock on it
-(`trainshed.replica.supervisor.program`)."""
+"""The file of a finished unit. Each user of the unit holds a shared lock on it
+(`trainshed.replica.system.cache_leases`)."""
 
 
 @dataclass(frozen=True, slots=True)

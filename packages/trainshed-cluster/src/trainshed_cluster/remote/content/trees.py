@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Protocol, cast
 
 from trainshed.core.units import Bytes
-from trainshed.replica.supervisor import program
+from trainshed.replica.system import cache_leases
 from trainshed_cluster.remote.content.manifest import BUILT
 
 WITHOUT_SITES = "without-sites"
@@ -251,7 +251,7 @@ class Unpacking:
 def main() -> None:
     root = Path(sys.argv[1])
     # The unit must not be removed while it is sent.
-    program.hold_leases([str(root)])
+    cache_leases.hold_leases([str(root)])
     try:
         pack(root, sys.stdout.buffer, without_sites=WITHOUT_SITES in sys.argv[2:])
         sys.stdout.flush()

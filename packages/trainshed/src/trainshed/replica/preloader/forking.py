@@ -20,8 +20,7 @@ from typing import Any, NoReturn
 
 from trainshed.replica.preloader import START, becoming
 from trainshed.replica.sandbox import call_filter, users
-from trainshed.replica.supervisor import program
-from trainshed.replica.system import kernel, unix_sockets
+from trainshed.replica.system import cache_leases, kernel, unix_sockets
 
 _KNOWING = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does not need, because their library handles forks. jemalloc's threads (in
@@ -50,7 +49,7 @@ def serve(text: str) -> None:
     os.close(null)
     kernel.adopt_orphans()
     known = {handle for handle in kernel.open_handles() if _target(handle)}
-    leases = program.hold_leases([configuration["root"]])
+    leases = cache_leases.hold_leases([configuration["root"]])
     known.update(leases)
     try:
         versions = _import(configuration["modules"])

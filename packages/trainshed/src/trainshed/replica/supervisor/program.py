@@ -1,12 +1,11 @@
-"""Prepares and starts a replica's program: creates its directories, copies its Python, locks its
-environments, executes it, and signals it.
+"""Prepares and starts a replica's program: creates its directories, copies its Python, executes it, and
+signals it.
 
-The shim takes those locks and sends signals; the main process does the rest. Runs on Python 3.6.
+The shim sends the signals; the main process does the rest. Runs on Python 3.6.
 """
 
 import contextlib
 import errno
-import fcntl
 import os
 import resource
 import shlex
@@ -207,26 +206,3 @@ class Program:
             code = EXIT_NOT_EXECUTABLE
         os.write(self.errors, (text + "\n").encode("utf-8", "replace"))
         raise NotRun(code)
-
-
-BUILT = ".built"
-"""The lock file of a finished directory (`trainshed.runtimes.shelf`)."""
-
-
-def hold_leases(places: "list[str]") -> "list[int]":
-    """Take a shared lock on each finished directory that is one of the `places` or its parent; return the
-    open handles. The locks last until the handles are closed, at the latest by the end of the process. Other
-    places, and file systems without locks, are skipped."""
-    held: "list[int]" = []
-    for directory in {where for place in places for where in (place, os.path.dirname(place))}:
-        try:
-            handle = os.open(os.path.join(directory, BUILT), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-        else:
-            held.append(handle)
-    return held

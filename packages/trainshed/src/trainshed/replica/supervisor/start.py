@@ -25,7 +25,7 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files
 from trainshed.replica.sandbox import levels, mounts, users
 from trainshed.replica.supervisor import clients, journal, main_process, program, shim
-from trainshed.replica.system import kernel, processes, unix_sockets
+from trainshed.replica.system import cache_leases, kernel, processes, unix_sockets
 
 
 class Enclosed(NamedTuple):
@@ -140,7 +140,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
         # These locks keep the cache cleaner away from what a live program runs from. If it was removed just
         # before, the main process does not find it, and reports that.
         directories = [*plan.isolation.read_only, plan.isolation.image]
-        program.hold_leases([directory for directory in directories if directory])
+        cache_leases.hold_leases([directory for directory in directories if directory])
         running = shim.Shim(plan, listeners, claim, slot=slot, main=main, warden=warden)
         record = running.run()
         finished = running
