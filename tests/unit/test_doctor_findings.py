@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from tests.commands import disk_of
 from trainshed.core.capacity import Node
+from trainshed.engines.findings import Finding, Verdict
 from trainshed.engines.port import Capabilities
-from trainshed.engines.registry import Finding, Verdict
 from trainshed.replica.sandbox import levels
 from trainshed.serve.doctor import examine, promises
 from trainshed.serve.settings import Settings

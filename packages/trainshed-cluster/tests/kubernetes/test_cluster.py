@@ -21,7 +21,7 @@ from trainshed.core.failure.evidence import Cause
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.registry import Verdict
+from trainshed.engines.findings import Verdict
 from trainshed_cluster.kubernetes.doctor import examine_kubernetes
 
 pytestmark = pytest.mark.kubernetes

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.lab import CPUS, SlurmLab
-from trainshed.engines.registry import Finding
+from trainshed.engines.findings import Finding
 from trainshed_cluster.slurm.doctor import examine_slurm
 
 

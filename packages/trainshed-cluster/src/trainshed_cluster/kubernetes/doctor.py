@@ -9,7 +9,7 @@ from typing import Any
 
 from trainshed.core.capacity import MachineWanted
 from trainshed.core.names import JobUid
-from trainshed.engines.registry import Finding, findings
+from trainshed.engines.findings import Finding, finding_builder
 from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Version
@@ -20,7 +20,7 @@ from trainshed_cluster.remote.options import examine_address
 
 TESTED = "1.20.2"
 """The version of Kubernetes that `./dev test-kubernetes` runs."""
-_finding = findings(__file__)
+_finding = finding_builder(__file__)
 _MACHINE = "n1-standard-4"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

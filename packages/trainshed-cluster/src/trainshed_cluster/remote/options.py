@@ -20,10 +20,11 @@ from trainshed.core.catalog.machines import accelerator_types, machine_types
 from trainshed.core.errors import closest
 from trainshed.core.names import Api
 from trainshed.core.runtime import Image
+from trainshed.engines.findings import Finding, finding_builder
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import SecretSource
-from trainshed.engines.registry import EngineContext, Finding, findings
+from trainshed.engines.registry import EngineContext
 from trainshed.engines.tables import wrong_fields
 from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.library import Library
@@ -166,7 +167,7 @@ def _text(path: Path | None) -> str | None:
 
 def examine_address(engine: str, callers: str, address: str | None) -> Finding:
     """Check an engine's setting `address`. `callers`: the word for who calls there, nodes or Pods."""
-    finding, name = findings(__file__), Listening(address).dialled
+    finding, name = finding_builder(__file__), Listening(address).dialled
     values = {"engine": engine, "callers": callers, "name": name}
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}

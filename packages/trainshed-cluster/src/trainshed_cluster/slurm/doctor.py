@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 import trainshed
+from trainshed.engines.findings import Finding, finding_builder
 from trainshed.engines.port import NodeState
-from trainshed.engines.registry import Finding, findings
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed_cluster.remote.options import examine_address
 from trainshed_cluster.slurm import commands
@@ -33,7 +33,7 @@ from trainshed_cluster.slurm.settings import SlurmSettings, parse
 from trainshed_cluster.slurm.users import UnixUser, Users
 
 _TOLD_NODES = 5
-_finding = findings(__file__)
+_finding = finding_builder(__file__)
 
 
 def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.kubernetes.unit import kubeconfig
-from trainshed.engines.registry import Finding, Verdict
+from trainshed.engines.findings import Finding, Verdict
 from trainshed_cluster.kubernetes.client import ApiClient
 from trainshed_cluster.kubernetes.doctor import TESTED, Examination, examine_kubernetes
 from trainshed_cluster.kubernetes.settings import parse

@@ -17,15 +17,15 @@ from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import plain
 from trainshed.core.capacity import Node
 from trainshed.engines import registry
+from trainshed.engines.findings import Finding, Verdict, finding_builder
 from trainshed.engines.port import Capabilities
-from trainshed.engines.registry import Finding, Verdict
 from trainshed.serve import clock, delegation
 from trainshed.serve.settings import Settings, engine_settings, load
 
 _TRIAL = ".trainshed-doctor-"
 _FEW_BYTES = 10 * 2**30
 _MARKS = {Verdict.GOOD: ("ok", "green"), Verdict.LESS: ("--", "yellow"), Verdict.BAD: ("!!", "red")}
-_finding = registry.findings(__file__)
+_finding = finding_builder(__file__)
 
 
 @click.command(name="doctor", short_help="Check what a service can do on this machine.")

@@ -1,0 +1,56 @@
+"""Defines the findings of `trainshed doctor`: each fault with its cause and its remedy."""
+
+import enum
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct, convert
+
+
+class Verdict(enum.StrEnum):
+    """The grade of a finding."""
+
+    #: No action is necessary.
+    GOOD = "good"
+    #: It works, but not as well as it could.
+    LESS = "less"
+    #: No service can work like this.
+    BAD = "bad"
+
+
+class Finding(Struct, frozen=True):
+    """The result of one check."""
+
+    about: str
+    verdict: Verdict
+    #: The observation, as a text for people.
+    text: str
+    #: The cause; "" only in good findings.
+    cause: str = ""
+    #: The fix: a command, a setting, a file to change. In good findings: a possible improvement, or "".
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a fault without a cause or a remedy."""
+        if self.verdict is not Verdict.GOOD and not (self.text and self.cause and self.remedy):
+            raise ValueError(f"{self.about}: a fault without a cause or a remedy")
+
+
+def finding_builder(module: str) -> Callable[..., Finding]:
+    """Return a function that builds a doctor's findings from the TOML table next to its module (`__file__`).
+    Its arguments are the name of a row, and the values of the placeholders `{name}` in the row's texts."""
+    table = Path(module).with_suffix(".toml").read_text("utf-8")
+    rows = convert(tomllib.loads(table), dict[str, Finding])
+
+    def finding(row: str, /, **values: object) -> Finding:
+        texts = rows[row]
+        return Finding(
+            texts.about.format_map(values),
+            texts.verdict,
+            texts.text.format_map(values),
+            texts.cause.format_map(values),
+            texts.remedy.format_map(values),
+        )
+
+    return finding
