@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainshed.replica.system import listening, unix_sockets
-from trainshed.serve.bootstrap import Exposed, close_to_others, owner_token
+from trainshed.serve.bootstrap import owner_token
+from trainshed.serve.data_directory import Exposed, close_to_others
 
 
 @pytest.mark.parametrize(("mode", "closed"), [(0o777, 0o750), (0o775, 0o750), (0o705, 0o700)])

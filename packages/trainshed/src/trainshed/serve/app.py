@@ -56,11 +56,12 @@ from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import browsers_address, pages_host
-from trainshed.serve.bootstrap import Bootstrap, StartFailed
+from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import BucketAdapter, find_shown, find_summaries
 from trainshed.serve.engine_adapters import Vault, build_terms, link_key
 from trainshed.serve.setting_types import parse_age, parse_size, prices_of
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
+from trainshed.serve.start_errors import ServiceStartFailed
 from trainshed.store.logs.metrics import read_metrics
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
@@ -129,7 +130,7 @@ class App:
             self.additions = load_additions(context)
             self.registry = registry_with(self.additions)
         except AdditionUnusable as failure:
-            raise StartFailed(str(failure)) from failure
+            raise ServiceStartFailed(str(failure)) from failure
         brought = (addition.tracking for addition in self.additions.values())
         tracking = next(filter(None, brought), None)
         self.suggesting = StudyOperations(store.studies, self.advisor, basics.notices, now)

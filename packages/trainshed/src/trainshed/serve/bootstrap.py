@@ -1,16 +1,10 @@
 """Opens the resources that must exist before the event loop: data directory, store, listening sockets."""
 
 import contextlib
-import errno
 import os
-import socket
-import stat
-from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
 
-import click
 import msgspec
 
 from trainshed.access import sealing
@@ -19,24 +13,21 @@ from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup, cannot_serve
-from trainshed.httpd.hosts import is_loopback, listed
+from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
-from trainshed.replica.system.listening import hold_tcp, listen_tcp, listen_unix
+from trainshed.replica.system.listening import listen_tcp, listen_unix
 from trainshed.serve import certificates, clock
-from trainshed.serve.activation import ActivationUnusable, PassedSockets
-from trainshed.serve.addresses import GrpcPorts, own_hosts
+from trainshed.serve.addresses import own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import BucketKeeper
 from trainshed.serve.issuers import Issuers
+from trainshed.serve.ports import SystemdSockets, open_grpc_ports, open_socket, port_near_rest
 from trainshed.serve.settings import Settings, speaks_tls
+from trainshed.serve.start_errors import ServiceStartFailed, start_errors
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.sqlite.database import Store, open_database
-
-
-class StartFailed(click.ClickException):
-    """The service cannot start. The message contains the reason and advice."""
 
 
 class Bootstrap:
@@ -44,10 +35,10 @@ class Bootstrap:
 
     def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
         """Open everything, first the store: its lock determines the owner of the data directory. Raises
-        StartFailed."""
+        ServiceStartFailed."""
         self.settings = settings
         if (settings.data / UNFINISHED).exists():
-            raise StartFailed(
+            raise ServiceStartFailed(
                 f"A restore into {settings.data} is in progress or was interrupted. Wait until it "
                 "finishes, or empty the directory and restore the backup again."
             )
@@ -68,17 +59,19 @@ class Bootstrap:
             # Later child processes, including setup scripts of users, inherit the environment.
             os.environ.pop(sealing.VARIABLE, None)
         except (StoreInUse, StoreUnreadable, JobKeyUnreadable, sealing.KeyUnusable) as failure:
-            raise StartFailed(str(failure)) from failure
+            raise ServiceStartFailed(str(failure)) from failure
         except OSError as failure:
             where = f"{failure.filename}: " if failure.filename else ""
-            raise StartFailed(
+            raise ServiceStartFailed(
                 f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. Fix the "
                 "cause, or choose another directory with --data or $TRAINSHED_DATA."
             ) from failure
-        passed = _SystemdSockets(settings, cleanup)
+        passed = SystemdSockets(settings, cleanup)
         #: The listening socket of REST, and whether systemd keeps it.
         self.is_activated = passed.rest is not None
-        self.listener = passed.rest or _open(listen_tcp, settings.host, settings.port, "--port")
+        self.listener = passed.rest or open_socket(
+            listen_tcp, settings.host, settings.port, "--port"
+        )
         self.listener.setblocking(False)
         cleanup.callback(self.listener.close)
         #: The Unix sockets on which replicas' endpoints reach the APIs: REST, and gRPC, which creates its own
@@ -86,7 +79,7 @@ class Bootstrap:
         #: the service.
         self.programs_path = settings.data / "programs.sock"
         self.programs_grpc_path = settings.data / "programs-grpc.sock"
-        with _start_errors(f"The socket for programs in {settings.data} cannot be opened"):
+        with start_errors(f"The socket for programs in {settings.data} cannot be opened"):
             #: The listening socket of REST.
             self.programs = listen_unix(self.programs_path)
         cleanup.callback(self.programs.close)
@@ -98,10 +91,10 @@ class Bootstrap:
             self.certified.result()  # Checks the user's certificate before anything starts.
         #: Listening sockets of gRPC that systemd keeps, by the fields of `GrpcPorts`.
         self.passed_grpc = passed.grpc
-        self.grpc = _grpc_ports(settings, cleanup, passed.grpc)
+        self.grpc = open_grpc_ports(settings, cleanup, passed.grpc)
         setup = _bucket_setup(settings, self.programs_path)
         place = f"{setup.host}:{setup.port} and in {Path(setup.replicas).parent}"
-        with _start_errors(f"The ports of buckets at {place} cannot be opened"):
+        with start_errors(f"The ports of buckets at {place} cannot be opened"):
             listeners = Listeners.opened(setup, passed.buckets)
         cleanup.callback(listeners.close)
         self.buckets = BucketKeeper(setup, listeners)
@@ -120,36 +113,12 @@ class Bootstrap:
         return tuple(filter(None, ports))
 
 
-class _SystemdSockets:
-    """The listening sockets that systemd keeps for the service."""
-
-    def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
-        """Raises StartFailed if systemd keeps a socket that the service does not serve."""
-        first, host = settings.port, settings.host
-        plain, secure = settings.grpc_port or first + 2, settings.grpc_tls_port or first + 3
-        try:
-            sockets = PassedSockets(os.environ)
-            self.rest = sockets.take(first, host)
-            self.grpc = {
-                "plain": sockets.take(plain, _plain_host(host)),
-                "secure": sockets.take(secure, host),
-            }
-            buckets = {
-                "plain": sockets.take(first + 1, host),
-                "secure": sockets.take(first + 4, host),
-            }
-            sockets.require_none((first, first + 1, plain, secure, first + 4))
-        except ActivationUnusable as failure:
-            raise StartFailed(str(failure)) from failure
-        self.buckets = {name: listener for name, listener in buckets.items() if listener}
-
-
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
-    """Return the setup of the bucket process. Raises StartFailed for buckets that cannot be served."""
+    """Return the setup of the bucket process. Raises ServiceStartFailed for buckets that cannot be served."""
     root = settings.data / "buckets"
     local = [path.name for path in root.iterdir()] if root.is_dir() else []
     if cause := cannot_serve(settings.buckets, local):
-        raise StartFailed(cause)
+        raise ServiceStartFailed(cause)
     secure = certificates.server_files(settings.data / "tls")
     if settings.tls_cert and settings.tls_key:
         secure = Path(settings.tls_cert), Path(settings.tls_key)
@@ -158,8 +127,8 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         gateway=str(settings.data / "gateway.sock"),
         replicas=str(settings.data / "buckets.sock"),
         host=settings.host,
-        port=_port_near_rest(settings, 1, settings.host),
-        tls_port=_port_near_rest(settings, 4, settings.host),
+        port=port_near_rest(settings, 1, settings.host),
+        tls_port=port_near_rest(settings, 4, settings.host),
         certificate=str(secure[0]),
         key=str(secure[1]),
         tls=speaks_tls(settings),
@@ -170,24 +139,11 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
     )
 
 
-@contextlib.contextmanager
-def _start_errors(what: str) -> Generator[None]:
-    """Convert an OSError to StartFailed with advice."""
-    try:
-        yield
-    except OSError as failure:
-        # `up` handles a full disk.
-        raise StartFailed(
-            f"{what}: {failure}. Fix the cause, or choose another directory on a local file system with "
-            "--data, or another --port or --host."
-        ) from failure
-
-
 def _certify(settings: Settings) -> Certificates:
     """Create or renew the certificates for TLS, unless the user provides one, and the files of
-    `certificates.interception_files`. Raises StartFailed."""
+    `certificates.prepare_interception`. Raises ServiceStartFailed."""
     directory, now = settings.data / "tls", clock.now() / 1e9
-    with _start_errors(f"The certificates in {directory} cannot be stored"):
+    with start_errors(f"The certificates in {directory} cannot be stored"):
         try:
             if settings.tls_cert and settings.tls_key:
                 chain, key = Path(settings.tls_cert), Path(settings.tls_key)
@@ -197,70 +153,8 @@ def _certify(settings: Settings) -> Certificates:
                 served = certificates.own(directory, settings.host, now, further)
             certificates.prepare_interception(settings.data, now, os.environ)
         except CertificatesUnusable as failure:
-            raise StartFailed(str(failure)) from failure
+            raise ServiceStartFailed(str(failure)) from failure
     return served
-
-
-def _plain_host(host: str) -> str:
-    """Return the address of gRPC without TLS: only on loopback, because tokens are sent unencrypted."""
-    return host if is_loopback(host) else "127.0.0.1"
-
-
-def _grpc_ports(
-    settings: Settings, cleanup: contextlib.ExitStack, passed: Mapping[str, socket.socket | None]
-) -> GrpcPorts:
-    """Choose the ports, and hold them for gRPC, which binds its own sockets in addition. `passed`: existing
-    sockets of systemd."""
-    ports = [
-        ("--grpc-port", _plain_host(settings.host), settings.grpc_port, 2),
-        ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
-    ]
-    held = {
-        f"--grpc-{'tls-' if name == 'secure' else ''}port": cleanup.enter_context(listener)
-        for name, listener in passed.items()
-        if listener is not None
-    }
-    # Ports that the user has chosen come before default ports.
-    for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
-        if option not in held:
-            holder = _open(
-                hold_tcp, host, port or _port_near_rest(settings, distance, host), option
-            )
-            held[option] = cleanup.enter_context(holder)
-    plain, secure = (
-        held[option].getsockname()[:2] for option in ("--grpc-port", "--grpc-tls-port")
-    )
-    return GrpcPorts(plain, secure)
-
-
-def _port_near_rest(settings: Settings, distance: int, host: str) -> int:
-    """Return the port that is `distance` above REST's, so that it stays the same at each start; 0 if it is in
-    use."""
-    port = settings.port + distance
-    if not settings.port or port > 65535:
-        return 0
-    try:
-        listen_tcp(host, port).close()
-    except OSError:
-        return 0
-    return port
-
-
-def _open(
-    opened: Callable[[str, int], socket.socket], host: str, port: int, option: str
-) -> socket.socket:
-    try:
-        return opened(host, port)
-    except OSError as failure:
-        advice = (
-            f"Stop the program that uses it, or choose another port with {option} (0 = any free port)."
-            if failure.errno == errno.EADDRINUSE
-            else f"Choose an address of this machine with --host, or another port with {option}."
-        )
-        cause = str(failure.strerror).partition(" (while")[0]
-        raise StartFailed(
-            f"The service cannot listen on {host}:{port}: {cause}. {advice}"
-        ) from failure
 
 
 def owner_token(data: Path) -> str:
@@ -288,37 +182,3 @@ def _token_authority(data: Path, store: Store, token: str, jobs: JobTokens) -> T
     owner = digest_of(token)
     durable.write(str(data / FILE), msgspec.json.encode(AccessFile.of(owner, entries)))
     return TokenAuthority(book, owner, clock.now, jobs)
-
-
-class Exposed(click.ClickException):
-    """Other users can write to the data directory, and the service cannot change that. The message contains
-    advice."""
-
-
-_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
-
-
-def close_to_others(data: Path) -> str | None:
-    """Remove the access of other users to the data directory, except for a group that may read. Return a text
-    about the change; None = no change. Raises Exposed."""
-    status = data.stat()
-    mode = stat.S_IMODE(status.st_mode)
-    if not mode & _OTHERS:
-        return None
-    if mode & stat.S_ISVTX:
-        raise Exposed(
-            f"{data} is a directory for the files of all users. Choose a directory below it with --data."
-        )
-    if os.geteuid() in (0, status.st_uid):
-        data.chmod(mode & ~_OTHERS)
-        return (
-            f"Other users could enter {data} (mode {mode:04o}). It is closed now. If they could write "
-            "there, check the owners of its files: ls -l. If a user may have read secrets, replace them: "
-            "see docs/operate.md."
-        )
-    if mode & stat.S_IWOTH:
-        raise Exposed(
-            f"All users can write to {data}. Run chmod go-w on it, or choose another directory with --data."
-        )
-    # A volume of another user, as in Kubernetes. Our files in it have private modes.
-    return None

@@ -41,10 +41,11 @@ from trainshed.serve.addresses import (
     write_private,
 )
 from trainshed.serve.app import App
-from trainshed.serve.bootstrap import Bootstrap, StartFailed
+from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.certificates import Certificates
 from trainshed.serve.relay import Relay
 from trainshed.serve.settings import speaks_tls
+from trainshed.serve.start_errors import ServiceStartFailed
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -126,7 +127,7 @@ class Service:
         try:
             mounts = mounts_with(self._app.additions, services, registry, buckets)
         except AdditionUnusable as failure:
-            raise StartFailed(str(failure)) from failure
+            raise ServiceStartFailed(str(failure)) from failure
         application = ApiApplication(
             services, authenticate, mounts, hosts=own_hosts(settings), registry=registry
         )
@@ -181,7 +182,7 @@ class Service:
                     RuntimeError
                 ):  # Another program can listen on a port that the service only holds.
                     option = "--grpc-port" if identity is None else "--grpc-tls-port"
-                    raise StartFailed(
+                    raise ServiceStartFailed(
                         f"gRPC cannot listen on {address_of(*address)}: another program has started to "
                         f"listen there. Stop it, or choose another port with {option}."
                     ) from None

@@ -226,7 +226,8 @@ def _serve(
     import uvloop
 
     from trainshed.serve import delegation
-    from trainshed.serve.bootstrap import Bootstrap, close_to_others
+    from trainshed.serve.bootstrap import Bootstrap
+    from trainshed.serve.data_directory import close_to_others
     from trainshed.serve.service import Service
 
     delegation.prepare()
