@@ -79,7 +79,7 @@ class Registries:
             return self._read(reference)
         except (NotRead, ValueError) as failure:
             # ValueError: the registry asks for log-ins at what is no URL.
-            return Image(None, "", unread=str(failure))
+            return Image(root=None, digest="", unread=str(failure))
 
     def _read(self, reference: str) -> Image:
         host, path = host_of(reference), _path_of(reference)

@@ -116,10 +116,10 @@ class Attempts:
         self.report(
             gang,
             ReplicaLost(
-                gang.record.attempt,
-                seat.replica,
-                seat.lost,
-                seat.cause or NEVER_STARTED,
+                attempt=gang.record.attempt,
+                replica=seat.replica,
+                incarnation=seat.lost,
+                cause=seat.cause or NEVER_STARTED,
                 loss=seat.loss,
             ),
         )
@@ -134,7 +134,15 @@ class Attempts:
             cause = f"superseded by incarnation {seat.launched}"
             if incarnation == seat.launched:
                 cause = "it has ended, and how is not known any more"
-            self.report(gang, ReplicaLost(gang.record.attempt, seat.replica, incarnation, cause))
+            self.report(
+                gang,
+                ReplicaLost(
+                    attempt=gang.record.attempt,
+                    replica=seat.replica,
+                    incarnation=incarnation,
+                    cause=cause,
+                ),
+            )
 
     def report(self, gang: Gang, event: ReplicaEvent) -> None:
         """Emit what was seen of a gang's replica."""

@@ -216,7 +216,12 @@ class RemoteEngine(NoTerminals):
             seat = gang.record.seat(replica) or seat
         if incarnation > seat.launched:
             await self._forbid(gang, replica, incarnation)
-            self._attempts.report(gang, ReplicaLost(attempt, replica, incarnation, NEVER_STARTED))
+            self._attempts.report(
+                gang,
+                ReplicaLost(
+                    attempt=attempt, replica=replica, incarnation=incarnation, cause=NEVER_STARTED
+                ),
+            )
         elif incarnation == seat.lost:
             self._attempts.report_lost(gang, seat)
         else:

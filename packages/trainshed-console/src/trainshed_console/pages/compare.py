@@ -126,7 +126,7 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
     last = {name: curve.value for name, curve in curves.items()}
     if job.tuning and job.tuning.best_value is not None:
         last = {job.tuning.metric: job.tuning.best_value}
-    pool = next(iter(requested(job.resource or {}).pools), Pool("", 0, ""))
+    pool = next(iter(requested(job.resource or {}).pools), Pool(name="", count=0, machine=""))
     facts = {
         "Parameters": pool.parameters,
         "Last values": {name: number_text(value) for name, value in last.items()},

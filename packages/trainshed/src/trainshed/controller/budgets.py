@@ -106,7 +106,7 @@ class Budgets:
             metric, project, person = key.metric.removesuffix(HARD), key.project_id, key.person
             if (amount := _of(sums, key)) >= limit:
                 what = f"{amount:.4g} of {limit:g}{_UNITS[metric]}"
-                jobs = QuotaKey(project, GLOBAL, JOBS, person)
+                jobs = QuotaKey(project_id=project, region=GLOBAL, metric=JOBS, person=person)
                 gone[jobs] = (
                     f"{person or f'project {project}'} has used {what} of this month's budget"
                 )
@@ -144,7 +144,7 @@ class Budgets:
         metrics = [metric for metric in (*BUDGETS, *HARD_BUDGETS) if metric in limited]
         for project, person in sums:
             for metric in metrics:
-                key = QuotaKey(project, GLOBAL, metric, person)
+                key = QuotaKey(project_id=project, region=GLOBAL, metric=metric, person=person)
                 if person != EACH and (limit := limit_of(self.limits, key)) is not None:
                     yield key, limit
 

@@ -426,7 +426,10 @@ class CapacityTracker:
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
         project, person = _account(work)
         priority = spec.scheduling.priority
-        for key in (QuotaKey(project, GLOBAL, QUEUED, who) for who in dict.fromkeys(("", person))):
+        for key in (
+            QuotaKey(project_id=project, region=GLOBAL, metric=QUEUED, person=who)
+            for who in dict.fromkeys(("", person))
+        ):
             whose, limit = key.person or f"project {project}", self._snapshot.limit
             highest = limit(of_priority := replace(key, metric=PRIORITY))
             if highest is not None and priority > highest:

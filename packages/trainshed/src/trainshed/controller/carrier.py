@@ -279,7 +279,15 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
                     uid, attempt, replica, incarnation, ports.grace, notice=notice
                 )
             else:
-                ports.report(uid, ReplicaLost(attempt, replica, incarnation, NEVER_STARTED))
+                ports.report(
+                    uid,
+                    ReplicaLost(
+                        attempt=attempt,
+                        replica=replica,
+                        incarnation=incarnation,
+                        cause=NEVER_STARTED,
+                    ),
+                )
         case StopReplicas():
             await _stop(ports, job, instruction)
         case InjectFault(number, kind, attempt, replica, incarnation):
@@ -320,7 +328,15 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
     uid, attempt = job.uid, instruction.attempt
     if not await _has_slots(ports.engine, uid, attempt):
         for other in job.replicas:
-            ports.report(uid, ReplicaLost(attempt, other.id, other.incarnation, NEVER_STARTED))
+            ports.report(
+                uid,
+                ReplicaLost(
+                    attempt=attempt,
+                    replica=other.id,
+                    incarnation=other.incarnation,
+                    cause=NEVER_STARTED,
+                ),
+            )
         return
     decision = job.outcome or job.retry
     notice = decision.notice if decision is not None else None

@@ -256,7 +256,9 @@ class JobCurves:
         """Return the existing series, or a new one; None if there are too many."""
         known = followed.series.get((run, tag))
         if known is None and len(followed.series.keys() | fresh) < MAX_SERIES:
-            return CurveSeries(self._stores.new_uid(), run, tag, 0, 0, None, 0)
+            return CurveSeries(
+                uid=self._stores.new_uid(), run=run, tag=tag, step=0, at=0, value=None, count=0
+            )
         return known
 
 
@@ -288,11 +290,11 @@ def _with(series: CurveSeries, points: list[Point]) -> CurveSeries:
     last = points[-1]
     assert isinstance(last.value, float)
     return CurveSeries(
-        series.uid,
-        series.run,
-        series.tag,
-        last.step,
-        last.at,
-        last.value if math.isfinite(last.value) else None,
-        series.count + len(points),
+        uid=series.uid,
+        run=series.run,
+        tag=series.tag,
+        step=last.step,
+        at=last.at,
+        value=last.value if math.isfinite(last.value) else None,
+        count=series.count + len(points),
     )

@@ -59,16 +59,17 @@ def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...
         machine, accelerators = pool.machine, pool.machine.accelerators
         requests.append(
             SlotRequest(
-                replica.id,
-                hostname(job.uid, job.spec, replica.id),
+                replica=replica.id,
+                hostname=hostname(job.uid, job.spec, replica.id),
                 # A replica that has lost its place keeps its former node until it has another one.
-                replica.node or replica.avoid or "",
-                accelerators.count if accelerators else 0,
-                machine.vcpus,
-                launching.memory_limit(machine.memory_limit_bytes, job.memory_factor) or 0,
-                MachineWanted(machine.type, accelerators.type if accelerators else None),
-                pool.program.runtime.image or None,
-                job.name.project_id,
+                node=replica.node or replica.avoid or "",
+                accelerators=accelerators.count if accelerators else 0,
+                vcpus=machine.vcpus,
+                memory_bytes=launching.memory_limit(machine.memory_limit_bytes, job.memory_factor)
+                or 0,
+                machine=MachineWanted(machine.type, accelerators.type if accelerators else None),
+                image=pool.program.runtime.image or None,
+                project=job.name.project_id,
                 is_placed=bool(replica.node),
                 seconds=job.spec.scheduling.timeout // 10**9,
             )
@@ -126,7 +127,9 @@ def launch_plans(
                     template=runtime.template or None,
                     path=runtime.path,
                     read_only=(*runtime.read_only, *((part.packages,) if part.packages else ())),
-                    image=ImageRoot(image.root, image.workdir, image.user) if image else None,
+                    image=ImageRoot(directory=image.root, workdir=image.workdir, user=image.user)
+                    if image
+                    else None,
                 ),
                 limits=Limits(
                     memory=launching.memory_limit(

@@ -37,7 +37,12 @@ async def settle_leftovers(
             for job in adopted:
                 for replica in job.replicas if (job.uid, job.attempt) not in known else ():
                     if replica.state in {ReplicaState.RUNNING, ReplicaState.STOPPING}:
-                        lost = ReplicaLost(job.attempt, replica.id, replica.incarnation, _NO_SLOT)
+                        lost = ReplicaLost(
+                            attempt=job.attempt,
+                            replica=replica.id,
+                            incarnation=replica.incarnation,
+                            cause=_NO_SLOT,
+                        )
                         report(job.uid, lost)
             over = [_give_back(engine, *slots) for slots in allocated if stored(slots[0]) is None]
             # All are tried: a node that does not answer holds up no other.

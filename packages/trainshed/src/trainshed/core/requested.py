@@ -91,14 +91,16 @@ def _pool(number: int, pool: Any) -> Pool:
     accelerator = machine.get("acceleratorType", _NONE)
     words = list(map(str, (*container.get("command", ()), *container.get("args", ()))))
     return Pool(
-        f"workerpool{number}",
-        int(float(pool.get("replicaCount", 1))),
-        machine.get("machineType", ""),
-        "" if accelerator == _NONE else f"{machine.get('acceleratorCount', 1)} × {accelerator}",
-        container.get("imageUri") or package.get("executorImageUri", ""),
-        package.get("pythonModule") or " ".join(words)[:_MAX_VALUE_CHARS],
-        tuple(map(str, container.get("args", ()) or package.get("args", ()))),
-        {
+        name=f"workerpool{number}",
+        count=int(float(pool.get("replicaCount", 1))),
+        machine=machine.get("machineType", ""),
+        accelerator=""
+        if accelerator == _NONE
+        else f"{machine.get('acceleratorCount', 1)} × {accelerator}",
+        image=container.get("imageUri") or package.get("executorImageUri", ""),
+        program=package.get("pythonModule") or " ".join(words)[:_MAX_VALUE_CHARS],
+        args=tuple(map(str, container.get("args", ()) or package.get("args", ()))),
+        env={
             str(variable.get("name", "")): str(variable.get("value", ""))
             for variable in (*container.get("env", ()), *package.get("env", ()))
         },
@@ -109,9 +111,9 @@ def _roles(training: Any) -> list[Pool]:
     runtime = training.get("runtimeVersion", "")
     pools = [
         Pool(
-            "master",
-            1,
-            training.get("masterType", "") or training.get("scaleTier", ""),
+            name="master",
+            count=1,
+            machine=training.get("masterType", "") or training.get("scaleTier", ""),
             image=f"runtime {runtime}" if runtime else "",
             program=training.get("pythonModule", ""),
             args=tuple(map(str, training.get("args", ()))),
@@ -119,5 +121,5 @@ def _roles(training: Any) -> list[Pool]:
     ]
     for role, name in _ROLES:
         if count := int(training.get(f"{role}Count", 0) or 0):
-            pools.append(Pool(name, count, training.get(f"{role}Type", "")))
+            pools.append(Pool(name=name, count=count, machine=training.get(f"{role}Type", "")))
     return pools

@@ -81,20 +81,20 @@ class Use(Struct, frozen=True):
         """Return what was used between these moments."""
         hours = max(0, min(self.ended, until) - max(self.began, since)) / HOUR
         return MachineTime(
-            self.project_id,
-            self.person,
-            self.labels,
-            self.node,
-            self.machine,
-            self.accelerator,
-            hours * self.machines,
-            hours * self.vcpus,
-            hours * self.memory_bytes / 1e9,
-            hours * self.accelerators,
-            0 if self.busy_cpus is None else hours * self.vcpus,
-            hours * (self.busy_cpus or 0),
-            0 if self.busy_gpus is None else hours * self.accelerators,
-            hours * (self.busy_gpus or 0),
+            project_id=self.project_id,
+            person=self.person,
+            labels=self.labels,
+            node=self.node,
+            machine=self.machine,
+            accelerator=self.accelerator,
+            machine_hours=hours * self.machines,
+            cpu_hours=hours * self.vcpus,
+            gigabyte_hours=hours * self.memory_bytes / 1e9,
+            gpu_hours=hours * self.accelerators,
+            seen_cpu_hours=0 if self.busy_cpus is None else hours * self.vcpus,
+            busy_cpu_hours=hours * (self.busy_cpus or 0),
+            seen_gpu_hours=0 if self.busy_gpus is None else hours * self.accelerators,
+            busy_gpu_hours=hours * (self.busy_gpus or 0),
         )
 
 

@@ -46,11 +46,11 @@ def finding_builder(module: str) -> Callable[..., Finding]:
     def finding(row: str, /, **values: object) -> Finding:
         texts = rows[row]
         return Finding(
-            texts.about.format_map(values),
-            texts.verdict,
-            texts.text.format_map(values),
-            texts.cause.format_map(values),
-            texts.remedy.format_map(values),
+            about=texts.about.format_map(values),
+            verdict=texts.verdict,
+            text=texts.text.format_map(values),
+            cause=texts.cause.format_map(values),
+            remedy=texts.remedy.format_map(values),
         )
 
     return finding

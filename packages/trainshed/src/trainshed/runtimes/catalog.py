@@ -349,7 +349,9 @@ class LocalCatalog:
             if reason:
                 return RuntimeRefusal(f"{mapping} to the image {entry.image}. {reason}")
             notices = (f"{mapping}: the job runs in the image {entry.image}.",)
-            return RuntimeChoice(CONTAINER, "", "", notices, entry.image)
+            return RuntimeChoice(
+                family=CONTAINER, version="", python_version="", notices=notices, image=entry.image
+            )
         choice = self.named(entry.family, entry.version, entry.python)
         if isinstance(choice, RuntimeRefusal):
             return RuntimeRefusal(f"{mapping}. {choice.reason}")
@@ -378,7 +380,7 @@ class LocalCatalog:
             )
         reason = _refusal(self._images, uri)
         if not reason:
-            return RuntimeChoice(CONTAINER, "", "", image=uri)
+            return RuntimeChoice(family=CONTAINER, version="", python_version="", image=uri)
         return RuntimeRefusal(
             f"{uri} is not one of the prebuilt training images, which run here by name (trainshed runtimes"
             f" lists them). {reason} {_HOW_TO_MAP}"
@@ -490,7 +492,11 @@ def _no_interpreter(sheet: Sheet, version: str | None = None) -> str:
 
 
 def _choice(sheet: Sheet, candidate: Candidate) -> RuntimeChoice:
-    return RuntimeChoice(sheet.family, candidate.release.version, format_minor(candidate.python))
+    return RuntimeChoice(
+        family=sheet.family,
+        version=candidate.release.version,
+        python_version=format_minor(candidate.python),
+    )
 
 
 def _title(choice: RuntimeChoice) -> str:

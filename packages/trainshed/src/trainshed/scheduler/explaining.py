@@ -373,5 +373,7 @@ def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaSta
         # Resources without a limit are shown for the project as a whole.
         counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))
         if project_id in (None, key.project_id) and counts:
-            statuses.append(QuotaStatus(key, limit, used / 1000, waiting / 1000))
+            statuses.append(
+                QuotaStatus(key=key, limit=limit, used=used / 1000, waiting=waiting / 1000)
+            )
     return tuple(statuses)

@@ -333,7 +333,9 @@ def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
             incarnations = {r.id: r.incarnation for r in job.replicas} if job else {}
             if job is None or replica not in incarnations:
                 return None
-            return ReplicaPlaced(job.attempt, replica, incarnations[replica], node)
+            return ReplicaPlaced(
+                attempt=job.attempt, replica=replica, incarnation=incarnations[replica], node=node
+            )
         case Preempt(_, reason, by):
             return Preempted(reason, Cause.PREEMPTED if by else Cause.BUDGET)
         case StockOut(_, reason):

@@ -197,7 +197,7 @@ class Queue:
         return self._back_offs[0][0] if self._back_offs else None
 
 
-CONCURRENT_REPLICAS = QuotaKey("", "", REPLICAS)
+CONCURRENT_REPLICAS = QuotaKey(project_id="", region="", metric=REPLICAS)
 """The key of the meter of how many replicas run at once."""
 _TABLES = ("nodes", "meters")
 _COPIED = (
@@ -372,7 +372,7 @@ class Snapshot:
 
     def due(self, project: str, person: str | None) -> float:
         """Return how much of the fair share a person is due in a project, or for None the project itself."""
-        key = QuotaKey(project, GLOBAL, SHARE, person or "")
+        key = QuotaKey(project_id=project, region=GLOBAL, metric=SHARE, person=person or "")
         due = None if self._are_equal or person == "" else self.limit(key)
         return 1.0 if due is None else due
 
@@ -393,7 +393,10 @@ class Snapshot:
         is_personal = gang.project_id in self._personal
         persons = dict.fromkeys(("", gang.person if is_personal else ""))
         quotas = [
-            (QuotaKey(gang.project_id, region, metric, person), value)
+            (
+                QuotaKey(project_id=gang.project_id, region=region, metric=metric, person=person),
+                value,
+            )
             for metric, region, value in taken
             for person in persons
         ]

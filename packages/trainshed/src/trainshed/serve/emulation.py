@@ -84,7 +84,11 @@ class _AnyImage:
     def for_image(self, image_uri: str) -> RuntimeChoice:
         choice = self._catalog.for_image(image_uri)
         is_refused = isinstance(choice, RuntimeRefusal)
-        return RuntimeChoice(CONTAINER, "", "", image=image_uri) if is_refused else choice
+        return (
+            RuntimeChoice(family=CONTAINER, version="", python_version="", image=image_uri)
+            if is_refused
+            else choice
+        )
 
     def for_runtime_version(
         self, runtime_version: str, python_version: str

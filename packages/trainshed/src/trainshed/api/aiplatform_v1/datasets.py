@@ -180,11 +180,11 @@ def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
     dataset.faults.refuse()
     assert kind is not None, "an unknown kind is a fault"
     return Dataset(
-        name,
-        kind,
-        display_name,
-        now,
-        now,
+        name=name,
+        kind=kind,
+        display_name=display_name,
+        created=now,
+        updated=now,
         metadata=text,
         description=sent.description,
         labels=labels,

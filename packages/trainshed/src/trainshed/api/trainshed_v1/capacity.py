@@ -161,7 +161,7 @@ async def list_quotas(call: JsonCall) -> records.QuotaList:
     }
     if call.flag("all"):
         keys = (_key_of(project, region, metric, "") for metric in catalog.metrics())
-        known = {key: QuotaStatus(key, None, 0, 0) for key in keys} | known
+        known = {key: QuotaStatus(key=key, limit=None, used=0, waiting=0) for key in keys} | known
     ordered = sorted(known, key=lambda key: (key.metric, key.person))
     return records.QuotaList(
         project=project, region=region, quotas=tuple(quota_view(known[key]) for key in ordered)
@@ -209,7 +209,7 @@ def quota_view(quota: QuotaStatus) -> records.Quota:
 def _quota_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     """Return the quota as it is now."""
     quotas = call.services.capacity.quotas(key.project_id)
-    unlisted = QuotaStatus(key, None, 0, 0)
+    unlisted = QuotaStatus(key=key, limit=None, used=0, waiting=0)
     quota = next((candidate for candidate in quotas if candidate.key == key), unlisted)
     return records.PlacedQuota(
         project=key.project_id, region=key.region, **structs.asdict(quota_view(quota))
@@ -229,7 +229,12 @@ def _key(call: JsonCall, wanted: records.QuotaLimit, faults: Faults) -> QuotaKey
 
 def _key_of(project: str, region: str, metric: str, person: str) -> QuotaKey:
     is_of_all = metric in catalog.OF_ALL_REGIONS
-    return QuotaKey(project, catalog.GLOBAL if is_of_all else region, metric, person)
+    return QuotaKey(
+        project_id=project,
+        region=catalog.GLOBAL if is_of_all else region,
+        metric=metric,
+        person=person,
+    )
 
 
 async def usage(call: JsonCall) -> records.UsageReport:

@@ -152,7 +152,14 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
         source = ", ".join(log_task_name(job.name.api, replica) for replica in replicas or ())
         # Each of several replicas counts for itself.
         ascending = not source or numbers == sorted(numbers, reverse=True)
-        return Progress(source, series.word, first, steps[0], after, ascending)
+        return Progress(
+            source=source,
+            word=series.word,
+            first=first,
+            before=steps[0],
+            after=after,
+            ascending=ascending,
+        )
     return Progress()
 
 

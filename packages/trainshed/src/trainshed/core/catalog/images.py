@@ -87,7 +87,12 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     """
     if first := _FIRST.fullmatch(uri):
         version, python = (first[part].replace("_", ".") for part in ("version", "python"))
-        return PrebuiltImage(_FRAMEWORKS[first["framework"]], first["device"], version, python)
+        return PrebuiltImage(
+            framework=_FRAMEWORKS[first["framework"]],
+            device=first["device"],
+            version=version,
+            python=python,
+        )
     match = _IMAGE.fullmatch(uri)
     if match is None or match["framework"] not in _FRAMEWORKS:
         return None
@@ -99,7 +104,13 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     python = f"3.{match['python'][1:]}" if match["python"] else min(pythons, key=_order)
     if python not in pythons:
         return None
-    return PrebuiltImage(framework, match["device"], version, python, match["tag"] == "slim")
+    return PrebuiltImage(
+        framework=framework,
+        device=match["device"],
+        version=version,
+        python=python,
+        slim=match["tag"] == "slim",
+    )
 
 
 def prebuilt_name(name: str) -> str | None:

@@ -113,7 +113,13 @@ def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
     """Return the pools of every tier except CUSTOM, ascending by position."""
     return {
         name: tuple(
-            TierPool(position, machine, count, accelerator, devices or 0)
+            TierPool(
+                position=position,
+                machine_type=machine,
+                count=count,
+                accelerator_type=accelerator,
+                accelerator_count=devices or 0,
+            )
             for position, machine, count, accelerator, devices in pools
         )
         for name, pools in table("tiers")["tiers"].items()

@@ -164,7 +164,13 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
     if rule.restarts and evidence.replica is not None and not _whole_job(rule, spent):
         if restarts < rule.restarts:
             pause = max(0, _nth(rule.spacing, restarts) - spent.lived)
-            return Verdict(rule, Effect.REPLICA_RESTARTS, restarts + 1, rule.restarts, pause)
+            return Verdict(
+                rule=rule,
+                effect=Effect.REPLICA_RESTARTS,
+                count=restarts + 1,
+                budget=rule.restarts,
+                back_off=pause,
+            )
         used.append(f"{rule.restarts} of {rule.restarts} restarts used")
     is_forbidden = not spent.may_retry and not (rule.unstoppable and spent.nothing_ran)
     if rule.action is Action.WAIT and not is_forbidden:
@@ -178,7 +184,13 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
             used.append(f"{spent.attempt} of {spent.max_attempts} attempts used")
         else:
             pause = _nth(rule.back_off, retries)
-            return Verdict(rule, Effect.JOB_RETRIES, retries + 1, budget, pause)
+            return Verdict(
+                rule=rule,
+                effect=Effect.JOB_RETRIES,
+                count=retries + 1,
+                budget=budget,
+                back_off=pause,
+            )
     error = (
         public_message(rule.code, rule.message, evidence, rule.text)
         if rule.action not in (Action.SUCCEED, Action.DONE)

@@ -186,12 +186,12 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
     scheduling = job.spec.scheduling
     waits = {rule.name for rule in transition.policy.rules if rule.action is Action.WAIT}
     return Spent(
-        transition.now,
-        replica.restarts if replica else (),
-        replica.recent if replica else (),
-        job.retries,
-        job.attempt - sum(many for name, many in job.retries if name in waits),
-        transition.policy.max_attempts,
+        now=transition.now,
+        restarts=replica.restarts if replica else (),
+        recent=replica.recent if replica else (),
+        retries=job.retries,
+        attempt=job.attempt - sum(many for name, many in job.retries if name in waits),
+        max_attempts=transition.policy.max_attempts,
         may_retry=not scheduling.disable_retries,
         # disableRetries overrides restartJobOnWorkerRestart (facts/lifecycle#scheduling)
         whole_job=scheduling.restart_job_on_worker_restart and not scheduling.disable_retries,

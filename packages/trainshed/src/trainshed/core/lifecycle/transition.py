@@ -283,7 +283,11 @@ def _while_running(job: Job, due: Sequence[Replica]) -> Iterator[Instruction]:
     for drill in job.drills:
         if drill.kind.is_of_process and drill.fired and not drill.done:
             yield InjectFault(
-                drill.number, drill.kind, drill.attempt, drill.replica, drill.incarnation
+                number=drill.number,
+                kind=drill.kind,
+                attempt=drill.attempt,
+                replica=drill.replica,
+                incarnation=drill.incarnation,
             )
 
 

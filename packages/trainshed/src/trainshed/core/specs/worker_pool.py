@@ -33,7 +33,7 @@ MAX_DISK_GB = 64_000
 MAX_REPLICAS = 2_000
 """Limit of one pool: bounds what a mistyped count can cost."""
 NO_TPU = "This service has no TPUs. Choose machines with GPUs, or without accelerators."
-UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
+UNKNOWN_RUNTIME = RuntimeChoice(family="", version="", python_version="")
 """The runtime of a program whose image or version was refused."""
 _MODULE, _PACKAGES = "--module_name", "--package_uris"
 REDUCERS_ELSEWHERE = (

@@ -115,12 +115,12 @@ def _ask(nvml: Any) -> Iterator[Device]:
         parts = list(_parts(nvml, whole))
         for handle, part in parts or [(whole, None)]:
             yield Device(
-                index,
-                nvml.nvmlDeviceGetUUID(handle),
-                nvml.nvmlDeviceGetName(handle),
-                int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-                minor,
-                part,
+                index=index,
+                uuid=nvml.nvmlDeviceGetUUID(handle),
+                product=nvml.nvmlDeviceGetName(handle),
+                memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+                minor=minor,
+                part=part,
             )
 
 
@@ -133,7 +133,11 @@ def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
                     gpu = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
                     yield (
                         handle,
-                        Part(place, gpu, int(nvml.nvmlDeviceGetComputeInstanceId(handle))),
+                        Part(
+                            place=place,
+                            gpu_instance=gpu,
+                            compute_instance=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
+                        ),
                     )
 
 

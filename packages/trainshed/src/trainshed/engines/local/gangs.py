@@ -221,15 +221,15 @@ def new_slots(
         ranges.add(first)
         made.append(
             Slot(
-                request.replica,
-                request.node,
-                request.hostname,
-                host,
-                address,
-                port,
-                devices,
-                first,
-                endpoint,
+                replica=request.replica,
+                node=request.node,
+                hostname=request.hostname,
+                host=host,
+                address=address,
+                port=port,
+                devices=devices,
+                users=first,
+                endpoint=endpoint,
             )
         )
     return tuple(made)

@@ -305,27 +305,43 @@ class SlotHandle:
         if "lost" in record:
             self._emit_notes(incarnation, notes)
             lost, by_service = record["lost"], record["by_service"]
-            self._report_event(ReplicaLost(self.attempt, replica, incarnation, lost, by_service))
+            self._report_event(
+                ReplicaLost(
+                    attempt=self.attempt,
+                    replica=replica,
+                    incarnation=incarnation,
+                    cause=lost,
+                    by_service=by_service,
+                )
+            )
             return
         exit_record = ExitRecord(**record)
         if incarnation != self.incarnation or not self._started:
             self._emit_started(incarnation, exit_record.started)
         self._emit_notes(incarnation, notes)
-        self._report_event(ReplicaExited(self.attempt, replica, incarnation, exit_record))
+        self._report_event(
+            ReplicaExited(
+                attempt=self.attempt, replica=replica, incarnation=incarnation, exit=exit_record
+            )
+        )
 
     def _report_event(self, event: ReplicaEvent) -> None:
         self._emit(ReplicaReport(self.job_uid, event))
 
     def _emit_started(self, incarnation: int, at: Nanos) -> None:
-        self._report_event(ReplicaStarted(self.attempt, self.slot.replica, incarnation, at))
+        self._report_event(
+            ReplicaStarted(
+                attempt=self.attempt, replica=self.slot.replica, incarnation=incarnation, at=at
+            )
+        )
 
     def _emit_notes(self, incarnation: int, notes: Sequence[protocol.Message]) -> None:
         for note in notes:
             self._report_event(
                 ReplicaNoted(
-                    self.attempt,
-                    self.slot.replica,
-                    incarnation,
+                    attempt=self.attempt,
+                    replica=self.slot.replica,
+                    incarnation=incarnation,
                     number=note["n"],
                     at=note["at"],
                     name=note["name"],

@@ -53,13 +53,13 @@ class ImageConfig(Struct, frozen=True):
     def image(self, root: str) -> Image:
         """Return the image for launch plans. `root`: its unpacked root file system."""
         return Image(
-            root,
-            self.id,
-            self.entrypoint,
-            self.command,
-            self.environ,
-            self.workdir or None,  # A cache of 0.2.0 has "" for images without one.
-            self.user or None,
+            root=root,
+            digest=self.id,
+            entrypoint=self.entrypoint,
+            command=self.command,
+            environ=self.environ,
+            workdir=self.workdir or None,  # A cache of 0.2.0 has "" for images without one.
+            user=self.user or None,
         )
 
 
