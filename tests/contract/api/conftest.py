@@ -1,4 +1,4 @@
-"""A fresh service per test."""
+"""Fixtures: a new service for each test."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,16 +10,17 @@ from tests.contract.api.house import House
 
 
 @pytest.fixture(scope="package", autouse=True)
-async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """Keep one event loop for all tests of this folder. On a busy machine gRPC reports what is over even
-    after its server and its channels are closed, and fails the test that runs by then if the loop is gone."""
+async def shared_event_loop(anyio_backend: str) -> AsyncIterator[None]:
+    """Keep one event loop for all tests of this folder. On a busy machine gRPC reports ended calls
+    even after its server and channels are closed. If its loop is closed by then, the test that
+    is running fails."""
     yield
 
 
 @pytest.fixture
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    """Of the class that a file calls `HOUSE`, if it has one of its own."""
-    made: type[House] = getattr(cast(Any, request).module, "HOUSE", House)
-    built = made(tmp_path)
+    """Use the class that the test module sets as `HOUSE`, or else `House`."""
+    service_class: type[House] = getattr(cast(Any, request).module, "HOUSE", House)
+    built = service_class(tmp_path)
     yield built
     built.close()

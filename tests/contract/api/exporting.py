@@ -1,4 +1,5 @@
-"""Writes the files of exports into buckets in memory, by the real step (`datasets.port.SplitFiles`)."""
+"""Write exported files into buckets in memory, with the real implementation of
+`datasets.port.SplitFiles`."""
 
 import asyncio
 
@@ -9,7 +10,7 @@ from trainshed.datasets.step import copy_directory, write_splits
 
 
 class MemoryFiles:
-    """Every export waits for `gate`, and then fails with `failure` if that is set."""
+    """Every export waits for `gate`. Then it fails with `failure` if a test has set one."""
 
     def __init__(self) -> None:
         self.buckets = Memory({}, block=1 << 16)

@@ -1,7 +1,7 @@
-"""The house of `house`, reached over gRPC: the same calls, sent through a real server and channel.
+"""The service of `house`, called over gRPC through a real server and channel.
 
-`call` takes what the REST tests say (verb, path, JSON), so that they hold for both transports. What is not an
-RPC of the public APIs goes over REST.
+`call` accepts the arguments of the REST tests (verb, path, JSON), so the same tests run over both
+transports. Calls that are not RPCs of the public APIs use REST.
 """
 
 import importlib
@@ -24,7 +24,7 @@ grpc: Any = importlib.import_module("grpc")
 
 
 class GrpcHouse(House):
-    """A house with a gRPC server at `address`; `channel` is one to it without TLS."""
+    """A service with a gRPC server at `address`. `channel` is a connection to it without TLS."""
 
     def __init__(self, directory: Path, issuers: Sequence[Issuer] = ()) -> None:
         super().__init__(directory, issuers=issuers)
@@ -46,14 +46,14 @@ class GrpcHouse(House):
     async def send(
         self, path: str, request: bytes, *, token: str | None = "", **more: Any
     ) -> bytes:
-        """One unary call. Raises grpc.aio.AioRpcError."""
+        """Send one unary call. Raises grpc.aio.AioRpcError."""
         metadata = () if token is None else (("authorization", f"Bearer {token or self.token}"),)
         return await self.channel.unary_unary(path)(request, metadata=metadata, **more)
 
     async def ask(
         self, method: str, request: dict[str, Any], *, token: str | None = "", beta: bool = False
     ) -> Any:
-        """The response message of a method (full name), for a request in JSON."""
+        """Call a method by its full name with a request in JSON, and return the response message."""
         service, _, name = method.rpartition(".")
         rpc = next(
             rpc
@@ -94,7 +94,7 @@ class GrpcHouse(House):
         rpc_path = route.rpc.path
         if raw.startswith("/v1beta1/"):
             rpc_path = rpc_path.replace(".aiplatform.v1.", ".aiplatform.v1beta1.")
-        meanwhile()  # The headers and the only message come together.
+        meanwhile()  # The headers and the only message arrive together.
         try:
             answer = await self.send(rpc_path, bound.SerializeToString(), token=token)
         except grpc.aio.AioRpcError as error:
@@ -103,7 +103,7 @@ class GrpcHouse(House):
         return Answer(200, {}, wire_json.render(wire_json.to_public(response)))
 
     async def _first_response(self, body: Any, token: str | None) -> Answer:
-        """The first response of a session that tails logs, which only gRPC has."""
+        """Return the first response of a session that tails logs. Only gRPC offers this method."""
         request = wire_json.from_public("google.logging.v2.TailLogEntriesRequest", body)
         try:
             await self.send(
@@ -117,7 +117,7 @@ class GrpcHouse(House):
 
 
 def status_of(error: Any) -> Any:
-    """The google.rpc.Status of a failed call."""
+    """Return the google.rpc.Status of a failed call."""
     trailers = dict(list(error.trailing_metadata()))
     status: Any = pool.message_class("google.rpc.Status")()
     status.ParseFromString(trailers[DETAILS])
@@ -126,7 +126,7 @@ def status_of(error: Any) -> Any:
 
 
 def violations_of(status: Any) -> tuple[Violation, ...]:
-    """What its BadRequest says."""
+    """Return the field violations of a status's BadRequest detail."""
     for detail in status.details:
         bad: Any = pool.message_class("google.rpc.BadRequest")()
         if detail.Unpack(bad):

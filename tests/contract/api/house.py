@@ -1,6 +1,7 @@
-"""A service without an engine: the API over a real SQLite store and real log files, driven in process.
+"""A service without an engine: the API over a real SQLite store and real log files, in one process.
 
-The test plays the controller: it moves jobs on with the real machine and commits through the real ledger.
+The test acts as the controller: it applies events to jobs with the real state machine and commits
+through the real ledger.
 """
 
 import asyncio
@@ -69,9 +70,9 @@ class Buckets:
     locations: dict[str, str] = field(
         default_factory=lambda: {"bucket": "US", "theirs": "US", "afar": "US"}
     )
-    #: Whose those are that were made.
+    #: The project of each bucket that a test created.
     projects: dict[str, str] = field(default_factory=dict[str, str])
-    #: Of packages, by URI; None = it is not there.
+    #: The contents of packages by URI; None for a package that does not exist.
     contents: dict[str, str | None] = field(default_factory=dict[str, str | None])
 
     def ensure(self, name: str, location: str, project: str) -> None:
@@ -102,7 +103,8 @@ class Buckets:
         return io.BytesIO(content.encode())
 
     def digest(self, uri: str, limit: Bytes) -> ContentDigest:
-        """Every package contains its own URI, unless a test says what it contains."""
+        """Return the digest of a package. Its content is its own URI unless the test sets another
+        content."""
         content = self.contents.get(uri, uri)
         if content is None:
             return ContentDigest(unknown="is not there yet")
@@ -125,11 +127,12 @@ class Answer:
 
 
 class Stand:
-    """In the place of TensorBoard processes: has files where it is told so, and answers what it was asked."""
+    """Stands in for TensorBoard processes: has event files where the test sets them, and echoes
+    each request."""
 
     def __init__(self) -> None:
         self.written: set[str] = set()
-        #: Of each answer, what ends it.
+        #: The lapse of each forwarded request, which ends its response.
         self.lapses: list[Lapse] = []
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
@@ -147,20 +150,20 @@ class Stand:
         return sized(f"{name} {request.path}".encode(), b"text/plain")
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """Nothing runs here."""
+        """Do nothing: no process runs."""
 
     async def close(self) -> None:
-        """Neither when the service ends."""
+        """Do nothing: no process runs."""
 
 
 class House:
-    """One data directory with everything the API needs; `clock` stands still until it is moved."""
+    """One data directory with everything the API needs. `clock` changes only when a test sets it."""
 
     def __init__(self, directory: Path, *, issuers: Sequence[Issuer] = ()) -> None:
         self.clock = START
         self.woken: list[JobUid] = []
         self.asked: list[StudyUid] = []
-        #: What programs had written into their logs.
+        #: Lines that programs wrote to their logs through the API.
         self.written: list[tuple[JobUid, int, ReplicaId, list[str]]] = []
         self.buckets = Buckets()
         self.log_root = directory / "logs"
@@ -170,7 +173,7 @@ class House:
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
         self.files = MemoryFiles()
-        #: The scheduler as far as persistent resources need it; the tests set its nodes.
+        #: The scheduler's capacity tracker for persistent resources. The tests set its nodes.
         self.tracker = CapacityTracker(Policy(strict=True), lambda _: None, lambda _: None)
         self.reservations = Reservations(
             self.store.persistent_resources,
@@ -234,7 +237,7 @@ class House:
         mounts: Mapping[str, Application] | None = None,
         authenticate: Authenticate | None = None,
     ) -> ApiApplication:
-        """The API with its addition and further applications."""
+        """Return the API with its addition and further applications."""
         return ApiApplication(
             self.services,
             authenticate or self.issuers.authenticate,
@@ -244,7 +247,7 @@ class House:
         )
 
     def addition_context(self, directory: Path) -> AdditionContext:
-        """What an addition of this service is built with."""
+        """Return the context for the constructor of an addition of this service."""
         return AdditionContext(
             settings=ApiSettings("0.0.1", "p1", "us-central1", ADDRESS),
             data=directory,
@@ -260,44 +263,44 @@ class House:
             store=self.store,
             points=self.points,
             new_uid=self.services.new_uid,
-            # Nothing is built or shown here.
+            # No addition under test builds or shows a runtime.
             runtimes=cast("Any", None),
             terms=cast("Any", None),
             event_files=lambda directory: None,
         )
 
     def export_worker(self) -> ExportWorker:
-        """The worker of a service that starts."""
+        """Return the export worker of a service that is starting."""
         return ExportWorker(self.store.studies, self.files, self.notices, self.now)
 
     def decide(self) -> None:
-        """As `controller.decisions.Decisions`, for persistent resources."""
+        """Run one decision for persistent resources, like `controller.decisions.Decisions`."""
         self.reservations.check()
         for decision in self.tracker.decide(self.clock):
             self.reservations.decided(decision)
 
     async def cancel_for(self, uid: JobUid, email: str) -> None:
-        """No test of this folder has a job on a persistent resource."""
+        """Do nothing: no test of this folder has a job on a persistent resource."""
 
     def now(self) -> int:
         return self.clock
 
     async def create(self, *made: NewWork) -> None:
-        """As a controller that never decides anything."""
+        """Store new work like a controller that never decides anything."""
         await self.store.intake.create(*made)
         self.woken += [new.job.uid for new in made]
 
     async def write(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
-        """As an engine (`WriteLog`)."""
+        """Record log lines, like an engine (`WriteLog`)."""
         self.written.append((job_uid, attempt, replica, list(lines)))
 
     def close(self) -> None:
         self.store.close()
 
     def serve(self, **services: Any) -> None:
-        """Serve with other services than before."""
+        """Replace services and build the application again."""
         self.services = replace(self.services, **services)
         self.app = self.application()
 
@@ -311,8 +314,8 @@ class House:
         headers: Iterable[tuple[str, str]] = (),
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Answer:
-        """One request and its whole answer; `body` is JSON unless it is bytes; token None sends none.
-        `meanwhile`: happens after the headers have come, and before the body."""
+        """Send one request and return its complete answer. `body` is JSON unless it is bytes. Token
+        None sends no token. `meanwhile` runs after the headers were sent and before the body."""
         sent: list[Any] = []
         scope = self._scope(method, path, token, headers)
         data = (
@@ -340,14 +343,14 @@ class House:
     async def result(
         self, method: str, path: str, body: object = None, *, token: str | None = ""
     ) -> Any:
-        """The JSON that a request is answered with which is not refused."""
+        """Send a request that must succeed, and return its JSON."""
         answer = await self.call(method, path, body, token=token)
         assert answer.status == 200, answer.body
         return answer.json
 
     @asynccontextmanager
     async def stream(self, path: str, token: str = "") -> AsyncGenerator["Lines"]:
-        """An open stream; leaving the context hangs up, as a client that goes away does."""
+        """Open a stream. Leaving the context disconnects, as a client does."""
         lines = Lines()
         task = asyncio.create_task(
             self.app(self._scope("GET", path, token, ()), lines.receive, lines.send)
@@ -379,8 +382,9 @@ class House:
         }
 
     async def happen(self, name: str, *events: Event) -> Job:
-        """Play the controller: apply events to a job and commit each step; tells whoever waits. A job that is
-        admitted without places gets all of them on `node-a`."""
+        """Act as the controller: apply events to a job, commit each step, and notify waiting
+        streams. A job that is admitted without placements gets all of its replicas placed on
+        `node-a`."""
         uid = (await self.store.reader.job(JobName.parse(name)))[0].uid
         self._epoch = self._epoch or await self.store.ledger.acquire("test")
         job = None
@@ -399,7 +403,7 @@ class House:
         return job
 
     async def run(self, name: str, *then: Event, at: int = 0) -> Job:
-        """Play a job whose replicas all start, `at` = 0: now, and what happens then."""
+        """Start all replicas of a job at the time `at` (0: now), then apply further events."""
         job = await self.happen(name, JobAdmitted(()), RuntimePrepared(1))
         starts = (ReplicaStarted(1, replica.id, 1, at or self.clock) for replica in job.replicas)
         return await self.happen(name, *starts, *then)
@@ -407,8 +411,8 @@ class House:
     async def become(
         self, name: str, commit: Mapping[str, Any] | None = None, **changes: Any
     ) -> None:
-        """Play the controller of a tuning job or pipeline: commit it with `changes` of its fields, and with
-        what else is in the `commit` (fields of a Commit); tells whoever waits."""
+        """Act as the controller of a tuning job or pipeline: commit the job with `changes` of its
+        fields and with the other fields of a Commit in `commit`. Notify waiting streams."""
         uid = (await self.store.reader.job(JobName.parse(name)))[0].uid
         self._epoch = self._epoch or await self.store.ledger.acquire("test")
         live = await self.store.ledger.load(uid)
@@ -421,7 +425,7 @@ class House:
         self.notices.publish(uid)
 
     def write_log(self, uid: int, replica: str, *lines: tuple[int, str], stream: str = "o") -> None:
-        """Append lines (moment, text) to a replica's segment, as its shim does."""
+        """Append lines (time, text) to a replica's log segment, as its shim does."""
         directory = self.log_root / str(uid) / "1" / replica
         directory.mkdir(parents=True, exist_ok=True)
         segment = directory / "000000000000.jsonl"
@@ -433,7 +437,7 @@ class House:
 
 
 async def _expected(spec: StudySpec, trials: Sequence[Seen], parameters: Sequence[str]) -> Outlook:
-    """As the service's advisor, which is another process."""
+    """Return a study's outlook. The real service computes it in its advisor process."""
     from trainshed.studies.gp.bandit import outlook
 
     return outlook(spec, trials, parameters)
@@ -446,7 +450,7 @@ def _placed(event: Event, job: Job) -> Event:
 
 
 class Lines:
-    """The client's end of a stream."""
+    """The client's end of a stream of lines."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -470,7 +474,7 @@ class Lines:
             self._arrived.put_nowait(None)
 
     async def next(self) -> Any:
-        """The next line's value; None at the end of the stream."""
+        """Return the next line's value, or None at the end of the stream."""
         while not self._left:
             chunk = await asyncio.wait_for(self._arrived.get(), 60)
             if chunk is None:

@@ -1,10 +1,10 @@
-"""Reads what a refused request is told."""
+"""Read the field violations of a rejected request."""
 
 from tests.contract.api.house import Answer
 
 
 def violations(answer: Answer) -> dict[str, str]:
-    """What a refused request is told of each field that is wrong."""
+    """Return the description of each wrong field in a rejected request."""
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
     (details,) = answer.error["details"]
     return {
@@ -13,5 +13,5 @@ def violations(answer: Answer) -> dict[str, str]:
 
 
 def fields(answer: Answer) -> set[str]:
-    """The fields of a refused request that are wrong."""
+    """Return the wrong fields of a rejected request."""
     return set(violations(answer))

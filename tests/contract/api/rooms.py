@@ -1,5 +1,5 @@
-"""A room of values for the API's tests: it says what the test puts into it, and follows the store's drains
-and quotas."""
+"""A fake view of the cluster's capacity for the API's tests. The test sets its answers, and it
+applies the drains and quotas in the store."""
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ GIB = 2**30
 
 
 def node(name: str, *replicas: str) -> NodeStatus:
-    """A node of 8 CPUs and one T4; each replica takes 2 CPUs and 4 GiB."""
+    """Return a node of 8 CPUs and one T4. Each replica uses 2 CPUs and 4 GiB."""
     count = len(replicas)
     return NodeStatus(
         name,
@@ -39,7 +39,8 @@ def node(name: str, *replicas: str) -> NodeStatus:
 
 
 class ValueRoom:
-    """Implements `api.calls.services.CapacityView`. `asked`: the jobs that pre-flights were about."""
+    """Implements `api.calls.services.CapacityView`. `asked` contains the jobs of all preflight
+    calls."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

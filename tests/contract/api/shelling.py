@@ -1,4 +1,4 @@
-"""A house whose shells are played by the test: what is typed is kept, what is shown is laid down before."""
+"""A service with fake shells. They record the user's input and show output that the test sets."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
 
 
 class PlayedTerminal:
-    """Implements `core.terminals.Terminal`: shows what is typed, or this `answer`."""
+    """Implements `core.terminals.Terminal`: echoes the input, or shows `answer` if it is set."""
 
     def __init__(self, answer: bytes = b"") -> None:
         self._answer = answer
@@ -67,7 +67,7 @@ class PlayedShells:
         self.terminals: list[PlayedTerminal] = []
         self.kept: dict[tuple[JobUid, int, ReplicaId], Autopsy] = {}
         self.refusal = ""
-        #: What listens at ports gives.
+        #: The response of every port of a program.
         self.answer = b""
 
     async def open_terminal(
@@ -97,7 +97,7 @@ class PlayedShells:
 
 
 class Socket:
-    """A client's end of a WebSocket: what it sends, and what comes."""
+    """A client's end of a WebSocket: records received messages and sends the test's messages."""
 
     def __init__(self) -> None:
         self.accepted = False
@@ -124,7 +124,8 @@ class Socket:
         self.sent.put_nowait({"type": "websocket.disconnect", "code": 1001})
 
     async def next(self) -> Any:
-        """The next message: bytes, or what a text says; None when it is closed."""
+        """Return the next message: bytes, or the value of a text message. Return None when the
+        socket is closed."""
         message = await asyncio.wait_for(self._came.get(), 60)
         if message["type"] == "websocket.close":
             self.close_code = message["code"]
@@ -134,7 +135,7 @@ class Socket:
 
 
 class Shelled(House):
-    """A house with shells, and with a program that has a token of its own."""
+    """A service with shells, and with a program that has a token of its own."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -145,7 +146,7 @@ class Shelled(House):
 
 @asynccontextmanager
 async def connected(app: ApiApplication) -> AsyncGenerator[Socket]:
-    """A WebSocket to the door of shells."""
+    """Open a WebSocket to the address of shells."""
     socket = Socket()
     headers = [(b"host", b"trainshed.example")]
     scope = {"type": "websocket", "path": "/shell/connect", "headers": headers, "query_string": b""}

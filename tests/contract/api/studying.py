@@ -1,5 +1,5 @@
-"""The controller's side of studies for the API's tests: it ends operations through the store's door, or lets
-them wait."""
+"""A fake advisor for the API's tests. It finishes the operations of studies through the store, or
+leaves them pending."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -34,12 +34,12 @@ OWN: dict[str, Any] = {
         {"parameterId": "rate", "value": 0.5},
     ]
 }
-"""A trial of a client's own."""
+"""A trial that the client itself creates."""
 
 
 class Adviser:
-    """Proposes one point after the other. While `asleep` every operation waits. `stops`: its answer to
-    whether a trial should stop."""
+    """Proposes one point after another. While `asleep`, every operation stays pending. `stops` is
+    its answer to whether a trial should stop."""
 
     def __init__(self, house: House) -> None:
         self.asleep = False
@@ -55,7 +55,7 @@ class Adviser:
             task.add_done_callback(self._tasks.discard)
 
     async def work_off(self, study: StudyUid) -> None:
-        """End all operations of the study that wait."""
+        """Finish all pending operations of the study."""
         for operation in await self._studies.running_operations(study):
             done = replace(
                 operation, state=OperationState.SUCCEEDED, updated=self._house.clock + 1_000
@@ -99,9 +99,9 @@ class Adviser:
 
 
 def advised(house: House, **settings: Any) -> Adviser:
-    """Give the house an adviser, and other settings of the API."""
+    """Add a fake advisor to the service, and change settings of the API."""
     adviser = Adviser(house)
-    # In place, because the application that is served holds these services already.
+    # Change the settings in place: the running application already holds these services.
     changed = replace(house.services.settings, **settings)
     force_setattr(house.services, "suggest", adviser.wake)
     force_setattr(house.services, "settings", changed)
@@ -110,7 +110,7 @@ def advised(house: House, **settings: Any) -> Adviser:
 
 @asynccontextmanager
 async def house_over(transport: str, directory: Path) -> AsyncGenerator[House]:
-    """A fresh house whose `call` goes over REST or gRPC."""
+    """Return a new service whose `call` uses REST or gRPC."""
     if transport == "gRPC":
         async with GrpcHouse(directory).open() as opened:
             yield opened

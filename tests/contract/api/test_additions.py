@@ -1,5 +1,5 @@
-"""Additions: they are found by entry points and serve methods and paths; what none serves is refused with
-what installs it."""
+"""Additions: the service finds them by entry points, and they serve methods and paths. Methods that
+no addition serves are rejected with an install command."""
 
 import importlib.metadata
 from importlib.metadata import EntryPoint, EntryPoints
@@ -41,7 +41,7 @@ async def store(call: Call, request: Any) -> Any:
 
 
 def new_addition(context: AdditionContext) -> Addition:
-    """Serve one method, and at `/toy` which it is to whoever may ask."""
+    """Serve one method, and serve the method names at `/toy` to authenticated callers."""
 
     def mounts(services: Services, registry: Registry) -> Mounts:
         names = registry.handlers.keys() - BUILT_IN.handlers.keys()
@@ -61,16 +61,16 @@ def new_addition(context: AdditionContext) -> Addition:
     return Addition({f"{SERVICE}.GetMetadataStore": store}, mounts=mounts)
 
 
-def new_thief(context: AdditionContext) -> Addition:
+def new_addition_with_builtin_method(context: AdditionContext) -> Addition:
     return Addition({next(iter(BUILT_IN.handlers)): store})
 
 
-async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    raise AssertionError("nobody calls it")
+async def unused_application(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("no test calls this application")
 
 
-def new_squatter(context: AdditionContext) -> Addition:
-    return Addition(mounts=lambda services, registry: {"storage": nothing})
+def new_addition_with_storage_path(context: AdditionContext) -> Addition:
+    return Addition(mounts=lambda services, registry: {"storage": unused_application})
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def house(tmp_path: Path) -> House:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
-    """Let entry points of these values be all that is installed."""
+    """Make entry points with these values the only installed ones."""
     points = [EntryPoint("toy", value, ADDITIONS) for value in values]
     for point in points:
         vars(point)["dist"] = SimpleNamespace(name="toy-distribution")
@@ -90,20 +90,20 @@ def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", offered)
 
 
-def begin(house: House, directory: Path) -> None:
-    """Let the house serve what the installed additions bring."""
+def load_and_serve(house: House, directory: Path) -> None:
+    """Serve the methods and paths of the installed additions."""
     loaded = load_additions(house.addition_context(directory))
     registry = registry_with(loaded)
-    mounts = mounts_with(loaded, house.services, registry, {"storage": nothing})
+    mounts = mounts_with(loaded, house.services, registry, {"storage": unused_application})
     authenticate = house.issuers.authenticate
     house.app = ApiApplication(house.services, authenticate, mounts, hosts=HOSTS, registry=registry)
 
 
-async def test_an_addition_serves_methods_and_paths(
+async def test_addition_serves_methods_and_paths(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, f"{__name__}:new_addition")
-    begin(house, tmp_path)
+    load_and_serve(house, tmp_path)
     assert (await house.result("GET", STORE))["name"] == STORE.removeprefix("/v1/")
     assert (await house.call("GET", "/toy")).body.decode() == f"{SERVICE}.GetMetadataStore"
     assert (await house.call("GET", STORE, token="unknown")).status == 401
@@ -116,28 +116,31 @@ async def test_an_addition_serves_methods_and_paths(
     [
         (f"{__name__}:missing", "'toy' of toy-distribution cannot be loaded (AttributeError: "),
         ("no_such_module:new_addition", "or remove it: pip uninstall toy-distribution"),
-        (f"{__name__}:new_thief", "'toy' serves google.cloud.aiplatform.v1.JobService."),
         (
-            f"{__name__}:new_squatter",
+            f"{__name__}:new_addition_with_builtin_method",
+            "'toy' serves google.cloud.aiplatform.v1.JobService.",
+        ),
+        (
+            f"{__name__}:new_addition_with_storage_path",
             "'toy' serves /storage, which another addition already serves",
         ),
     ],
 )
-def test_an_addition_that_cannot_be_used_is_named(
+def test_unusable_addition_is_identified_in_the_error(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str
 ) -> None:
     install(monkeypatch, value)
     with pytest.raises(AdditionUnusable) as refused:
-        begin(house, tmp_path)
+        load_and_serve(house, tmp_path)
     assert words in str(refused.value)
 
 
-async def test_a_job_without_tracking_runs_and_names_nothing_that_tracking_has(
+async def test_job_without_tracking_addition_shows_no_tracking_fields(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)
     house.serve(tracking=None)
-    begin(house, tmp_path)
+    load_and_serve(house, tmp_path)
     body = custom_job()
     job = (await house.result("POST", f"{LOCATION}/customJobs", body))["name"]
     described = f"/trainshed/v1/jobs/{job.rpartition('/')[2]}"
@@ -156,11 +159,11 @@ async def test_a_job_without_tracking_runs_and_names_nothing_that_tracking_has(
     await house.result("DELETE", f"/v1/{job}")
 
 
-async def test_what_no_addition_serves_says_what_to_install(
+async def test_method_without_addition_returns_install_command(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)
-    begin(house, tmp_path)
+    load_and_serve(house, tmp_path)
     refused = await house.call("GET", STORE)
     assert refused.error["status"] == "UNIMPLEMENTED"
     assert (

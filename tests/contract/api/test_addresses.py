@@ -1,4 +1,4 @@
-"""E-mail addresses are equal in upper and lower case, in all that the service stores and compares."""
+"""E-mail addresses are compared without case everywhere in the service."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ async def token_of(house: House, email: str = TYPED) -> dict[str, Any]:
     return await house.result("POST", f"{OURS}/tokens", body)
 
 
-async def test_a_limit_typed_with_capitals_holds_the_person(house: House) -> None:
+async def test_quota_for_capitalized_email_limits_the_user(house: House) -> None:
     token = (await token_of(house))["token"]
     quota = {"project": "p1", "metric": "jobs", "user": TYPED.upper(), "limit": 1}
     assert (await house.result("POST", f"{OURS}/quotas:set", quota))["user"] == ANA
@@ -41,7 +41,7 @@ async def test_a_limit_typed_with_capitals_holds_the_person(house: House) -> Non
     assert await house.store.reader.quotas() == ()
 
 
-async def test_tokens_and_roles_of_a_person_are_found_in_either_case(house: House) -> None:
+async def test_tokens_and_roles_are_found_by_email_in_any_case(house: House) -> None:
     made = await token_of(house)
     assert made["email"] == ANA
     listed = (await house.result("GET", f"{OURS}/tokens?email={TYPED}"))["tokens"]
@@ -56,7 +56,7 @@ async def test_tokens_and_roles_of_a_person_are_found_in_either_case(house: Hous
     assert (await house.result("GET", f"{OURS}/tokens"))["tokens"] == []
 
 
-async def test_the_owner_and_service_accounts_have_one_address(house: House) -> None:
+async def test_owner_and_service_account_emails_are_case_insensitive(house: House) -> None:
     refused = await house.call("POST", f"{OURS}/tokens", {"email": "Owner@Trainshed.Local"})
     assert refused.status == 400
     path = "/v1/projects/p1/serviceAccounts"
@@ -72,7 +72,7 @@ async def test_the_owner_and_service_accounts_have_one_address(house: House) -> 
     assert (refused.status, "is disabled" in str(refused.error)) == (400, True)
 
 
-def test_every_record_of_a_person_is_normalized() -> None:
+def test_every_record_with_an_email_stores_it_in_lower_case() -> None:
     assert QuotaKey("p", "global", "jobs", TYPED).person == ANA
     assert Actor(TYPED).person == ANA
     assert ActingJob(JobUid(1), JOB, JobUid(1), TYPED).person == ANA
@@ -82,7 +82,7 @@ def test_every_record_of_a_person_is_normalized() -> None:
     assert Grant("p", "roles/viewer", f"user:{TYPED}").member == f"user:{ANA}"
 
 
-def test_an_access_book_of_an_earlier_version_is_normalized() -> None:
+def test_access_policy_of_an_earlier_version_is_converted_to_lower_case() -> None:
     earlier = {
         ("token", "d"): b'{"digest":"d","email":"Ana.Smith@Corp.Example","created":1}',
         ("grant", "p/roles/viewer/user:Ana.Smith@Corp.Example"): (
@@ -91,18 +91,18 @@ def test_an_access_book_of_an_earlier_version_is_normalized() -> None:
     }
     book = book_of(earlier)
     assert book.policy.rights(TYPED).projects and book.tokens["d"].email == ANA
-    # The next change of the book replaces the keys that have capitals.
+    # The next change of the policy replaces the keys with capitals.
     assert ("grant", f"p/roles/viewer/user:{ANA}") in documents(book)
 
 
-def test_names_of_groups_are_case_sensitive() -> None:
+def test_group_names_are_case_sensitive() -> None:
     grants = (Grant("p", "roles/viewer", "group:ML-Team"),)
     book = AccessBook(policy=Policy(grants))
     assert book.policy.rights(ANA, ("ML-Team",)).projects
     assert not book.policy.rights(ANA, ("ml-team",)).projects
 
 
-def test_a_bucket_s_policy_grants_to_an_address_in_either_case() -> None:
+def test_bucket_policy_matches_email_in_any_case() -> None:
     binding = {"role": "roles/storage.objectViewer", "members": [f"user:{TYPED}"]}
     holding = Holding("b", "p", bindings=(binding,))
     caller = Caller(ANA, reach={"p": Reach.NOTHING})

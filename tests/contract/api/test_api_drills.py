@@ -1,4 +1,4 @@
-"""Drills over a real store and real log files: order, list, resume report."""
+"""Drills over a real store and real log files: create, list, and report on resuming."""
 
 from typing import Any
 
@@ -16,33 +16,33 @@ JOB = "/trainshed/v1/jobs/1000"
 OUTPUT = "gs://bucket/run"
 
 
-class Drilled(House):
-    async def take_up(self) -> None:
-        """Do what the controller does that is woken for the drills of job 1000."""
+class HouseWithDrills(House):
+    async def apply_drills(self) -> None:
+        """Act as the controller after a drill was requested for job 1000."""
         live = await self.store.ledger.load(JobUid(1000))
         for intent in live.intents if live else ():
             assert intent.event is not None
             await self.happen(NAME, intent.event)
 
 
-HOUSE = Drilled
+HOUSE = HouseWithDrills
 
 
 async def created(house: House, **labels: str) -> Any:
-    """Job 1000: a primary and a worker."""
+    """Create job 1000 with a primary and a worker."""
     body = custom_job(pool(), pool(), baseOutputDirectory={"outputUriPrefix": OUTPUT}) | {
         "labels": {key.replace("_", "-"): value for key, value in labels.items()}
     }
     return await house.call("POST", f"{LOCATION}/customJobs", body)
 
 
-async def order(house: Drilled, **body: Any) -> Any:
+async def order(house: HouseWithDrills, **body: Any) -> Any:
     answer = await house.call("POST", f"{JOB}:drill", body)
-    await house.take_up()
+    await house.apply_drills()
     return answer
 
 
-async def test_a_drill_is_ordered_and_then_has_a_number(house: Drilled) -> None:
+async def test_created_drill_has_a_number_and_is_listed(house: HouseWithDrills) -> None:
     await created(house)
     first = await order(house, kind="kill", replica="workerpool1-0", atLine="step 12")
     second = await order(house, kind="oom")
@@ -67,7 +67,7 @@ async def test_a_drill_is_ordered_and_then_has_a_number(house: Drilled) -> None:
     ]
 
 
-async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) -> None:
+async def test_all_wrong_fields_of_a_drill_are_reported_at_once(house: HouseWithDrills) -> None:
     await created(house)
     faults = violations(await order(house, kind="flood", replica="wrkr", atLine="(", what=1))
     assert "maintenance" in faults["kind"]
@@ -83,7 +83,7 @@ async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) ->
     assert (await house.result("GET", f"{JOB}/resumeReport"))["drills"] == []
 
 
-async def test_a_job_that_is_over_takes_no_drill(house: Drilled) -> None:
+async def test_drill_of_a_finished_job_is_rejected(house: HouseWithDrills) -> None:
     await created(house)
     await house.run(NAME, at=START + SECOND)
     await house.happen(
@@ -95,8 +95,9 @@ async def test_a_job_that_is_over_takes_no_drill(house: Drilled) -> None:
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
 
 
-async def drilled(house: Drilled, *after: str) -> Any:
-    """A killed and restarted primary that logged three steps before, and then these lines."""
+async def report_after_kill(house: HouseWithDrills, *after: str) -> Any:
+    """Return the report of a primary that logged three steps, was killed and restarted, and then
+    logged `after`."""
     await created(house)
     await house.run(NAME, at=START + SECOND)
     before = [(START + (n + 1) * SECOND, f"step {n}/9") for n in (1, 2, 3)]
@@ -115,10 +116,10 @@ async def drilled(house: Drilled, *after: str) -> Any:
     return await house.result("GET", f"{JOB}/resumeReport")
 
 
-async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
-    """spec/operations#resume-report: what was injected, what was decided, seconds down, steps lost,
-    resumed or started over."""
-    report = await drilled(house, "restored step 2", "step 3/9")
+async def test_drill_report_shows_a_resumed_job(house: HouseWithDrills) -> None:
+    """spec/operations#resume-report: the report contains the fault, the decision, the downtime in
+    seconds, the lost steps, and whether the program resumed or started over."""
+    report = await report_after_kill(house, "restored step 2", "step 3/9")
     assert (report["name"], report["result"]) == (NAME, "PASS")
     (entry,) = report["drills"]
     assert (entry["outcome"], entry["lost"], entry["unit"]) == ("resumed", 1, "step")
@@ -132,8 +133,8 @@ async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
     assert entry["stepsOf"] == "workerpool0-0"
 
 
-async def test_the_steps_may_be_told_by_the_primary(house: Drilled) -> None:
-    await drilled(house, "step 4/9")
+async def test_drill_report_uses_steps_logged_by_the_primary(house: HouseWithDrills) -> None:
+    await report_after_kill(house, "step 4/9")
     house.clock = START + 11 * SECOND
     await order(house, kind="kill", replica="worker 0")
     await house.happen(

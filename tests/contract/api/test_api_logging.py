@@ -27,7 +27,8 @@ async def entries(house: House, filter_: str = "", **more: Any) -> Answer:
 
 
 async def two_replicas(house: House, *, over: bool = True) -> None:
-    """Job 1000 with lines of two replicas, some of one moment; the clock stands after its end."""
+    """Create job 1000 with lines of two replicas, some with equal timestamps. If `over`, end the
+    job and set the clock after its end."""
     await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
     house.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(1, 9, 2)))
     house.write_log(1000, "workerpool1-0", *((START + n * SECOND, f"b{n}") for n in range(1, 9)))
@@ -38,7 +39,7 @@ async def two_replicas(house: House, *, over: bool = True) -> None:
 
 
 async def end(house: House) -> None:
-    """Job 1000 runs and succeeds."""
+    """Run job 1000 until it succeeds."""
     both = (PRIMARY, ReplicaId(1, 0))
     ends = [ReplicaExited(1, replica, 1, exited(0, ended=house.clock)) for replica in both]
     await house.run(f"{LOCATION}/customJobs/1000"[4:], *ends, at=START)
@@ -49,9 +50,9 @@ def texts(answer: Answer) -> list[str]:
     return [entry["textPayload"] for entry in answer.json.get("entries", [])]
 
 
-async def test_a_readers_margin_is_kept_only_while_lines_may_come(house: House) -> None:
-    """spec/clients#stream-logs: gcloud asks for lines older than 5 s and stops at the end of a job that was
-    silent."""
+async def test_log_reader_delay_applies_only_while_job_can_write_lines(house: House) -> None:
+    """spec/clients#stream-logs: gcloud requests lines older than 5 s and stops at the end of a job
+    without output."""
 
     def until(moment: int) -> str:
         stamp = datetime.fromtimestamp(moment // SECOND, UTC).isoformat()
@@ -71,7 +72,7 @@ async def test_a_readers_margin_is_kept_only_while_lines_may_come(house: House) 
     assert [text for text in past if text[0] in "ab"] == running[-6:]
 
 
-async def test_the_filter_of_stream_logs_gives_everything_in_strict_order(house: House) -> None:
+async def test_stream_logs_filter_returns_all_lines_in_order(house: House) -> None:
     await two_replicas(house)
     answer = await entries(
         house,
@@ -94,13 +95,13 @@ async def test_the_filter_of_stream_logs_gives_everything_in_strict_order(house:
     }
 
 
-async def test_a_number_that_no_job_can_have_finds_nothing(house: House) -> None:
+async def test_filter_with_impossible_job_number_returns_no_lines(house: House) -> None:
     await two_replicas(house)
     answer = await entries(house, f'resource.labels.job_id="{"9" * 5000}"')
     assert (answer.status, texts(answer)) == (200, [])
 
 
-async def test_a_page_of_long_lines_is_short(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_page_is_limited_in_bytes(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     await two_replicas(house)
     monkeypatch.setattr(entries_module, "_LONGEST_PAGE", 100)
     house.write_log(1000, "workerpool0-0", *((START + n * SECOND, "x" * 60) for n in range(1, 9)))
@@ -110,8 +111,8 @@ async def test_a_page_of_long_lines_is_short(house: House, monkeypatch: pytest.M
     assert [len(text) for text in texts(second)] == [60]
 
 
-async def test_the_number_of_no_project_is_not_found(house: House) -> None:
-    """An empty answer would say that the project is there."""
+async def test_unknown_project_number_returns_not_found(house: House) -> None:
+    """An empty answer would indicate that the project exists."""
     for filter_ in ("", AUDIT):
         answer = await entries(house, filter_, resourceNames=["projects/123456789012"])
         assert answer.status == 404
@@ -121,7 +122,9 @@ async def test_the_number_of_no_project_is_not_found(house: House) -> None:
 
 @pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
 @pytest.mark.parametrize("size", [1, 3, 5])
-async def test_pages_hold_each_entry_once_in_any_order(house: House, order: str, size: int) -> None:
+async def test_log_pages_contain_each_entry_once_in_both_orders(
+    house: House, order: str, size: int
+) -> None:
     await two_replicas(house)
     whole = (await entries(house, pageSize=1000, orderBy=order)).json["entries"]
     assert len(whole) >= 12
@@ -139,9 +142,9 @@ async def test_pages_hold_each_entry_once_in_any_order(house: House, order: str,
     assert stamps == sorted(stamps, reverse=order.endswith("desc"))
 
 
-async def test_what_the_job_gets_instead_is_said_once_to_each_reader(house: House) -> None:
-    """The first line of the job's log, as the service's own: in the lines it is stored once more, for other
-    readers."""
+async def test_runtime_notice_appears_once_in_each_log_view(house: House) -> None:
+    """The notice is the first line of the job's log, as a line of the service. Other readers find a
+    second copy of it among the stored lines, which is filtered out here."""
     await house.result("POST", "/v1/projects/p1/jobs", ml_job())
     notice = "asked for '2.6' on '3.7'"
     house.write_log(1000, SERVICE_TASK, (START + SECOND, notice), stream="b")
@@ -174,7 +177,9 @@ async def test_what_the_job_gets_instead_is_said_once_to_each_reader(house: Hous
         ({"pageToken": "x"}, "page_token"),
     ],
 )
-async def test_bad_requests(house: House, more: dict[str, Any], field: str) -> None:
+async def test_invalid_log_request_names_the_wrong_field(
+    house: House, more: dict[str, Any], field: str
+) -> None:
     body = {"resourceNames": ["projects/p1"]} | more
     assert fields(await house.call("POST", "/v2/entries:list", body)) == {field}
 
@@ -182,7 +187,7 @@ async def test_bad_requests(house: House, more: dict[str, Any], field: str) -> N
 AUDIT = "logName:cloudaudit"
 
 
-async def test_the_audit_is_a_log_of_the_project_for_who_asks_for_it_and_may(house: House) -> None:
+async def test_audit_log_is_listed_for_permitted_callers_that_filter_for_it(house: House) -> None:
     for _ in range(3):
         house.clock += SECOND
         await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool()))
@@ -229,7 +234,7 @@ async def test_the_audit_is_a_log_of_the_project_for_who_asks_for_it_and_may(hou
         ),
     ],
 )
-async def test_a_filter_that_lets_others_pass_lists_the_lines_of_jobs(
+async def test_only_a_filter_for_the_audit_log_returns_audit_entries(
     house: House, filter_: str, is_of_audit: bool
 ) -> None:
     await two_replicas(house)
@@ -238,7 +243,7 @@ async def test_a_filter_that_lets_others_pass_lists_the_lines_of_jobs(
     assert {"protoPayload" in entry for entry in shown} == {is_of_audit}
 
 
-async def test_special_fields_of_structured_lines(house: House) -> None:
+async def test_special_fields_of_structured_log_lines_are_converted(house: House) -> None:
     """facts/packaging#structured-logs."""
     await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
     google = "logging.googleapis.com/"
@@ -283,7 +288,7 @@ async def test_special_fields_of_structured_lines(house: House) -> None:
         assert [entry["insertId"] for entry in matching] == expected, filter_
 
 
-async def test_service_lines_have_the_state_of_an_ml_job(house: House) -> None:
+async def test_service_log_lines_contain_the_state_of_an_ml_job(house: House) -> None:
     await house.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="job_1"))
     house.clock = START + 60 * SECOND
     over = ReplicaExited(1, PRIMARY, 1, exited(0, ended=house.clock))

@@ -21,7 +21,7 @@ async def created(house: House, job_id: str = "job_1", **more: Any) -> dict[str,
     return await house.result("POST", JOBS, ml_job(job_id=job_id, **more))
 
 
-async def test_create_and_get(house: House) -> None:
+async def test_created_ml_job_is_returned_by_get(house: House) -> None:
     view = await created(house, labels={"a": "b"}, scaleTier="STANDARD_1")
     assert (view["jobId"], view["state"], view["labels"]) == ("job_1", "QUEUED", {"a": "b"})
     assert view["createTime"] == "2025-10-09T08:53:20Z"
@@ -34,7 +34,7 @@ async def test_create_and_get(house: House) -> None:
     assert house.woken == [1000]
 
 
-async def test_a_job_id_is_used_once_only(house: House) -> None:
+async def test_job_id_cannot_be_reused_in_a_project(house: House) -> None:
     """spec/submit#refusals: 409."""
     await created(house)
     answer = await house.call("POST", JOBS, ml_job())
@@ -42,7 +42,7 @@ async def test_a_job_id_is_used_once_only(house: House) -> None:
     await house.result("POST", "/v1/projects/p2/jobs", ml_job())
 
 
-async def test_every_violation_is_named_in_the_public_form(house: House) -> None:
+async def test_all_wrong_fields_of_an_ml_job_are_reported_in_googles_format(house: House) -> None:
     """spec/submit#refusals, facts/limits#error-texts."""
     body = ml_job(
         job_id="1st", region="mars", jobDir="gs://nowhere/x", packageUris=["gs://missing/p.tar.gz"]
@@ -55,7 +55,7 @@ async def test_every_violation_is_named_in_the_public_form(house: House) -> None
     assert await house.result("GET", JOBS) == {}
 
 
-async def test_a_finished_job_tells_how_it_ended(house: House) -> None:
+async def test_failed_ml_job_shows_its_error_message(house: House) -> None:
     await created(house)
     house.clock = START + 900 * SECOND
     over = ReplicaExited(1, PRIMARY, 1, exited(1, ended=house.clock))
@@ -70,7 +70,7 @@ async def test_a_finished_job_tells_how_it_ended(house: House) -> None:
     assert (await house.result("GET", JOBS))["jobs"] == [view]
 
 
-async def test_a_cancelled_job_tells_why(house: House) -> None:
+async def test_cancelled_ml_job_shows_its_reason(house: House) -> None:
     await created(house)
     assert await house.result("POST", f"{JOBS}/job_1:cancel", {}) == {}
     await house.happen("projects/p1/jobs/job_1", CancelRequested(CancelCause.USER, START))
@@ -82,7 +82,7 @@ async def test_a_cancelled_job_tells_why(house: House) -> None:
     assert (again.status, again.error["status"]) == (400, "FAILED_PRECONDITION")
 
 
-async def test_a_service_that_stops_takes_no_new_jobs(house: House) -> None:
+async def test_stopping_service_rejects_new_jobs(house: House) -> None:
     await created(house)
     house.services.closing.set()
     answer = await house.call("POST", JOBS, ml_job(job_id="job_2"))
@@ -95,7 +95,7 @@ async def test_a_service_that_stops_takes_no_new_jobs(house: House) -> None:
     assert await house.result("POST", f"{JOBS}/job_1:cancel", {}) == {}
 
 
-async def test_lists_newest_first_with_public_page_sizes(house: House) -> None:
+async def test_ml_jobs_are_listed_newest_first_with_googles_page_sizes(house: House) -> None:
     """facts/resources#ml: default 20, at most 100."""
     for n in range(23):
         await created(house, f"census_{n}")
@@ -111,7 +111,7 @@ async def test_lists_newest_first_with_public_page_sizes(house: House) -> None:
     assert await house.result("GET", f"{JOBS}?filter=state%3AFAILED") == {}
 
 
-async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
+async def test_label_update_with_a_stale_etag_is_rejected(house: House) -> None:
     """facts/resources#ml: patch with updateMask=labels; optimistic concurrency with the etag."""
     etag = (await created(house, labels={"a": "1"}))["etag"]
     changed = await house.result(
@@ -142,20 +142,20 @@ async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
         ("?updateMask=labels", {"labels": {"trainshed-notify": "x"}}, "labels.trainshed-notify"),
     ],
 )
-async def test_what_cannot_be_patched(
+async def test_patch_of_other_fields_than_valid_labels_is_rejected(
     house: House, query: str, body: dict[str, Any], field: str
 ) -> None:
     await created(house)
     assert fields(await house.call("PATCH", f"{JOBS}/job_1{query}", body)) == {field}
 
 
-async def test_project_config(house: House) -> None:
+async def test_project_config_contains_a_service_account_and_number(house: House) -> None:
     view = await house.result("GET", "/v1/projects/p1:getConfig")
     assert view["serviceAccount"] == "trainshed@localhost"
     assert view["serviceAccountProject"].isdigit()
 
 
-async def test_operations_are_none_and_a_policy_of_a_job_is_not_served(house: House) -> None:
+async def test_ml_operations_are_empty_and_job_policies_are_unimplemented(house: House) -> None:
     assert await house.result("GET", "/v1/projects/p1/operations") == {}
     assert (await house.call("GET", "/v1/projects/p1/operations/x")).status == 404
     await created(house)

@@ -1,4 +1,4 @@
-"""The transport: credentials, unknown paths, discovery, health, limits, faults of our own."""
+"""The REST transport: credentials, unknown paths, discovery, health, size limits, internal errors."""
 
 import logging
 from pathlib import Path
@@ -23,13 +23,13 @@ from tests.unit.specs_requests import custom_job
         ("POST", "/healthz"),
     ],
 )
-async def test_unknown_paths_are_json_404(house: House, method: str, path: str) -> None:
+async def test_unknown_paths_return_a_json_404(house: House, method: str, path: str) -> None:
     answer = await house.call(method, path)
     assert (answer.status, answer.error["status"]) == (404, "NOT_FOUND")
     assert path in answer.error["message"]
 
 
-async def test_discovery_needs_no_token_and_names_this_host(house: House) -> None:
+async def test_discovery_needs_no_token_and_contains_the_services_address(house: House) -> None:
     for path in ("/$discovery/rest?version=v1", "/discovery/v1/apis/ml/v1/rest"):
         document = await house.result("GET", path, token=None)
         assert (document["name"], document["version"]) == ("ml", "v1")
@@ -38,7 +38,7 @@ async def test_discovery_needs_no_token_and_names_this_host(house: House) -> Non
     assert logs["name"] == "logging"
 
 
-async def test_the_version_is_told_to_callers_with_a_token_alone(house: House) -> None:
+async def test_version_is_shown_only_to_callers_with_a_valid_token(house: House) -> None:
     for path in ("/", "/healthz"):
         assert "version" in await house.result("GET", path)
         for token in (None, "wrong"):
@@ -48,7 +48,7 @@ async def test_the_version_is_told_to_callers_with_a_token_alone(house: House) -
             }
 
 
-async def test_projects(house: House) -> None:
+async def test_project_is_returned_with_its_number(house: House) -> None:
     view = await house.result("GET", "/v1/projects/p1")
     assert (view["projectId"], view["lifecycleState"]) == ("p1", "ACTIVE")
     assert view["projectNumber"].isdigit()
@@ -56,24 +56,24 @@ async def test_projects(house: House) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "path", "most"),
+    ("verb", "path", "limit"),
     [
         ("POST", f"{LOCATION}/customJobs", 10 << 20),
         ("POST", f"{LOCATION}/customJobs/1:cancel", 64 << 10),
         ("DELETE", f"{LOCATION}/customJobs/1", 64 << 10),
-        ("POST", "/shell/ticket", 4 << 10),  # Of who has no token.
+        ("POST", "/shell/ticket", 4 << 10),  # A caller without a token.
     ],
 )
-async def test_a_body_that_is_too_large_is_refused(
-    house: House, verb: str, path: str, most: int
+async def test_request_body_over_the_size_limit_is_rejected(
+    house: House, verb: str, path: str, limit: int
 ) -> None:
-    answer = await house.call(verb, path, b" " * (most + 1))
+    answer = await house.call(verb, path, b" " * (limit + 1))
     assert answer.status == 400
-    assert f"size exceeds the limit: {most} bytes" in answer.error["message"]
+    assert f"size exceeds the limit: {limit} bytes" in answer.error["message"]
 
 
 @pytest.mark.parametrize("transport", ["REST", "gRPC"])
-async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
+async def test_internal_error_is_logged_and_reveals_no_details(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -1,4 +1,5 @@
-"""Nodes, quotas and pre-flight over a real store; what the room says is the test's (`rooms.ValueRoom`)."""
+"""Nodes, quotas and preflight over a real store. The tests set the available capacity
+(`rooms.ValueRoom`)."""
 
 import json
 from typing import Any
@@ -35,7 +36,7 @@ WAITING = Waiting(
 )
 
 
-async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
+async def test_nodes_show_their_usage_and_its_users(house: House) -> None:
     name = "projects/p1/locations/us-central1/customJobs/7"
     house.capacity.known = (node("node-1", f"{name} workerpool0-0"),)
     (shown,) = (await house.result("GET", NODES))["nodes"]
@@ -55,7 +56,7 @@ async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
     assert (await house.result("GET", STATUS))["accelerators"] == ["NVIDIA_TESLA_T4"]
 
 
-async def test_a_node_is_drained_and_comes_back(house: House) -> None:
+async def test_node_is_drained_and_undrained(house: House) -> None:
     """spec/failures#maintenance: a node can be put under maintenance at any time."""
     drained = await house.result("POST", f"{NODES}/node-2:drain", {"reason": "new disk"})
     assert (drained["condition"], drained["cause"]) == ("DRAINED", "new disk")
@@ -70,14 +71,14 @@ async def test_a_node_is_drained_and_comes_back(house: House) -> None:
 
 
 @pytest.mark.parametrize("verb", ["drain", "undrain"])
-async def test_an_unknown_node_is_refused_with_those_there_are(house: House, verb: str) -> None:
+async def test_unknown_node_is_rejected_with_a_list_of_nodes(house: House, verb: str) -> None:
     answer = await house.call("POST", f"{NODES}/node-3:{verb}")
     assert answer.status == 404
     assert "the nodes are: node-1, node-2." in answer.error["message"]
     assert await house.store.reader.drained_nodes() == ()
 
 
-async def test_a_body_is_an_object_with_known_fields_of_their_types(house: House) -> None:
+async def test_body_with_unknown_fields_or_wrong_types_is_rejected(house: House) -> None:
     path = f"{NODES}/node-1:drain"
     faults = violations(await house.call("POST", path, {"reason": 7, "reson": "x"}))
     assert faults["reason"] == "Expected `str`, got `int`."
@@ -88,7 +89,7 @@ async def test_a_body_is_an_object_with_known_fields_of_their_types(house: House
     assert await house.store.reader.drained_nodes() == ()
 
 
-async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
+async def test_quotas_are_set_listed_and_cleared(house: House) -> None:
     """spec/queue#quotas: quotas per project and region."""
     key = QuotaKey("p1", "us-central1", "cpus_n1_e2")
     house.capacity.used = {key: 12.0}
@@ -102,7 +103,7 @@ async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
     cleared = await house.result("POST", f"{QUOTAS}:set", {**quota, "limit": "unlimited"})
     assert cleared["limit"] == "unlimited"
     assert await house.store.reader.quotas() == ()
-    # Of a person, in all regions.
+    # A quota of a user, in all regions.
     quota = {**PLACE, "metric": "jobs", "user": ANA, "limit": 2}
     view = await house.result("POST", f"{QUOTAS}:set", quota)
     assert (view["user"], view["limit"], view["region"]) == (ANA, 2, "global")
@@ -121,9 +122,7 @@ async def set_limit(house: House, token: str, metric: str, limit: object, user: 
 
 
 @pytest.mark.parametrize("metric", ["jobs", "cost_per_month_hard", "highest_priority"])
-async def test_a_project_s_owner_cannot_loosen_a_limit_of_the_service(
-    house: House, metric: str
-) -> None:
+async def test_project_owner_cannot_raise_a_service_owners_limit(house: House, metric: str) -> None:
     """spec/queue#quotas: lowering a limit does not allow to raise it later."""
     lead = known(house.tokens, OWNER_OF_PROJECT, project="p1")
     person = "" if metric != "highest_priority" else ANA
@@ -140,9 +139,7 @@ async def test_a_project_s_owner_cannot_loosen_a_limit_of_the_service(
     assert (await set_limit(house, lead, metric, "unlimited", person)).status == 200
 
 
-async def test_a_project_s_owner_gives_nobody_more_than_the_service_gives_each(
-    house: House,
-) -> None:
+async def test_project_owner_cannot_exceed_the_service_limit_per_user(house: House) -> None:
     lead = known(house.tokens, OWNER_OF_PROJECT, project="p1")
     assert (await set_limit(house, lead, "jobs", 7, "bo@corp.example")).json["limit"] == 7
     await set_limit(house, "", "jobs", 2, "each")
@@ -158,7 +155,7 @@ async def test_a_project_s_owner_gives_nobody_more_than_the_service_gives_each(
     assert (await set_limit(house, lead, "share", 1, ANA)).status == 403, "no direction is looser"
 
 
-async def test_all_quotas_name_every_metric(house: House) -> None:
+async def test_list_of_all_quotas_contains_every_metric(house: House) -> None:
     path = f"{QUOTAS}?project=p1&region=us-central1"
     assert (await house.result("GET", path))["quotas"] == []
     metrics = [quota["metric"] for quota in (await house.result("GET", f"{path}&all"))["quotas"]]
@@ -180,7 +177,7 @@ async def test_all_quotas_name_every_metric(house: House) -> None:
         ({"value": 4}, "value", "no such field"),
     ],
 )
-async def test_a_quota_that_cannot_be(
+async def test_invalid_quota_names_the_wrong_field(
     house: House, change: dict[str, Any], field: str, text: str
 ) -> None:
     body = {**PLACE, "metric": "cpus_n1_e2", "limit": 4, **change}
@@ -190,10 +187,8 @@ async def test_a_quota_that_cannot_be(
     assert await house.store.reader.quotas() == ()
 
 
-async def test_what_a_project_has_before_others_is_set_by_an_owner_of_the_service(
-    house: House,
-) -> None:
-    """Whoever owns a project says that of people in it."""
+async def test_only_service_owner_sets_share_and_priority_of_a_project(house: House) -> None:
+    """An owner of a project can set these metrics only for its users."""
     ana = known(house.tokens, ANA, project="p1")
     for metric, user, status in (
         *(("share", "", 403), ("share", "each", 200), ("share", BO, 200), ("jobs", "", 200)),
@@ -204,7 +199,7 @@ async def test_what_a_project_has_before_others_is_set_by_an_owner_of_the_servic
         assert (await house.call("POST", f"{QUOTAS}:set", quota)).status == 200
 
 
-async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: House) -> None:
+async def test_explain_returns_placements_and_stores_nothing(house: House) -> None:
     """spec/submit#preflight."""
     house.capacity.answer = Preflight((("workerpool0-0", "node-1"),), position=1)
     gpu = {"acceleratorType": "NVIDIA_TESLA_P4", "acceleratorCount": 1}
@@ -226,7 +221,7 @@ async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: Hous
     assert (await house.result("GET", "/trainshed/v1/jobs?project=-"))["jobs"] == []
 
 
-async def test_explain_says_why_a_job_would_wait(house: House) -> None:
+async def test_explain_returns_the_reason_for_waiting(house: House) -> None:
     house.capacity.answer = Preflight(waiting=WAITING, position=3)
     body = {"api": "ml", "project": "p1", "job": ml_job()}
     view = await house.result("POST", EXPLAIN, body)
@@ -252,25 +247,25 @@ async def test_explain_says_why_a_job_would_wait(house: House) -> None:
         ("ml", ml_job(job_id="1", scaleTier="HUGE", jobDir="gs://none/x")),
     ],
 )
-async def test_explain_refuses_exactly_what_create_refuses(
+async def test_explain_rejects_the_same_jobs_as_create(
     house: House, api: str, job: dict[str, Any]
 ) -> None:
-    """spec/submit#preflight, spec/submit#refusals: the same violations, all at once; nothing is stored, and
-    nothing uploaded for a job that orders what there is not."""
+    """spec/submit#preflight, spec/submit#refusals: both report the same violations, all at once.
+    Nothing is stored, and nothing is uploaded for a job with an unavailable order."""
     body = {"api": api, "project": "p1", "location": "us-central1", "job": job}
     explained = violations(await house.call("POST", EXPLAIN, body))
     path = f"{LOCATION}/customJobs" if api == "vertex" else "/v1/projects/p1/jobs"
     assert explained == violations(await house.call("POST", path, job))
 
 
-async def test_explain_needs_to_know_what(house: House) -> None:
+async def test_explain_without_a_job_names_the_missing_fields(house: House) -> None:
     faults = violations(await house.call("POST", EXPLAIN, {"api": "vertx", "jobs": {}}))
     assert set(faults) == {"api", "job", "jobs"}
     assert "Did you mean vertex?" in faults["api"]
 
 
-async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -> None:
-    """spec/queue#order: a job that waits says why, and what would let it start."""
+async def test_waiting_job_shows_its_reason_and_queue_position(house: House) -> None:
+    """spec/queue#order: a waiting job shows the reason and what would let it start."""
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     house.capacity.reasons[JobUid(1000)] = WAITING
     house.capacity.positions[JobUid(1000)] = 4
@@ -278,14 +273,15 @@ async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -
     assert view["waits"] == [WAITING.message, WAITING.hint]
     assert (view["waiting"]["reason"], view["waiting"]["position"]) == ("quota", 4)
     assert view["resource"]["jobPosition"] == "4"
-    # The public resource, alone and in lists (facts/resources#ml): a string, as every int64 is.
+    # The public resource contains it too, in get and in list (facts/resources#ml): a string, like
+    # every int64.
     assert (await house.result("GET", "/v1/projects/p1/jobs/job_1"))["jobPosition"] == "4"
     (listed,) = (await house.result("GET", "/v1/projects/p1/jobs"))["jobs"]
     assert listed["jobPosition"] == "4"
 
 
-async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> None:
-    """spec/operations#why-it-waits: that some seconds have to pass is half of the answer."""
+async def test_retried_job_shows_the_cause_of_its_retry(house: House) -> None:
+    """spec/operations#why-it-waits: the delay before the retry is only half of the answer."""
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     failed = PreparationFailed(1, "the registry does not answer", cause=Cause.SERVICE)
     await house.happen("projects/p1/jobs/job_1", JobAdmitted(()), failed)
@@ -296,13 +292,13 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
     assert "the registry does not answer" in view["waits"][1] == view["waiting"]["hint"]
 
 
-# --- quotas of people, and what was used ---
+# --- quotas of users, and usage ---
 
 USAGE = "/trainshed/v1/usage"
 
 
-async def used(house: House) -> None:
-    """An hour of Ana's on two GPUs, which is over, and half an hour of Bo's, which goes on."""
+async def record_usage(house: House) -> None:
+    """Store one finished hour of Ana's on two GPUs, and a running half hour of Bo's."""
     hour = 3600 * SECOND
     epoch = await house.store.ledger.acquire("test")
     made = replace(make_job(1, project_id="p1"), creator=Actor(ANA))
@@ -322,8 +318,8 @@ async def used(house: House) -> None:
     house.capacity.held = (running, replace(running, name=replace(running.name, project_id="p2")))
 
 
-async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
-    await used(house)
+async def test_usage_includes_finished_and_running_jobs(house: House) -> None:
+    await record_usage(house)
     report = await house.result("GET", f"{USAGE}?project=p1")
     ana, bo = report["rows"]
     assert (ana["name"], ana["gpuHours"], ana["cpuHours"], ana["gigabyteHours"]) == (ANA, 2, 4, 15)
@@ -348,14 +344,16 @@ async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
         ("labels.team", ["x", ""]),
     ],
 )
-async def test_usage_is_summed_up_as_asked(house: House, by: str, names: list[str]) -> None:
-    await used(house)
+async def test_usage_is_grouped_by_the_requested_key(
+    house: House, by: str, names: list[str]
+) -> None:
+    await record_usage(house)
     rows = (await house.result("GET", f"{USAGE}?project=p1&by={by}"))["rows"]
     assert [row["name"] for row in rows] == names
 
 
-async def test_usage_is_cut_at_the_moments_that_are_asked_for(house: House) -> None:
-    await used(house)
+async def test_usage_is_limited_to_the_requested_period(house: House) -> None:
+    await record_usage(house)
     since, until = (text_micros(house.clock - minutes * 60 * SECOND) for minutes in (90, 15))
     rows = (await house.result("GET", f"{USAGE}?project=p1&since={since}&until={until}"))["rows"]
     assert [(row["name"], row["machineHours"]) for row in rows] == [(ANA, 0.5), (BO, 0.25)]
@@ -365,7 +363,7 @@ async def test_usage_is_cut_at_the_moments_that_are_asked_for(house: House) -> N
     assert set(faults) == {"by", "since"}
 
 
-async def test_jobs_are_listed_by_whose_they_are(house: House) -> None:
+async def test_jobs_are_listed_by_user(house: House) -> None:
     jobs = [
         replace(make_job(n, project_id="p1"), creator=Actor(who)) for n, who in ((1, ANA), (2, BO))
     ]
@@ -377,7 +375,7 @@ async def test_jobs_are_listed_by_whose_they_are(house: House) -> None:
     assert (await house.result("GET", "/trainshed/v1/jobs?project=p1&user=me"))["jobs"] == []
 
 
-async def test_a_project_is_the_same_by_its_number(house: House) -> None:
+async def test_project_number_is_equivalent_to_its_id(house: House) -> None:
     await house.call("POST", "/v1/projects", {"projectId": "vision-lab"})
     place = {"project": str(project_number("vision-lab")), "region": "us-central1"}
     view = (await house.call("POST", f"{QUOTAS}:set", {**place, "metric": "jobs", "limit": 3})).json

@@ -1,4 +1,4 @@
-"""Secrets over a real store: what is taken, what is told, what refuses a job (spec/submit#refusals;
+"""Secrets over a real store: accepted values, error texts, and rejected jobs (spec/submit#refusals;
 spec/invariants#secrets)."""
 
 import base64
@@ -19,7 +19,7 @@ EXPLAIN = "/trainshed/v1/jobs:explain"
 VALUE = "corréct horse / battery"
 
 
-def asked(name: str = "db", value: object = VALUE, project: str = "p1") -> dict[str, Any]:
+def secret_body(name: str = "db", value: object = VALUE, project: str = "p1") -> dict[str, Any]:
     return {"name": name, "value": value, "project": project}
 
 
@@ -28,22 +28,24 @@ def violations(answer: Any) -> dict[str, str]:
     return refusals.violations(answer)
 
 
-def stored_in(directory: Path) -> list[Path]:
-    """Files that hold the value in any form."""
+def files_with_value(directory: Path) -> list[Path]:
+    """Return the files that contain the value in any encoding."""
     forms = (VALUE, json.dumps(VALUE)[1:-1], base64.b64encode(VALUE.encode()).decode())
     files = filter(Path.is_file, directory.rglob("*"))
     return [path for path in files if any(form.encode() in path.read_bytes() for form in forms)]
 
 
-def naming(*values: str) -> list[dict[str, str]]:
+def env_of(*values: str) -> list[dict[str, str]]:
     return [{"name": f"V{n}", "value": value} for n, value in enumerate(values)]
 
 
-async def test_a_secret_is_set_listed_deleted_and_never_shown(house: House, tmp_path: Path) -> None:
-    first = await house.call("POST", SECRETS, asked(value="first value"))
+async def test_secret_is_set_listed_and_deleted_but_never_shown(
+    house: House, tmp_path: Path
+) -> None:
+    first = await house.call("POST", SECRETS, secret_body(value="first value"))
     assert first.json["version"] == 1
     house.clock += SECOND
-    second = await house.call("POST", SECRETS, asked())
+    second = await house.call("POST", SECRETS, secret_body())
     newest = second.json
     assert newest == {"project": "p1", "name": "db", "version": 2, "created": newest["created"]}
     listed = await house.call("GET", f"{SECRETS}?project=p1")
@@ -56,24 +58,24 @@ async def test_a_secret_is_set_listed_deleted_and_never_shown(house: House, tmp_
     for body in (first.body, second.body, listed.body):
         assert VALUE.encode() not in body and b"first value" not in body
     house.close()
-    assert stored_in(tmp_path) == []
+    assert files_with_value(tmp_path) == []
 
 
 @pytest.mark.parametrize(
     ("body", "field", "fault"),
     [
-        (asked(name=""), "name", "not the name of a secret"),
-        (asked(name="1a"), "name", "not the name of a secret"),
-        (asked(value=""), "value", "fewer than 4"),
-        (asked(value="xyz"), "value", "fewer than 4"),
-        (asked(value=f"{VALUE}\0"), "value", "zero byte"),
-        (asked(value=VALUE * MAX_VALUE_BYTES), "value", "at most 65536"),
-        (asked(value=[VALUE]), "value", "got `array`"),
-        (asked(project="a/b"), "project", "is not a project id"),
-        ({**asked(), "vaule": VALUE}, "vaule", "no such field"),
+        (secret_body(name=""), "name", "not the name of a secret"),
+        (secret_body(name="1a"), "name", "not the name of a secret"),
+        (secret_body(value=""), "value", "fewer than 4"),
+        (secret_body(value="xyz"), "value", "fewer than 4"),
+        (secret_body(value=f"{VALUE}\0"), "value", "zero byte"),
+        (secret_body(value=VALUE * MAX_VALUE_BYTES), "value", "at most 65536"),
+        (secret_body(value=[VALUE]), "value", "got `array`"),
+        (secret_body(project="a/b"), "project", "is not a project id"),
+        ({**secret_body(), "vaule": VALUE}, "vaule", "no such field"),
     ],
 )
-async def test_wrong_input_is_refused_and_not_repeated(
+async def test_invalid_secret_is_rejected_without_echoing_its_value(
     house: House, body: dict[str, Any], field: str, fault: str
 ) -> None:
     faults = violations(await house.call("POST", SECRETS, body))
@@ -81,7 +83,7 @@ async def test_wrong_input_is_refused_and_not_repeated(
     assert not await house.store.secrets.has_any()
 
 
-async def test_all_that_is_wrong_is_told_at_once(house: House) -> None:
+async def test_all_wrong_fields_of_a_secret_are_reported_at_once(house: House) -> None:
     faults = violations(
         await house.call("POST", SECRETS, {"project": "/", "name": "7", "value": "x"})
     )
@@ -91,38 +93,38 @@ async def test_all_that_is_wrong_is_told_at_once(house: House) -> None:
     }
 
 
-async def test_no_new_key_is_made_while_there_are_secrets_of_a_lost_one(
+async def test_lost_secret_key_is_not_replaced_while_secrets_exist(
     house: House, tmp_path: Path
 ) -> None:
-    await house.call("POST", SECRETS, asked())
+    await house.call("POST", SECRETS, secret_body())
     (tmp_path / "secrets.key").unlink()
     again = House(tmp_path / "again")
     try:
         await again.store.secrets.add("p1", "db", 1, lambda version: b"sealed with a lost key")
-        refused = await again.call("POST", SECRETS, asked())
+        refused = await again.call("POST", SECRETS, secret_body())
         assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
         assert "from a backup" in refused.error["message"]
         await again.call("DELETE", f"{SECRETS}/db?project=p1")
-        assert (await again.result("POST", SECRETS, asked()))["version"] == 2
+        assert (await again.result("POST", SECRETS, secret_body()))["version"] == 2
     finally:
         again.close()
 
 
-async def test_a_job_that_names_a_secret_is_taken_and_shown_as_it_was_given(house: House) -> None:
-    await house.call("POST", SECRETS, asked())
-    env = naming("x $(secret:db)", "$(secret:db@1)", "$$(secret:nobody)")
+async def test_job_with_secret_references_is_accepted_and_shown_unchanged(house: House) -> None:
+    await house.call("POST", SECRETS, secret_body())
+    env = env_of("x $(secret:db)", "$(secret:db@1)", "$$(secret:nobody)")
     for program in (container(env=env), package(env=env)):
         answer = await house.result("POST", f"{LOCATION}/customJobs", custom_job(program))
         shown = (await house.call("GET", f"/v1/{answer['name']}")).body
         assert b"$(secret:db)" in shown and VALUE.encode() not in shown
 
 
-async def test_an_unknown_secret_refuses_a_job_with_the_variable_naming_it(house: House) -> None:
-    await house.call("POST", SECRETS, asked())
-    await house.call("POST", SECRETS, asked(name="other", project="p2"))
+async def test_job_with_unknown_secret_is_rejected_naming_its_variable(house: House) -> None:
+    await house.call("POST", SECRETS, secret_body())
+    await house.call("POST", SECRETS, secret_body(name="other", project="p2"))
     spec = custom_job(
-        container(env=naming("$(secret:db)", "$(secret:db@2)", "a $(secret:other) $(secret:db@1)")),
-        package(env=naming("$(secret:nobody)")),
+        container(env=env_of("$(secret:db)", "$(secret:db@2)", "a $(secret:other) $(secret:db@1)")),
+        package(env=env_of("$(secret:nobody)")),
     )
     wrong = {**spec, "labels": {"Bad": "label"}}
     faults = violations(await house.call("POST", f"{LOCATION}/customJobs", wrong))
@@ -139,21 +141,22 @@ async def test_an_unknown_secret_refuses_a_job_with_the_variable_naming_it(house
 @pytest.mark.parametrize(
     "kind", ["custom", "tuning", "pipeline", "explain custom", "explain tuning"]
 )
-async def test_every_way_to_create_a_job_asks_for_its_secrets(house: House, kind: str) -> None:
-    spec = custom_job(container(env=naming("$(secret:nobody)")))["jobSpec"]
+async def test_every_way_to_create_a_job_checks_its_secrets(house: House, kind: str) -> None:
+    spec = custom_job(container(env=env_of("$(secret:nobody)")))["jobSpec"]
     path, body, field = request(kind.removeprefix("explain "), spec)
     if kind.startswith("explain"):
         place = {"api": "vertex", "project": "p1", "location": "us-central1"}
         path, body = EXPLAIN, {**place, "job": body}
     where = f"{field}.worker_pool_specs[0].container_spec.env[0].value"
     assert "has none yet" in violations(await house.call("POST", path, body))[where]
-    await house.call("POST", SECRETS, asked(name="nobody"))
+    await house.call("POST", SECRETS, secret_body(name="nobody"))
     assert (await house.call("POST", path, body)).status == 200
 
 
-async def test_a_key_that_cannot_be_used_is_told(house: House, tmp_path: Path) -> None:
-    """spec/operations#errors; not as a failure of the service: somebody has put it there while it runs."""
+async def test_unusable_secret_key_is_reported(house: House, tmp_path: Path) -> None:
+    """spec/operations#errors. The key file can be replaced while the service runs, so the error is
+    a failed precondition and not an internal error."""
     (tmp_path / "secrets.key").write_text("no key\n")
-    refused = await house.call("POST", SECRETS, asked())
+    refused = await house.call("POST", SECRETS, secret_body())
     assert refused.error["status"] == "FAILED_PRECONDITION"
     assert "is not base64" in refused.error["message"]

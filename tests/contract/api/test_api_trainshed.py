@@ -1,4 +1,5 @@
-"""What is ours, over a real store and real files: describe, timeline, launches, live logs, watch."""
+"""Trainshed's own API over a real store and real files: describe, timeline, launches, live logs,
+watch."""
 
 import asyncio
 import json
@@ -34,14 +35,14 @@ NO_DIRECTORY = "FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/
 
 
 async def created(house: House) -> None:
-    """Job 1000: a primary and a worker."""
+    """Create job 1000 with a primary and a worker."""
     answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
     assert answer.json["name"] == NAME
 
 
 @pytest.fixture
 async def house(house: House) -> House:
-    """With that job."""
+    """The service with job 1000."""
     await created(house)
     return house
 
@@ -60,7 +61,7 @@ async def ended(house: House) -> None:
     )
 
 
-async def test_describe_tells_replicas_exits_and_the_rule(house: House) -> None:
+async def test_describe_shows_replicas_exits_and_failure_rule(house: House) -> None:
     queued = await house.result("GET", JOB)
     assert [replica["state"] for replica in queued["replicas"]] == ["WAITING", "WAITING"]
     await started(house)
@@ -80,7 +81,7 @@ async def test_describe_tells_replicas_exits_and_the_rule(house: House) -> None:
     }
 
 
-async def test_a_job_is_found_by_uid_id_or_encoded_name(house: House) -> None:
+async def test_job_is_found_by_uid_id_or_encoded_name(house: House) -> None:
     assert (await house.call("POST", "/v1/projects/p2/jobs", ml_job(job_id="mine"))).status == 200
     for key, name in (
         ("1000", NAME),
@@ -93,7 +94,7 @@ async def test_a_job_is_found_by_uid_id_or_encoded_name(house: House) -> None:
     assert (await house.call("GET", "/trainshed/v1/jobs/a%2Fb")).status == 400
 
 
-async def test_lists_both_apis_newest_first(house: House) -> None:
+async def test_job_list_contains_both_apis_newest_first(house: House) -> None:
     await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
     path = "/trainshed/v1/jobs?project=p1"
     view = await house.result("GET", path)
@@ -112,15 +113,15 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
         assert (await house.call("GET", f"/trainshed/v1/jobs{bad}")).status == 400
 
 
-async def test_a_list_of_no_project_is_of_the_services_own(house: House) -> None:
+async def test_list_without_project_uses_the_services_default_project(house: House) -> None:
     assert (await house.result("GET", "/trainshed/v1/jobs"))["jobs"] == []
     house.serve(settings=replace(SETTINGS, project="p1"))
     (job,) = (await house.call("GET", "/trainshed/v1/jobs")).json["jobs"]
     assert job["name"] == NAME
 
 
-async def test_a_job_is_once_in_a_list_of_several_states(house: House) -> None:
-    """Whatever becomes of it between two pages."""
+async def test_job_appears_once_in_a_list_when_its_state_changes(house: House) -> None:
+    """The job's state changes between two pages."""
     for job_id in ("first", "second", "third"):
         await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id=job_id))
     path = "/trainshed/v1/jobs?project=p1&limit=1&state="
@@ -137,9 +138,9 @@ async def test_a_job_is_once_in_a_list_of_several_states(house: House) -> None:
     assert [job["jobId"] for job in seen] == ["third", "second", "first", "1000"]
 
 
-async def test_the_timeline_and_the_failure_beside_the_error(house: House) -> None:
-    """spec/operations#errors: every attempt, replica incarnation, verdict, rule; typed errors beside the
-    public messages."""
+async def test_timeline_and_typed_failure_are_shown_with_the_public_error(house: House) -> None:
+    """spec/operations#errors: the timeline contains every attempt, replica incarnation, verdict and
+    rule. Typed errors are shown in addition to the public messages."""
     await started(house)
     house.clock = START + 3 * SECOND
     await house.happen(NAME, ReplicaLost(1, WORKER, 1, "its shim is gone"))
@@ -174,7 +175,7 @@ async def test_the_timeline_and_the_failure_beside_the_error(house: House) -> No
     assert "os.makedirs" in failure["advice"]
 
 
-async def test_a_job_shows_the_warnings_of_its_replicas_once(house: House) -> None:
+async def test_job_shows_each_warning_of_its_replicas_once(house: House) -> None:
     await started(house)
     text = "there is a directory gs: in its working directory"
     noted = [
@@ -186,8 +187,8 @@ async def test_a_job_shows_the_warnings_of_its_replicas_once(house: House) -> No
     assert (await house.result("GET", JOB))["warnings"] == [f"workerpool0-0: {text}"]
 
 
-async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> None:
-    """`jobs delete`: the public ml API has no way to."""
+async def test_finished_job_of_both_apis_is_deleted(house: House) -> None:
+    """`jobs delete` uses this method because the public ml API has no delete."""
     refused = await house.call("DELETE", JOB)
     assert refused.status == 400
     assert "cancel it, and delete it after its end" in refused.json["error"]["message"]
@@ -202,8 +203,8 @@ async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> N
     assert (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"] == []
 
 
-async def test_a_launch_says_what_ran(house: House) -> None:
-    """spec/program#launches: by the file that the replica's shim writes."""
+async def test_launch_shows_the_command_and_its_environment(house: House) -> None:
+    """spec/program#launches: the launch is read from a file that the replica's shim writes."""
     path = f"{JOB}/launch"
     before = await house.result("GET", path)
     assert (before["incarnation"], before["attempt"], before["command"]) == (0, 0, [])
@@ -220,7 +221,7 @@ async def test_a_launch_says_what_ran(house: House) -> None:
         "names": ["CLUSTER_SPEC", "RANK"],
         "values": {"CLUSTER_SPEC": json.dumps(cluster), "RANK": "1"},
         "hostname": "h",
-        "user": -1,  # As shims of 0.2.0 write it.
+        "user": -1,  # The form written by shims of 0.2.0.
         "memory": 5,
     }
     (directory / "launches.jsonl").write_text(json.dumps(entry) + "\n")
@@ -252,16 +253,16 @@ async def test_a_launch_says_what_ran(house: House) -> None:
         ("after=workerpool0-0/2/0&since=2025-10-09T08:53:22Z", ["b2"]),
     ],
 )
-async def test_parts_of_a_log(house: House, query: str, messages: list[str]) -> None:
+async def test_log_query_selects_lines(house: House, query: str, messages: list[str]) -> None:
     house.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(3)))
     house.write_log(1000, "workerpool1-0", *((START + n * SECOND + 1, f"b{n}") for n in range(3)))
     async with house.stream(f"{JOB}/logs?{query}") as lines:
         assert [line["message"] async for line in lines] == messages
 
 
-async def test_the_lines_of_a_build_come_first_and_count_among_the_last(house: House) -> None:
-    """spec/logs#lines, facts/lifecycle#service-lines: task `service`. By Logging's filters:
-    test_api_logging.py."""
+async def test_build_lines_are_part_of_the_jobs_log(house: House) -> None:
+    """spec/logs#lines, facts/lifecycle#service-lines: task `service`. test_api_logging.py tests the
+    filters of Logging."""
     await house.happen(NAME, JobAdmitted(()))
     built = (START + 2 * SECOND, "Building"), (START + 3 * SECOND, "Downloading numpy")
     house.write_log(1000, "service", *built)
@@ -281,8 +282,9 @@ async def test_the_lines_of_a_build_come_first_and_count_among_the_last(house: H
         assert (await lines.next())["task"] == "workerpool0-0"
 
 
-async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house: House) -> None:
-    """spec/invariants#last-lines-first: the end comes after the last line, also one that was written late."""
+async def test_followed_log_returns_new_lines_and_ends_with_the_job(house: House) -> None:
+    """spec/invariants#last-lines-first: the stream ends after the last line, even if that line was
+    written late."""
     house.write_log(1000, "workerpool0-0", (START + SECOND, "first"))
     async with house.stream(f"{JOB}/logs?follow=true&tail=1") as lines:
         assert (await lines.next())["message"] == "first"
@@ -295,10 +297,11 @@ async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house
         assert await lines.next() is None
 
 
-async def test_however_many_follow_a_log_one_thread_reads_it_for_them(
+async def test_all_followers_of_a_log_share_one_reading_thread(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More would take turns with the event loop: 200 followers kept everybody else waiting for 9 s."""
+    """Several threads would compete with the event loop: 200 followers once blocked all other
+    callers for 9 s."""
     house.write_log(1000, "workerpool0-0", *((START + n, 1000 * "x") for n in range(500)))
     readers: set[str] = set()
 
@@ -312,8 +315,9 @@ async def test_however_many_follow_a_log_one_thread_reads_it_for_them(
     assert len(readers - {"MainThread"}) == 1
 
 
-async def test_a_long_log_is_sent_in_parts(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stream whose reader stands still holds one of them, and a caller may have thousands."""
+async def test_long_log_is_sent_in_parts(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream whose client does not read keeps one part in memory, and a caller can have thousands
+    of streams."""
     for index in range(2):
         lines = ((START + 2 * n + index, 1000 * "x") for n in range(1000))
         house.write_log(1000, f"workerpool{index}-0", *lines)
@@ -333,7 +337,7 @@ async def test_a_long_log_is_sent_in_parts(house: House, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("before", [[], ["first"]])
-async def test_a_line_that_is_written_while_the_last_ones_are_read_is_sent(
+async def test_line_written_during_the_first_read_is_sent(
     house: House, monkeypatch: pytest.MonkeyPatch, before: list[str]
 ) -> None:
     house.write_log(1000, "workerpool1-0", *((START + SECOND, text) for text in before))
@@ -350,7 +354,7 @@ async def test_a_line_that_is_written_while_the_last_ones_are_read_is_sent(
         assert sorted([line["message"] async for line in lines]) == [*before, "meanwhile"]
 
 
-async def test_watching_gives_the_job_at_each_change(house: House) -> None:
+async def test_watch_returns_the_job_after_each_change(house: House) -> None:
     async with house.stream(f"{JOB}/watch") as lines:
         first = await lines.next()
         assert (first["state"], first["waits"]) == ("QUEUED", [])
@@ -370,10 +374,10 @@ async def test_watching_gives_the_job_at_each_change(house: House) -> None:
 
 
 @pytest.mark.parametrize("path", ["watch", "logs?follow=true&replica=workerpool1-0"])
-async def test_a_stream_that_is_woken_for_nothing_gives_signs_of_life(
+async def test_stream_without_new_output_sends_keep_alives(
     house: House, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Another replica's lines, or lines where only states are shown, are news at every moment."""
+    """Lines of other replicas, or log lines in a stream of states, wake the stream without output."""
     monkeypatch.setattr(streams, "_KEEP_ALIVE", 0.05)
     async with asyncio.timeout(60), house.stream(f"{JOB}/{path}") as lines:
         while lines.signs_of_life < 2:
@@ -381,9 +385,9 @@ async def test_a_stream_that_is_woken_for_nothing_gives_signs_of_life(
             await asyncio.sleep(0)
 
 
-async def test_streams_end_when_the_client_leaves_or_the_server_stops(house: House) -> None:
+async def test_streams_end_when_the_client_disconnects_or_the_server_stops(house: House) -> None:
     async with house.stream(f"{JOB}/logs?follow=true"):
-        pass  # Leaving hangs up; the stream's task is awaited there.
+        pass  # Leaving the context disconnects and awaits the stream's task.
     async with house.stream(f"{JOB}/watch") as lines:
         assert (await lines.next())["state"] == "QUEUED"
         house.services.closing.set()
@@ -404,7 +408,7 @@ async def test_streams_end_when_the_client_leaves_or_the_server_stops(house: Hou
         ("/trainshed/v2/status", 404),
     ],
 )
-async def test_bad_requests_are_refused_before_a_stream_begins(
+async def test_invalid_stream_request_is_rejected_before_the_stream_starts(
     house: House, path: str, status: int
 ) -> None:
     answer = await house.call("GET", path)
@@ -420,12 +424,12 @@ async def submitted(house: House, person: str, project: str = "p1") -> str:
 
 
 async def is_cancelled(house: House, name: str) -> bool:
-    """Whether a cancel of the job waits."""
+    """Return whether a cancel request of the job is stored."""
     live = await house.store.ledger.load_live()
     return any(work.intents for work in live if str(work.job.name) == name)
 
 
-async def test_all_jobs_that_a_removed_person_left_are_cancelled(house: House) -> None:
+async def test_all_jobs_of_a_user_are_cancelled(house: House) -> None:
     ana, bo = "ana@corp.example", "bo@corp.example"
     first, second = await submitted(house, ana), await submitted(house, ana, "p2")
     other = await submitted(house, bo)
@@ -454,7 +458,7 @@ async def test_all_jobs_of_a_deleted_project_are_cancelled(house: House) -> None
         assert (await house.call("POST", f"{OURS}/jobs:cancel", vague)).status == 400
 
 
-async def test_a_member_cancels_all_jobs_only_of_a_project_in_the_request(house: House) -> None:
+async def test_member_can_cancel_all_jobs_only_in_a_named_project(house: House) -> None:
     name = await submitted(house, "ana@corp.example")
     member = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     for vague in ({}, {"project": ""}, {"project": "-"}, {"user": ""}, {"project": "p2"}):

@@ -1,4 +1,4 @@
-"""What a job's replicas use, over a real store and real files (spec/program#usage)."""
+"""Resource usage of a job's replicas, over a real store and real files (spec/program#usage)."""
 
 import json
 from typing import Any
@@ -22,12 +22,12 @@ def write(house: House, replica: ReplicaId, *entries: dict[str, Any], attempt: i
     (directory / "usage.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 
 
-def begun(*gpus: str) -> dict[str, Any]:
+def first_entry(*gpus: str) -> dict[str, Any]:
     size: dict[str, Any] = {"limit": 1000 * MIB, "cpus": 64, "gpus": list(gpus)}
     return {"started": START + SECOND, "incarnation": 1, **size}
 
 
-def look(
+def usage_entry(
     at: int, cpu: float, mib: int, *gpus: list[float | None], last: bool = False, **more: int
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {
@@ -41,11 +41,15 @@ def look(
     return entry | more | ({"last": True} if last else {})
 
 
-async def test_a_running_job_tells_what_it_uses(house: House) -> None:
+async def test_running_job_shows_its_resource_usage(house: House) -> None:
     await created(house)
     await started(house)
-    looks = (look(1, 0.5, 50), look(3, 4.5, 70, disk=7 * MIB), look(13, 5.5, 60, disk=9 * MIB))
-    write(house, PRIMARY, begun(), *looks)
+    looks = (
+        usage_entry(1, 0.5, 50),
+        usage_entry(3, 4.5, 70, disk=7 * MIB),
+        usage_entry(13, 5.5, 60, disk=9 * MIB),
+    )
+    write(house, PRIMARY, first_entry(), *looks)
     answer = await house.result("GET", USAGE)
     primary, worker = answer["replicas"]
     assert (primary["state"], primary["over"], primary["processes"]) == ("RUNNING", False, 3)
@@ -58,10 +62,10 @@ async def test_a_running_job_tells_what_it_uses(house: House) -> None:
     assert (worker["state"], worker["sampleTime"]) == ("RUNNING", "")
 
 
-async def test_as_many_points_as_are_asked_for_the_newest(house: House) -> None:
+async def test_usage_returns_the_requested_number_of_newest_points(house: House) -> None:
     await created(house)
     await started(house)
-    write(house, PRIMARY, begun(), *(look(n, n / 2, n) for n in range(1, 100)))
+    write(house, PRIMARY, first_entry(), *(usage_entry(n, n / 2, n) for n in range(1, 100)))
 
     async def points(query: str) -> list[int]:
         answer = await house.result("GET", USAGE + query)
@@ -75,7 +79,7 @@ async def test_as_many_points_as_are_asked_for_the_newest(house: House) -> None:
     assert (refused.status, "At most 2000" in json.dumps(refused.error)) == (400, True)
 
 
-async def test_gpus_are_told_one_by_one(house: House) -> None:
+async def test_usage_is_reported_per_gpu(house: House) -> None:
     machine = {
         "machineType": "n1-standard-4",
         "acceleratorType": "NVIDIA_TESLA_T4",
@@ -84,7 +88,12 @@ async def test_gpus_are_told_one_by_one(house: House) -> None:
     await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(machineSpec=machine)))
     await started(house)
     busy: list[float | None] = [60.0, 7, 16, 8, 61]
-    write(house, PRIMARY, begun("GPU-a", "GPU-b"), look(120, 1.0, 5, busy, [None, 3, 16, 3]))
+    write(
+        house,
+        PRIMARY,
+        first_entry("GPU-a", "GPU-b"),
+        usage_entry(120, 1.0, 5, busy, [None, 3, 16, 3]),
+    )
     (replica,) = (await house.result("GET", USAGE))["replicas"]
     assert replica["gpus"] == [
         {
@@ -109,25 +118,25 @@ async def test_gpus_are_told_one_by_one(house: House) -> None:
     assert replica["points"][0]["gpus"] == [0.5, None]
 
 
-async def test_earlier_attempts_are_still_known(house: House) -> None:
-    """spec/failures#retries: a retry of the job begins a new attempt."""
+async def test_usage_of_earlier_attempts_is_available(house: House) -> None:
+    """spec/failures#retries: a retry of the job starts a new attempt."""
     await created(house)
     await started(house)
     await ended(house)
-    write(house, PRIMARY, begun(), look(10, 1.0, 50, last=True))
+    write(house, PRIMARY, first_entry(), usage_entry(10, 1.0, 50, last=True))
     first = await house.result("GET", USAGE + "?attempt=1")
     assert first["replicas"][0]["peakMemoryBytes"] == 50 * MIB
     refused = await house.call("GET", USAGE + "?attempt=2")
     assert (refused.status, "has had 1 attempts" in json.dumps(refused.error)) == (400, True)
 
 
-async def test_a_list_of_nodes_says_who_has_which_gpus(house: House) -> None:
-    """spec/machines#gpus: exclusive assignment, to be seen by an operator."""
+async def test_node_list_shows_the_owner_of_each_gpu(house: House) -> None:
+    """spec/machines#gpus: the operator sees the exclusive assignment."""
     machine = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4"}
     body = custom_job(pool(machineSpec=machine | {"acceleratorCount": 1}), pool())
     await house.call("POST", f"{LOCATION}/customJobs", body)
     await started(house)
-    write(house, PRIMARY, begun("GPU-a"))
+    write(house, PRIMARY, first_entry("GPU-a"))
     gone = NAME.replace("1000", "999")
     held = (f"{NAME} {PRIMARY}", f"{NAME} {WORKER}", f"{gone} {PRIMARY}")
     house.capacity.known = (node("node-1", *held),)

@@ -32,7 +32,7 @@ async def finish(house: House, name: str, code: int = 0) -> None:
     await house.run(name, end, at=START + 2 * SECOND)
 
 
-async def test_create_answers_the_resource_and_get_answers_the_same(house: House) -> None:
+async def test_create_and_get_return_the_same_custom_job(house: House) -> None:
     skipped: dict[str, Any] = {}
     body = custom_job(
         pool(), skipped, package(args=["--x", "1"]), scheduling={"timeout": "7200s"}
@@ -49,8 +49,9 @@ async def test_create_answers_the_resource_and_get_answers_the_same(house: House
     assert house.woken == [1000]
 
 
-async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
-    """spec/submit#refusals: unknown field, unknown enum value and wrong type beside rules that are broken."""
+async def test_unreadable_and_invalid_fields_are_reported_together(house: House) -> None:
+    """spec/submit#refusals: unknown fields, unknown enum values and wrong types are reported
+    together with broken rules."""
     bad: dict[str, Any] = custom_job(pool(), pool(machineSpec={"machineType": "n1-standrd-4"}))
     bad["displayName"] = ""
     bad["labels"] = {"Team": "a"}
@@ -72,7 +73,7 @@ async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: H
     assert await house.result("GET", JOBS) == {}
 
 
-async def test_places_that_are_none(house: House) -> None:
+async def test_unknown_location_project_or_job_is_rejected(house: House) -> None:
     unknown = await house.call("POST", "/v1/projects/p1/locations/mars-1/customJobs", custom_job())
     assert (unknown.status, unknown.error["status"]) == (404, "NOT_FOUND")
     assert "'mars-1'" in unknown.error["message"]
@@ -82,7 +83,7 @@ async def test_places_that_are_none(house: House) -> None:
     assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
 
 
-async def test_enums_as_numbers_and_timestamps_of_a_finished_job(house: House) -> None:
+async def test_finished_job_has_numeric_enums_and_timestamps(house: House) -> None:
     """spec/clients#numbers; facts/resources#vertex."""
     name = await created(house)
     house.clock = START + 6 * SECOND + 123_456_789
@@ -90,14 +91,15 @@ async def test_enums_as_numbers_and_timestamps_of_a_finished_job(house: House) -
     view = await house.result("GET", f"/v1/{name}?%24alt=json%3Benum-encoding%3Dint")
     assert (view["state"], view["startTime"]) == (4, "2025-10-09T08:53:22Z")
     assert view["endTime"] == "2025-10-09T08:53:25Z", (
-        "when its program ended, not when that was heard"
+        "the end of its program, not the time of the report"
     )
     assert view["updateTime"] == "2025-10-09T08:53:26.123456Z"
     assert "error" not in view
 
 
-async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
-    """spec/failures#messages: in all that is told of a job that ended when it was somewhere else."""
+async def test_job_error_links_to_the_services_current_address(house: House) -> None:
+    """spec/failures#messages: every text about a finished job contains the current address, even if
+    the address has changed since the job's end."""
     name = await created(house)
     await finish(house, name, code=7)
     uid = name.rpartition("/")[2]
@@ -120,7 +122,7 @@ async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
         assert f"{pages}/jobs/{uid}" in json.dumps(entries)
 
 
-async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:
+async def test_cancel_is_stored_as_an_intent_and_can_be_repeated(house: House) -> None:
     """spec/lifecycle#cancel."""
     name = await created(house)
     for _ in range(2):
@@ -133,7 +135,7 @@ async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:
     assert [intent.event for intent in live.intents] == [wish]
 
 
-async def test_cancel_of_a_finished_or_unknown_job_is_refused(house: House) -> None:
+async def test_cancel_of_a_finished_or_unknown_job_is_rejected(house: House) -> None:
     name = await created(house)
     await finish(house, name)
     over = await house.call("POST", f"/v1/{name}:cancel", {})
@@ -141,17 +143,17 @@ async def test_cancel_of_a_finished_or_unknown_job_is_refused(house: House) -> N
     assert (await house.call("POST", f"{JOBS}/9:cancel", {})).status == 404
 
 
-async def test_a_cancelled_job(house: House) -> None:
+async def test_cancelled_custom_job_has_state_and_error(house: House) -> None:
     name = await created(house)
     await house.happen(name, CancelRequested(CancelCause.USER, START))
     view = await house.result("GET", f"/v1/{name}")
     assert (view["state"], view["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
-    # Prefect's worker takes an end for a failure whose message has no such word.
+    # Prefect's worker reports a failure unless the message contains this word.
     assert view["error"]["message"] == "CANCELED: The job was cancelled by the user."
 
 
-async def test_delete_answers_a_finished_operation_that_can_be_read_again(house: House) -> None:
-    """spec/clients#operations: REST clients poll below /ui/."""
+async def test_delete_returns_a_finished_operation_that_can_be_polled(house: House) -> None:
+    """spec/clients#operations: REST clients poll at a path below /ui/."""
     name = await created(house)
     refused = await house.call("DELETE", f"/v1/{name}")
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
@@ -172,7 +174,7 @@ async def test_delete_answers_a_finished_operation_that_can_be_read_again(house:
     assert not (house.log_root / "1000").exists()
 
 
-async def test_lists_filter_page_and_mask(house: House) -> None:
+async def test_custom_job_lists_support_filters_pages_and_masks(house: House) -> None:
     """spec/clients#partial-answers"""
     names = [await created(house, f"run_{n}", labels={"n": str(n % 2)}) for n in range(5)]
     await finish(house, names[2])
@@ -196,17 +198,17 @@ async def test_lists_filter_page_and_mask(house: House) -> None:
     while True:
         page = await listed(f"pageSize=2&pageToken={token}")
         seen += [job["name"] for job in page["customJobs"]]
-        await created(house, "later")  # New jobs do not move the pages that follow.
+        await created(house, "later")  # New jobs do not change the following pages.
         token = page.get("nextPageToken", "")
         if not token:
             break
-        # It says where the next page of this list begins, which another list would take for its own.
+        # The token contains the start of this list's next page. Another list must not accept it.
         other = await house.call("GET", f"{LOCATION}/trainingPipelines?pageToken={token}")
         assert fields(other) == {"page_token"}
     assert seen == names[::-1]
 
 
-async def test_a_post_is_what_it_says_it_is(house: House) -> None:
+async def test_method_override_header_changes_a_post_only(house: House) -> None:
     """spec/clients#method-override."""
     name = await created(house, "run")
     path = f"/v1/{name}"
@@ -233,12 +235,14 @@ async def test_a_post_is_what_it_says_it_is(house: House) -> None:
         ("colour=red", "colour"),
     ],
 )
-async def test_bad_list_requests(house: House, query: str, field: str) -> None:
+async def test_invalid_list_request_names_the_wrong_field(
+    house: House, query: str, field: str
+) -> None:
     await created(house)
     assert fields(await house.call("GET", f"{JOBS}?{query}")) == {field}
 
 
-async def test_locations(house: House) -> None:
+async def test_locations_are_listed_in_pages(house: House) -> None:
     answer = await house.result("GET", f"{LOCATION}")
     assert (answer["name"], answer["locationId"]) == (LOCATION[4:], "us-central1")
     first = await house.result("GET", "/v1/projects/p1/locations?pageSize=5")
@@ -249,8 +253,9 @@ async def test_locations(house: House) -> None:
     assert (await house.call("GET", "/v1/projects/p1/locations/mars-1")).status == 404
 
 
-async def test_a_project_is_the_same_by_its_number(house: House) -> None:
-    """spec/clients#projects: programs find the number in CLOUD_ML_PROJECT_ID, and log and list by it."""
+async def test_project_number_is_equivalent_to_its_id(house: House) -> None:
+    """spec/clients#projects: programs find the number in CLOUD_ML_PROJECT_ID and use it to log and
+    to list."""
     house.serve(settings=replace(SETTINGS, project="p1"))
     numbered = LOCATION.replace("p1", str(project_number("p1")))
     name = await created(house)
@@ -273,7 +278,7 @@ async def test_a_project_is_the_same_by_its_number(house: House) -> None:
     spec |= {"serviceAccount": "a@p1.iam.gserviceaccount.com"}
     spec |= {"baseOutputDirectory": {"outputUriPrefix": "gs://own/out"}}
     house.buckets.ensure("own", "US", "p1")
-    # So that it is looked at aside.
+    # A body of this size is decoded outside the event loop.
     spec["workerPoolSpecs"][0]["pythonPackageSpec"]["args"] = ["x" * 1000] * 20
     job = await house.call("POST", f"{numbered}/customJobs", custom_job() | {"jobSpec": spec})
     assert job.json["jobSpec"]["tensorboard"] == board, job.body

@@ -25,7 +25,7 @@ OUTPUT = {"outputUriPrefix": "gs://bucket/out"}
 
 
 async def logged(house: House, run: str, tag: str, *values: float, first: int = 0) -> None:
-    """Have the job log so many values, from the step `first` on."""
+    """Log one point per value, starting at step `first`."""
     uid = int.from_bytes(f"{run}{tag}".encode()[:7], "big")
     series = CurveSeries(uid, run, tag, len(values) - 1, AT, 0.5, len(values))
     points = [Point(step, AT + step, value) for step, value in enumerate(values, first)]
@@ -46,8 +46,8 @@ async def shown(house: House, **query: Any) -> dict[str, list[Any]]:
     }
 
 
-async def test_what_is_printed_is_drawn_as_long_as_nothing_is_logged(house: House) -> None:
-    """spec: by epochs, with what was measured on other data as runs."""
+async def test_printed_measurements_become_curves_without_event_files(house: House) -> None:
+    """The x axis shows epochs. Measurements on other data become runs."""
     name = await created(house)
     await house.run(name)
     lines = [f"epoch {n}/3 loss: {1 / n} - val_loss: nan" for n in (1, 2, 3)]
@@ -63,10 +63,11 @@ async def test_what_is_printed_is_drawn_as_long_as_nothing_is_logged(house: Hous
     assert list(await shown(house)) == [":accuracy"]
 
 
-async def test_others_are_served_while_points_are_written(
+async def test_curve_points_are_encoded_outside_the_event_loop(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer may have 100,000: half a second."""
+    """A response can contain 100,000 points, whose encoding would block the event loop for half a
+    second."""
     threads: set[threading.Thread] = set()
 
     def noted(_: int) -> str:
@@ -80,7 +81,7 @@ async def test_others_are_served_while_points_are_written(
     assert threads and threading.main_thread() not in threads
 
 
-async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
+async def test_curves_are_filtered_by_run_and_tag_and_downsampled(house: House) -> None:
     name = await created(house)
     assert await house.result("GET", CURVES) == {"job": name, "curves": [], "more": False}
     await logged(house, "eval", "acc", 0.5, float("nan"), float("-inf"))
@@ -109,10 +110,11 @@ async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     assert (refused.status, fields(refused)) == (400, {"points"})
 
 
-async def test_jobs_are_listed_by_what_they_measured_last(
+async def test_jobs_are_filtered_by_their_last_measurements(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec: by event files and by what programs print, with other filters and page by page."""
+    """Filters apply to values from event files and to printed values, combined with other filters
+    and paging."""
     for number in range(4):
         name = await created(house)
         await house.run(name)
@@ -136,7 +138,8 @@ async def test_jobs_are_listed_by_what_they_measured_last(
 
     first, *_, last = sorted(await listed())
     assert await listed("val_accuracy>0.7") == [last]
-    assert await listed("accuracy >= 0.75") == [last]  # Of whatever data.
+    # The filter covers the measurements on all data.
+    assert await listed("accuracy >= 0.75") == [last]
     assert await listed("top5/accuracy>0.5") == [first]
     assert await listed("loss<1e0", "val_acc=0") == [first]
     assert await listed("loss>0", limit="1") == [last, last - 1, last - 2]
@@ -149,7 +152,7 @@ async def test_jobs_are_listed_by_what_they_measured_last(
         assert "val_accuracy>0.9" in str(refused.json)
 
 
-async def test_a_deleted_job_has_no_curves(house: House) -> None:
+async def test_deleted_job_has_no_curves(house: House) -> None:
     name = await created(house)
     await logged(house, "", "loss", 1.0)
     await house.become(name, state=JobState.SUCCEEDED, started=START, ended=START + SECOND)
@@ -161,7 +164,7 @@ async def test_a_deleted_job_has_no_curves(house: House) -> None:
 
 
 @pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline"])
-async def test_a_job_names_a_tensorboard_that_is_at_its_location(house: House, kind: str) -> None:
+async def test_job_with_tensorboard_of_other_location_is_rejected(house: House, kind: str) -> None:
     board = (await board_made(house)).removeprefix("/v1/")
     for name, says in (
         (board, ""),
@@ -180,7 +183,8 @@ async def test_a_job_names_a_tensorboard_that_is_at_its_location(house: House, k
 
 
 def request(kind: str, spec: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
-    """Path and body of a job that runs by this spec, and what the spec is called in refusals."""
+    """Return path and body of a request for a job with this spec, and the spec's field name in
+    errors."""
     match kind:
         case "custom":
             return f"{LOCATION}/customJobs", {"displayName": "j", "jobSpec": spec}, "job_spec"

@@ -29,7 +29,7 @@ def body(kind: str = "tabular", **changes: Any) -> dict[str, Any]:
 
 
 async def made(house: House, kind: str = "tabular", **changes: Any) -> str:
-    """The path of a new dataset."""
+    """Create a dataset and return its path."""
     house.clock += 10**6
     done = await house.result("POST", DATASETS, body(kind, **changes))
     assert done["done"]
@@ -37,13 +37,13 @@ async def made(house: House, kind: str = "tabular", **changes: Any) -> str:
     return f"{DATASETS}/{done['response']['name'].rpartition('/')[2]}"
 
 
-def importing(uris: list[str], form: str = "image_classification_single_label") -> dict[str, Any]:
+def import_body(uris: list[str], form: str = "image_classification_single_label") -> dict[str, Any]:
     schema_uri = f"{SCHEMAS}/ioformat/{form}_io_format_1.0.0.yaml"
     return {"importConfigs": [{"gcsSource": {"uris": uris}, "importSchemaUri": schema_uri}]}
 
 
 @pytest.mark.parametrize("kind", ["tabular", "time_series", "image", "text"])
-async def test_each_kind_shows_its_schema_and_metadata_as_given(house: House, kind: str) -> None:
+async def test_created_dataset_keeps_its_schema_and_metadata(house: House, kind: str) -> None:
     path = await made(house, kind, labels={"a": "b"}, description="what it is")
     shown = await house.result("GET", path)
     assert shown["metadataSchemaUri"] == schema(kind)
@@ -53,7 +53,7 @@ async def test_each_kind_shows_its_schema_and_metadata_as_given(house: House, ki
     assert shown["createTime"] == shown["updateTime"]
 
 
-async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house: House) -> None:
+async def test_all_wrong_fields_of_a_dataset_are_reported_at_once(house: House) -> None:
     long = "d" * 100_001
     wrong = {"labels": {"A B": "x"}, "metadataSchemaUri": "gs://mine.yaml", "description": long}
     at = ("display_name", "labels.A B", "metadata_schema_uri", "description")
@@ -74,19 +74,19 @@ async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house:
     assert await house.result("GET", DATASETS) == {}
 
 
-async def test_a_table_s_files_are_read_in_the_spelling_of_airflow(house: House) -> None:
+async def test_table_metadata_in_snake_case_is_accepted(house: House) -> None:
     metadata = {"input_config": {"gcs_source": {"uri": ["gs://missing/a.csv"]}}}
     answer = await house.call("POST", DATASETS, body(metadata=metadata))
     assert fields(answer) == {"dataset.metadata.inputConfig.gcsSource.uri[0]"}
 
 
-async def test_a_dataset_of_videos_is_refused_with_what_to_do(house: House) -> None:
+async def test_video_dataset_is_rejected_with_advice(house: House) -> None:
     answer = await house.call("POST", DATASETS, body("video"))
     assert fields(answer) == {"dataset.metadata_schema_uri"}
     assert "create a tabular dataset from it" in str(answer.error)
 
 
-async def test_tables_of_bigquery_are_refused_with_what_to_do(house: House) -> None:
+async def test_bigquery_table_is_rejected_with_advice(house: House) -> None:
     metadata = {"inputConfig": {"bigquerySource": {"uri": "bq://p.d.t"}}}
     answer = await house.call("POST", DATASETS, body(metadata=metadata))
     assert answer.status == 400
@@ -94,7 +94,7 @@ async def test_tables_of_bigquery_are_refused_with_what_to_do(house: House) -> N
 
 
 @pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
-async def test_an_update_changes_what_its_mask_names(house: House, mask: str) -> None:
+async def test_dataset_update_changes_only_the_fields_of_its_mask(house: House, mask: str) -> None:
     path = await made(house, description="kept")
     old = await house.result("GET", path)
     new = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
@@ -110,7 +110,7 @@ async def test_an_update_changes_what_its_mask_names(house: House, mask: str) ->
     assert unmasked["labels"] == {"a": "b"} and unmasked["displayName"] == "new"
 
 
-async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None:
+async def test_dataset_lists_support_filters_order_masks_and_pages(house: House) -> None:
     for name, kind in (("b", "image"), ("a", "tabular"), ("c", "tabular")):
         await made(house, kind, displayName=name, labels={"of": name})
 
@@ -134,7 +134,7 @@ async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None
         assert fields(await house.call("GET", f"{DATASETS}?{query}")) == {field}
 
 
-async def test_a_deleted_dataset_is_gone(house: House) -> None:
+async def test_deleted_dataset_is_not_found(house: House) -> None:
     path = await made(house)
     done = await house.result("DELETE", path)
     assert done["done"] and done["response"]["@type"].endswith("google.protobuf.Empty")
@@ -142,9 +142,9 @@ async def test_a_deleted_dataset_is_gone(house: House) -> None:
     assert (await house.call("DELETE", path)).status == 404
 
 
-async def test_files_are_imported_into_items_and_not_into_tables(house: House) -> None:
+async def test_import_creates_items_and_is_rejected_for_tables(house: House) -> None:
     path = await made(house, "image")
-    request = importing(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
+    request = import_body(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
     request["importConfigs"][0]["dataItemLabels"] = {"batch": "1"}
     done = await house.result("POST", f"{path}:import", request)
     assert done["response"]["@type"].endswith("ImportDataResponse")
@@ -159,14 +159,17 @@ async def test_files_are_imported_into_items_and_not_into_tables(house: House) -
     assert fields(await house.call("POST", f"{table}:import", request)) == {"name"}
 
 
-async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) -> None:
+async def test_import_with_wrong_schema_or_missing_files_is_rejected(house: House) -> None:
     path = await made(house, "image")
     for request, field in (
-        (importing(["gs://bucket/a.csv"], "text_sentiment"), "import_configs[0].import_schema_uri"),
-        (importing([]), "import_configs[0].gcs_source.uris"),
-        (importing(["gs://bucket/missing"]), "import_configs[0].gcs_source.uris[0]"),
         (
-            importing(["gs://bucket/a"], "video_classification"),
+            import_body(["gs://bucket/a.csv"], "text_sentiment"),
+            "import_configs[0].import_schema_uri",
+        ),
+        (import_body([]), "import_configs[0].gcs_source.uris"),
+        (import_body(["gs://bucket/missing"]), "import_configs[0].gcs_source.uris[0]"),
+        (
+            import_body(["gs://bucket/a"], "video_classification"),
             "import_configs[0].import_schema_uri",
         ),
         ({}, "import_configs"),
@@ -176,15 +179,15 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
     assert record.files == ()
 
 
-def reading(dataset: str) -> dict[str, Any]:
-    """A pipeline with that dataset."""
+def pipeline_with_dataset(dataset: str) -> dict[str, Any]:
+    """Return a pipeline that reads the dataset."""
     data = {"datasetId": dataset, "gcsDestination": {"outputUriPrefix": "gs://bucket/out"}}
     return pipeline(inputDataConfig=data, trainingTaskInputs={"workerPoolSpecs": [pool()]})
 
 
-async def test_a_pipeline_keeps_what_is_to_be_split_in_its_job(house: House) -> None:
+async def test_pipelines_job_contains_the_plan_of_its_dataset_split(house: House) -> None:
     dataset = (await made(house)).rpartition("/")[2]
-    await house.result("POST", f"{LOCATION}/trainingPipelines", reading(dataset))
+    await house.result("POST", f"{LOCATION}/trainingPipelines", pipeline_with_dataset(dataset))
     (live,) = [
         live.job for live in await house.store.ledger.load_live() if isinstance(live.job, Job)
     ]
@@ -199,24 +202,26 @@ async def test_a_pipeline_keeps_what_is_to_be_split_in_its_job(house: House) -> 
     assert {row["name"]: row["value"] for row in kept["pythonPackageSpec"]["env"]} == env, "a retry"
 
 
-async def test_a_pipeline_without_its_dataset_is_refused(house: House) -> None:
+async def test_pipeline_with_unusable_dataset_is_rejected(house: House) -> None:
     path = f"{LOCATION}/trainingPipelines"
     elsewhere = path.replace("us-central1", "europe-west4")
     table = (await made(house)).rpartition("/")[2]
     images = (await made(house, "image")).rpartition("/")[2]
     for place, id_ in ((path, "404"), (elsewhere, table), (path, images)):
-        answer = await house.call("POST", place, reading(id_))
+        answer = await house.call("POST", place, pipeline_with_dataset(id_))
         assert "input_data_config.dataset_id" in fields(answer)
 
 
-def gone(uri: str) -> bool:
+def has_no_object(uri: str) -> bool:
     return False
 
 
-async def test_a_pipeline_whose_files_have_gone_is_refused(
+async def test_pipeline_with_missing_dataset_files_is_rejected(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = (await made(house)).rpartition("/")[2]
-    monkeypatch.setattr(house.buckets, "has_object", gone)
-    answer = await house.call("POST", f"{LOCATION}/trainingPipelines", reading(dataset))
+    monkeypatch.setattr(house.buckets, "has_object", has_no_object)
+    answer = await house.call(
+        "POST", f"{LOCATION}/trainingPipelines", pipeline_with_dataset(dataset)
+    )
     assert fields(answer) == {"input_data_config.dataset_id"}

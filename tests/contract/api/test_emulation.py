@@ -1,5 +1,5 @@
-"""What an emulator makes of plan and capture (docs/emulator.md); clients and processes:
-`tests/e2e/test_emulate.py`."""
+"""The emulator's use of plan and capture files (docs/emulator.md). Clients and processes are tested
+in `tests/e2e/test_emulate.py`."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from trainshed.serve.emulation import Emulation
 
 
 def emulate(house: House, *rules: dict[str, Any], capture: Path | None = None) -> None:
-    """Serve as an emulator with a plan of these rules does."""
+    """Serve like an emulator with a plan of these rules."""
     plan = house.log_root.with_name("plan.json")
     plan.write_text(json.dumps(rules))
     house.serve(runtimes=ReducingRuntimes())
@@ -23,7 +23,7 @@ def emulate(house: House, *rules: dict[str, Any], capture: Path | None = None) -
     house.app = house.application()
 
 
-async def test_a_request_is_written_down_as_rest_has_it(house: House, tmp_path: Path) -> None:
+async def test_captured_request_has_its_rest_form(house: House, tmp_path: Path) -> None:
     emulate(house, {"job": "never"}, capture=tmp_path / "sent.jsonl")
     await house.result("GET", f"{LOCATION}/customJobs?page_size=9")
     names = {"resourceNames": ["projects/p1"]}
@@ -34,11 +34,12 @@ async def test_a_request_is_written_down_as_rest_has_it(house: House, tmp_path: 
     assert log_read["body"] == names
 
 
-async def test_a_request_that_cannot_be_written_is_refused(house: House, tmp_path: Path) -> None:
+async def test_request_is_rejected_when_its_capture_fails(house: House, tmp_path: Path) -> None:
     with disk_of("size=64k", tmp_path / "disk") as disk:
         capture = disk / "sent.jsonl"
         emulate(house, {"job": "*"}, capture=capture)
-        capture.write_text("x" * 4000 + "\n")  # With room for a part of a line on its page.
+        # The disk block with the end of the file has space for a partial line.
+        capture.write_text("x" * 4000 + "\n")
         filler = fill(disk)
         answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
         filler.unlink()
@@ -53,14 +54,14 @@ async def test_a_request_that_cannot_be_written_is_refused(house: House, tmp_pat
     assert house.woken == []
 
 
-def test_what_a_plan_cannot_say_is_told_before_anything_starts(house: House) -> None:
+def test_invalid_plan_is_rejected_at_start(house: House) -> None:
     with pytest.raises(FailedPrecondition) as refusal:
         emulate(house, {"job": "a", "exit_code": 1000})
     assert "`int` <= 255 - at `$[0].exit_code`" in str(refusal.value)
     assert 'such as [{"job": "train-*", "exit_code": 1}]' in str(refusal.value)
 
 
-def test_a_trial_measures_0_of_what_its_rule_does_not_say(house: House) -> None:
+def test_trial_reports_0_for_metrics_missing_in_its_rule(house: House) -> None:
     emulate(house, {"job": "a", "metrics": {"accuracy": 0.5}})
     assert house.services.instead is not None
     spec = house.services.instead("a", vertex(custom_job()), ("accuracy", "loss"))

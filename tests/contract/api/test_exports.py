@@ -1,5 +1,5 @@
-"""Exports of models and datasets over a real store: their files, their refusals, and the end of the service
-in between (facts/models#export)."""
+"""Exports of models and datasets over a real store: files, rejected requests, and a service restart
+during the export (facts/models#export)."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_datasets import importing, made
+from tests.contract.api.test_datasets import import_body, made
 from tests.contract.api.test_models import MODELS, PLACE, shown, uploaded
 from tests.unit.test_specs_pipeline import MODEL
 from trainshed.core.environment import service_agent
@@ -18,7 +18,7 @@ TREE = {"gs://bucket/m/model.pt": b"weights", "gs://bucket/m/variables/v-0": b"m
 WHERE = "output_config.artifact_destination.output_uri_prefix"
 
 
-async def exportable(house: House) -> None:
+async def prepare_model(house: House) -> None:
     house.files.buckets.objects = {**TREE, "gs://bucket/m-old/model.pt": b"another one"}
     model = MODEL | {"displayName": "my model/(1)", "artifactUri": "gs://bucket/m"}
     await uploaded(house, model, modelId="m1")
@@ -29,7 +29,7 @@ async def start(house: House, model: str = "m1", **config: Any) -> dict[str, Any
     return await house.result("POST", f"{MODELS}/{model}:export", {"outputConfig": config})
 
 
-def exporting(**config: Any) -> dict[str, Any]:
+def export_body(**config: Any) -> dict[str, Any]:
     return {"exportConfig": {"gcsDestination": {"outputUriPrefix": "gs://bucket/out"}} | config}
 
 
@@ -44,8 +44,8 @@ async def table(house: House) -> str:
     return await made(house)
 
 
-async def test_only_a_model_with_artifacts_lists_an_export_format(house: House) -> None:
-    await exportable(house)
+async def test_only_model_with_artifacts_has_an_export_format(house: House) -> None:
+    await prepare_model(house)
     await uploaded(house, modelId="bare")
     (format_,) = (await shown(house, "m1"))["supportedExportFormats"]
     assert format_ == {"id": "custom-trained", "exportableContents": ["ARTIFACT"]}
@@ -58,8 +58,8 @@ async def test_only_a_model_with_artifacts_lists_an_export_format(house: House) 
         assert answer.error["status"] == "NOT_FOUND", missing
 
 
-async def test_an_export_copies_the_files_of_the_model(house: House) -> None:
-    await exportable(house)
+async def test_model_export_copies_the_models_files(house: House) -> None:
+    await prepare_model(house)
     house.files.gate.clear()
     running = await start(house, "m1@default", exportFormatId="custom-trained")
     assert "done" not in running
@@ -76,8 +76,8 @@ async def test_an_export_copies_the_files_of_the_model(house: House) -> None:
     assert (account.project, account.email) == ("p1", service_agent("p1"))
 
 
-async def test_exports_of_one_moment_have_directories_of_their_own(house: House) -> None:
-    await exportable(house)
+async def test_simultaneous_exports_use_separate_directories(house: House) -> None:
+    await prepare_model(house)
     operations = [await start(house) for _ in range(3)]
     outputs = {operation["metadata"]["outputInfo"]["artifactOutputUri"] for operation in operations}
     assert len(outputs) == 3
@@ -85,8 +85,8 @@ async def test_exports_of_one_moment_have_directories_of_their_own(house: House)
         assert "error" not in await ended(house, operation)
 
 
-async def test_an_export_continues_after_the_end_of_the_service(house: House) -> None:
-    await exportable(house)
+async def test_export_continues_after_a_service_restart(house: House) -> None:
+    await prepare_model(house)
     house.files.gate.clear()
     running = await start(house)
     await house.files.waits.wait()
@@ -108,10 +108,10 @@ async def test_an_export_continues_after_the_end_of_the_service(house: House) ->
         (ValueError("a fault of the service"), 13, "Internal error"),
     ],
 )
-async def test_a_failed_export_reports_its_cause(
+async def test_failed_export_reports_its_cause(
     house: House, failure: Exception, code: int, text: str
 ) -> None:
-    await exportable(house)
+    await prepare_model(house)
     house.files.failure = failure
     error = (await ended(house, await start(house)))["error"]
     assert error["code"] == code
@@ -119,15 +119,15 @@ async def test_a_failed_export_reports_its_cause(
     assert text in error["message"]
 
 
-async def test_files_that_disappear_before_the_copy_fail_the_export(house: House) -> None:
-    await exportable(house)
+async def test_export_fails_when_its_files_were_deleted(house: House) -> None:
+    await prepare_model(house)
     house.files.buckets.objects.clear()
     error = (await ended(house, await start(house)))["error"]
     assert (error["code"], "nothing at gs://bucket/m/ any more" in error["message"]) == (3, True)
 
 
-async def test_a_cancelled_export_copies_nothing_more(house: House) -> None:
-    await exportable(house)
+async def test_cancelled_export_stops_copying(house: House) -> None:
+    await prepare_model(house)
     house.files.gate.clear()
     running = await start(house)
     await house.files.waits.wait()
@@ -144,8 +144,8 @@ async def test_a_cancelled_export_copies_nothing_more(house: House) -> None:
     assert (await house.call("GET", path)).status == 404
 
 
-async def test_every_fault_of_an_export_is_reported(house: House) -> None:
-    await exportable(house)
+async def test_all_wrong_fields_of_an_export_are_reported(house: House) -> None:
+    await prepare_model(house)
     config = {
         "exportFormatId": "tf-saved-model",
         "imageDestination": {"outputUri": "us-docker.pkg.dev/p/r/i"},
@@ -162,10 +162,10 @@ async def test_every_fault_of_an_export_is_reported(house: House) -> None:
     assert "operations" not in await house.result("GET", f"{LOCATION}/operations?filter=done=false")
 
 
-async def test_a_dataset_is_exported_as_one_set_of_files(house: House) -> None:
+async def test_dataset_is_exported_as_one_set_of_files(house: House) -> None:
     path = await table(house)
     house.files.gate.clear()
-    running = await house.result("POST", f"{path}:export", exporting())
+    running = await house.result("POST", f"{path}:export", export_body())
     assert "done" not in running
     directory = running["metadata"]["gcsOutputDirectory"]
     assert directory.startswith("gs://bucket/out/dataset-")
@@ -178,17 +178,17 @@ async def test_a_dataset_is_exported_as_one_set_of_files(house: House) -> None:
     assert not [uri for uri in objects if "/test-" in uri]
 
 
-async def test_a_dataset_is_exported_by_splits(house: House) -> None:
+async def test_dataset_is_exported_by_splits(house: House) -> None:
     path = await table(house)
     split = {"trainingFraction": 1.0}
     done = await ended(
-        house, await house.result("POST", f"{path}:export", exporting(fractionSplit=split))
+        house, await house.result("POST", f"{path}:export", export_body(fractionSplit=split))
     )
     names = [uri.rpartition("/")[2] for uri in done["response"]["exportedFiles"]]
     assert names == ["training-00000.csv", "validation-00000.csv", "test-00000.csv"]
 
 
-async def test_wrong_exports_of_datasets_are_refused(house: House) -> None:
+async def test_invalid_dataset_export_is_rejected(house: House) -> None:
     path, images = await table(house), await made(house, "image")
     nowhere: dict[str, Any] = {"exportConfig": {}}
     theirs: dict[str, Any] = {
@@ -198,19 +198,19 @@ async def test_wrong_exports_of_datasets_are_refused(house: House) -> None:
     for of, wrong, field in (
         (path, nowhere, destination),
         (path, theirs, f"{destination}.output_uri_prefix"),
-        (path, exporting(filterSplit={}), "export_config.filter_split"),
-        (path, exporting(savedQueryId="1"), "export_config.saved_query_id"),
-        (path, exporting(exportUse="CUSTOM_CODE_TRAINING"), "export_config.fraction_split"),
-        (path, exporting(annotationSchemaUri="x"), "export_config.annotation_schema_uri"),
-        (images, exporting(), "export_config"),
+        (path, export_body(filterSplit={}), "export_config.filter_split"),
+        (path, export_body(savedQueryId="1"), "export_config.saved_query_id"),
+        (path, export_body(exportUse="CUSTOM_CODE_TRAINING"), "export_config.fraction_split"),
+        (path, export_body(annotationSchemaUri="x"), "export_config.annotation_schema_uri"),
+        (images, export_body(), "export_config"),
     ):
         assert field in fields(await house.call("POST", f"{of}:export", wrong)), wrong
 
 
-async def test_imported_items_are_exported_in_their_public_form(house: House) -> None:
+async def test_imported_items_are_exported_in_googles_format(house: House) -> None:
     path = await made(house, "image")
     house.files.buckets.objects["gs://bucket/photos.csv"] = b"gs://bucket/1.jpg,daisy\n"
-    await house.result("POST", f"{path}:import", importing(["gs://bucket/photos.csv"]))
-    done = await ended(house, await house.result("POST", f"{path}:export", exporting()))
+    await house.result("POST", f"{path}:import", import_body(["gs://bucket/photos.csv"]))
+    done = await ended(house, await house.result("POST", f"{path}:export", export_body()))
     (uri,) = done["response"]["exportedFiles"]
     assert b'"displayName": "daisy"' in house.files.buckets.objects[uri]

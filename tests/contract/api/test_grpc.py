@@ -1,4 +1,4 @@
-"""The gRPC transport: what is not served, faults, limits, both versions."""
+"""The gRPC transport: unserved methods, errors, limits, both API versions."""
 
 import asyncio
 import importlib
@@ -33,17 +33,19 @@ async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
         yield opened
 
 
-def creation(job: dict[str, Any] | None = None) -> dict[str, Any]:
+def create_body(job: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"parent": PARENT, "customJob": job or custom_job()}
 
 
-def created(job: dict[str, Any] | None = None) -> Any:
-    """The message of a creation."""
-    return wire_json.from_public("google.cloud.aiplatform.v1.CreateCustomJobRequest", creation(job))
+def create_request(job: dict[str, Any] | None = None) -> Any:
+    """Return the request message that creates a job."""
+    return wire_json.from_public(
+        "google.cloud.aiplatform.v1.CreateCustomJobRequest", create_body(job)
+    )
 
 
 async def refused(house: GrpcHouse, path: str, request: bytes = b"", **more: Any) -> Any:
-    """The google.rpc.Status that a call fails with."""
+    """Return the google.rpc.Status of a call that fails."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await house.send(path, request, **more)
     return status_of(failure.value)
@@ -53,13 +55,13 @@ def code(name: str) -> int:
     return getattr(grpc.StatusCode, name).value[0]
 
 
-async def test_bytes_that_are_no_message_are_refused(house: GrpcHouse) -> None:
+async def test_undecodable_grpc_message_is_rejected(house: GrpcHouse) -> None:
     status = await refused(house, LIST, b"\xff\xff\xff")
     assert status.code == code("INVALID_ARGUMENT")
     assert "google.cloud.aiplatform.v1.ListCustomJobsRequest" in status.message
 
 
-async def test_a_permission_that_lacks_has_a_reason(
+async def test_permission_error_contains_a_reason(
     house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deny(*_: object) -> None:
@@ -73,9 +75,9 @@ async def test_a_permission_that_lacks_has_a_reason(
     assert info.reason == "IAM_PERMISSION_DENIED"
 
 
-async def test_an_enum_value_that_nobody_knows_is_refused(house: GrpcHouse) -> None:
-    """spec/submit#refusals. Over the wire an enum is a number, and any number gets through."""
-    request = created()
+async def test_unknown_enum_number_is_rejected(house: GrpcHouse) -> None:
+    """spec/submit#refusals. On the wire an enum is a number, and the decoder accepts every number."""
+    request = create_request()
     machine = request.custom_job.job_spec.worker_pool_specs[0].machine_spec
     machine.accelerator_type = 999
     machine.accelerator_count = 1
@@ -85,12 +87,12 @@ async def test_an_enum_value_that_nobody_knows_is_refused(house: GrpcHouse) -> N
     assert violation.field.endswith("worker_pool_specs[0].machine_spec.accelerator_type")
 
 
-async def test_a_refusal_too_long_for_a_trailer_still_arrives(house: GrpcHouse) -> None:
-    """spec/submit#refusals. A client drops trailers above 8 KiB, and would tell of those instead of what is
-    wrong."""
+async def test_long_error_is_shortened_to_fit_into_a_trailer(house: GrpcHouse) -> None:
+    """spec/submit#refusals. A client drops trailers above 8 KiB and would report that instead of
+    the wrong fields."""
     uris = [f"gs://missing-bucket-{n}/{'x' * 100}.tar.gz" for n in range(90)]
     job = custom_job(pool(), package(packageUris=uris))
-    status = await refused(house, CREATE, created(job).SerializeToString())
+    status = await refused(house, CREATE, create_request(job).SerializeToString())
     assert status.code == code("INVALID_ARGUMENT")
     assert status.message.startswith("List of found errors:\t1.Field: ")
     assert "over REST" in status.message
@@ -100,8 +102,9 @@ async def test_a_refusal_too_long_for_a_trailer_still_arrives(house: GrpcHouse) 
     assert listed[-1].description.startswith(f"... and {90 - (len(listed) - 1)} more")
 
 
-async def test_a_call_that_is_given_up_is_carried_out_whole(house: GrpcHouse) -> None:
-    """A job that is stored and never woken would wait for the next start of the service."""
+async def test_call_completes_after_its_client_cancelled(house: GrpcHouse) -> None:
+    """If a stored job were not announced to the controller, it would wait for the next start of the
+    service."""
     reached, go_on, woken = asyncio.Event(), asyncio.Event(), asyncio.Event()
     create = house.services.create
 
@@ -113,7 +116,9 @@ async def test_a_call_that_is_given_up_is_carried_out_whole(house: GrpcHouse) ->
 
     force_setattr(house.services, "create", slow)
     metadata = (("authorization", f"Bearer {house.token}"),)
-    call = house.channel.unary_unary(CREATE)(created().SerializeToString(), metadata=metadata)
+    call = house.channel.unary_unary(CREATE)(
+        create_request().SerializeToString(), metadata=metadata
+    )
     await asyncio.wait_for(reached.wait(), 60)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -124,19 +129,17 @@ async def test_a_call_that_is_given_up_is_carried_out_whole(house: GrpcHouse) ->
     assert [job.name for job in listed.custom_jobs] == [f"{PARENT}/customJobs/1000"]
 
 
-async def test_a_message_that_is_too_large_is_refused(house: GrpcHouse) -> None:
+async def test_message_over_the_size_limit_is_rejected(house: GrpcHouse) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await house.send(CREATE, b"x" * (10 * 1024 * 1024 + 1))
     assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_operations_have_the_types_of_the_version_they_were_made_through(
-    house: GrpcHouse,
-) -> None:
-    """A client of v1beta1 does not read the metadata of v1, and asks the same service about both."""
+async def test_operation_types_match_the_api_version_of_the_call(house: GrpcHouse) -> None:
+    """A client of v1beta1 cannot read the metadata of v1, and one service answers both versions."""
     types: list[str] = []
     for beta in (True, False):
-        name = (await house.ask(f"{JOBS}.CreateCustomJob", creation(), beta=beta)).name
+        name = (await house.ask(f"{JOBS}.CreateCustomJob", create_body(), beta=beta)).name
         await house.happen(name, CancelRequested(CancelCause.USER, 0))
         made = await house.ask(f"{JOBS}.DeleteCustomJob", {"name": name}, beta=beta)
         operation = await house.ask(f"{OPERATIONS}.GetOperation", {"name": made.name})

@@ -1,4 +1,4 @@
-"""gRPC on ports: TLS by the service's own authority, who calls, how many at once."""
+"""gRPC on ports: TLS with the service's own CA, the caller's address, the connection limit."""
 
 import asyncio
 import importlib
@@ -26,14 +26,15 @@ grpc: Any = importlib.import_module("grpc")
 
 LIST = "/google.cloud.aiplatform.v1.JobService/ListCustomJobs"
 REQUEST = b"\n\x21projects/p1/locations/us-central1"
-MOST = 4
+MAX_CONNECTIONS = 4
 
 
-class Serving:
+class RunningServer:
     def __init__(self, house: House, files: certificates.Certificates) -> None:
         self.house, self.files = house, files
-        self.server = GrpcServer(house.services, house.issuers.authenticate, MOST)
-        self.held = [hold_tcp("127.0.0.1", 0) for _ in range(2)]  # Else others could take them.
+        self.server = GrpcServer(house.services, house.issuers.authenticate, MAX_CONNECTIONS)
+        # Held sockets keep other processes from binding these ports.
+        self.held = [hold_tcp("127.0.0.1", 0) for _ in range(2)]
         self.ports = [held.getsockname()[1] for held in self.held]
         self.plain, self.secure = f"127.0.0.1:{self.ports[0]}", f"localhost:{self.ports[1]}"
         self.server.listen(self.plain)
@@ -51,15 +52,16 @@ async def asked(channel: Any, token: str) -> bytes:
 
 
 @pytest.fixture
-async def serving(house: House, tmp_path: Path) -> AsyncGenerator[Serving]:
-    made = Serving(house, certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
+async def serving(house: House, tmp_path: Path) -> AsyncGenerator[RunningServer]:
+    made = RunningServer(house, certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
     await made.server.start()
     yield made
     await made.server.stop(1)
 
 
-async def test_it_listens_at_a_port_that_is_held_for_it(house: House) -> None:
-    """By the service, so that nobody else can take it, and by children that are just being forked."""
+async def test_grpc_server_listens_on_a_port_held_by_the_service(house: House) -> None:
+    """The service holds the port, so no other process can bind it. Children inherit the held socket
+    while they are being forked."""
     server = GrpcServer(house.services, house.issuers.authenticate)
     with hold_tcp("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
@@ -72,8 +74,10 @@ async def test_it_listens_at_a_port_that_is_held_for_it(house: House) -> None:
     await server.stop(1)
 
 
-async def test_a_caller_not_known_at_first_is_not_heard(house: House, tmp_path: Path) -> None:
-    """Nothing of the request was read, and nothing must be done in its place."""
+async def test_call_with_failed_authentication_is_not_executed(
+    house: House, tmp_path: Path
+) -> None:
+    """The server has not read the request yet, and must not perform any action for it."""
     known = house.tokens.authenticate(f"Bearer {house.token}")
     silent = Unavailable("the issuer is silent")
     server = GrpcServer(house.services, AsyncMock(side_effect=[silent, known]))
@@ -85,16 +89,17 @@ async def test_a_caller_not_known_at_first_is_not_heard(house: House, tmp_path: 
     await server.stop(1)
 
 
-def test_grpc_does_nothing_where_the_service_forks() -> None:
-    """Else the child breaks connections of clients, on its way to another program."""
+def test_grpc_fork_handlers_are_disabled() -> None:
+    """gRPC's fork handlers would break client connections in the child before it executes another
+    program."""
     serving = "from trainshed.api.grpc import grpc; server = grpc.server(None); server.start()"
     words = (sys.executable, "-c", f"{serving}; import os; os.fork(); os._exit(0)")
     done = execute(*words, env=os.environ | {"GRPC_VERBOSITY": "info"}, check=True)
     assert "fork_posix" not in done.stderr
 
 
-async def test_who_guesses_tokens_is_known_by_the_address(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
+async def test_token_guessing_is_recorded_with_the_clients_address(
+    serving: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strangers, "_DELAY", 0.0)
     async with grpc.aio.insecure_channel(serving.plain) as channel:
@@ -105,8 +110,8 @@ async def test_who_guesses_tokens_is_known_by_the_address(
     assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
 
 
-async def test_tls_is_trusted_by_the_ca_and_by_nothing_else(serving: Serving) -> None:
-    """Issue 4, item 1: `ca` in service.json is what a client needs."""
+async def test_tls_certificate_is_trusted_only_with_the_services_ca(serving: RunningServer) -> None:
+    """Clients need only the file `ca` of service.json."""
     for roots in (serving.files.ca, serving.files.roots):
         trusting = grpc.ssl_channel_credentials(roots.read_bytes())
         assert await serving.call(grpc.aio.secure_channel(serving.secure, trusting)) == b""
@@ -117,24 +122,31 @@ async def test_tls_is_trusted_by_the_ca_and_by_nothing_else(serving: Serving) ->
     assert "CERTIFICATE_VERIFY_FAILED" in refused.value.details()
 
 
-async def test_a_crowd_at_one_port_shuts_nobody_out_of_the_other(serving: Serving) -> None:
-    crowd = [socket.create_connection(("127.0.0.1", serving.ports[0]), 60) for _ in range(MOST)]
-    assert all(early.recv(1) for early in crowd)
+async def test_connection_limit_of_one_port_does_not_block_the_other(
+    serving: RunningServer,
+) -> None:
+    connections = [
+        socket.create_connection(("127.0.0.1", serving.ports[0]), 60)
+        for _ in range(MAX_CONNECTIONS)
+    ]
+    assert all(early.recv(1) for early in connections)
     with socket.create_connection(("127.0.0.1", serving.ports[0]), 60) as late:
         assert late.recv(1) == b""
     trusting = grpc.ssl_channel_credentials(serving.files.ca.read_bytes())
     assert await serving.call(grpc.aio.secure_channel(serving.secure, trusting)) == b""
-    for early in crowd:
+    for early in connections:
         early.close()
-    # The ends of the crowd reach the port in their time.
-    await asyncio.wait_for((calm := grpc.aio.insecure_channel(serving.plain)).channel_ready(), 60)
-    assert await serving.call(calm) == b""
+    # The server notices the closed connections asynchronously.
+    await asyncio.wait_for(
+        (free_channel := grpc.aio.insecure_channel(serving.plain)).channel_ready(), 60
+    )
+    assert await serving.call(free_channel) == b""
 
 
-async def test_the_end_of_an_old_connection_is_no_error(
+async def test_expired_connection_closes_without_client_error(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC's clients print errors with which a server ends a connection."""
+    """gRPC clients print an error when a server ends a connection abruptly."""
     name = "grpc.max_connection_age_ms"
     assert name in dict(grpc_module.OPTIONS)
     options = tuple({**dict(grpc_module.OPTIONS), name: 200}.items())
@@ -143,13 +155,15 @@ async def test_the_end_of_an_old_connection_is_no_error(
     server.listen(address := f"unix:{tmp_path / 's'}")
     await server.start()
     done = await asyncio.to_thread(
-        execute, *(sys.executable, "-c", OUTLIVING, address, LIST, house.token), check=True
+        execute,
+        *(sys.executable, "-c", RECONNECTING_CLIENT, address, LIST, house.token),
+        check=True,
     )
     assert (done.stdout, done.stderr) == ("ended, called again\n", "")
     await server.stop(1)
 
 
-OUTLIVING = """
+RECONNECTING_CLIENT = """
 import asyncio, sys
 import grpc
 from grpc.aio import insecure_channel
@@ -165,4 +179,4 @@ async def main(address, method, token):
 
 asyncio.run(main(*sys.argv[1:]))
 """
-"""A client that waits for the end of its connection, and calls again."""
+"""A client that waits until the server ends its connection, and then calls again."""

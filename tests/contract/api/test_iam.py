@@ -1,5 +1,5 @@
-"""TestIamPermissions of every kind of resource: what the caller has by the permission table, and nothing
-else."""
+"""TestIamPermissions of every kind of resource: it returns exactly the caller's permissions in the
+permission table."""
 
 from typing import Any
 
@@ -24,24 +24,29 @@ RESOURCES = (
     "/v1/projects/p1",
     "/v3/projects/p1",
 )
-NOBODYS = ("aiplatform.endpoints.predict", "ml.models.create", "storage.objects.fly", "a.b.c")
+UNKNOWN_PERMISSIONS = (
+    "aiplatform.endpoints.predict",
+    "ml.models.create",
+    "storage.objects.fly",
+    "a.b.c",
+)
 STORAGE = ("storage.buckets.create", "storage.objects.get", "storage.buckets.setIamPolicy")
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
-async def test_an_owner_has_what_there_is_and_a_program_what_its_role_has(
+async def test_owner_has_all_permissions_and_program_those_of_its_role(
     house: Any, resource: str
 ) -> None:
     every, path = sorted({*PERMISSIONS.values()}), f"{resource}:testIamPermissions"
-    asks = {"permissions": [*every, *NOBODYS, *STORAGE]}
+    asks = {"permissions": [*every, *UNKNOWN_PERMISSIONS, *STORAGE]}
     owner = await house.call("POST", path, asks)
     assert owner.json == {"permissions": [*every, *STORAGE]}
-    program = await asked(house, "POST", path, {"permissions": [*every, *NOBODYS]})
+    program = await asked(house, "POST", path, {"permissions": [*every, *UNKNOWN_PERMISSIONS]})
     assert program.json == {"permissions": [name for name in every if name in PROGRAM]}
 
 
 @pytest.mark.parametrize("version", ["v1", "v3"])
-async def test_a_policy_is_replaced_as_it_was_read_and_has_no_conditions(
+async def test_iam_policy_is_replaced_with_etag_and_rejects_conditions(
     house: House, version: str
 ) -> None:
     path = f"/{version}/projects/p1"
@@ -59,7 +64,7 @@ async def test_a_policy_is_replaced_as_it_was_read_and_has_no_conditions(
     assert set(violations(answer)) == {f"policy.bindings[0].{part}" for part in parts}
 
 
-async def test_each_permission_is_told_once_and_wildcards_are_refused(house: House) -> None:
+async def test_permissions_are_deduplicated_and_wildcards_rejected(house: House) -> None:
     path = f"{LOCATION}/customJobs/1:testIamPermissions"
     twice = ["aiplatform.customJobs.get"] * 2
     assert await house.result("POST", path, {"permissions": twice}) == {"permissions": twice[:1]}

@@ -1,4 +1,4 @@
-"""Idle jobs are warned, then stopped: over a real store, by what replicas wrote down (docs/operate.md)."""
+"""Idle jobs get a warning and are then stopped, based on stored usage files (docs/operate.md)."""
 
 import json
 from typing import Any
@@ -20,8 +20,8 @@ async def running(house: House) -> Job:
     return await house.run(NAME)
 
 
-def used(house: House, seconds: int, busy: float) -> None:
-    """Write down for how many seconds the replica's GPU was at work, and move the clock."""
+def record_usage(house: House, seconds: int, busy: float) -> None:
+    """Record how many seconds the replica's GPU was busy, and advance the clock."""
     directory = house.log_root / str(UID) / "1" / "workerpool0-0"
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "usage.jsonl"
@@ -38,7 +38,7 @@ async def kinds(house: House) -> list[str]:
     return [entry.kind for entry in await house.store.reader.timeline(UID)]
 
 
-async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> None:
+async def test_idle_job_is_warned_and_then_stopped(house: House) -> None:
     job = await running(house)
     unreadable = replace(job, uid=JobUid(1))
     (house.log_root / "1" / "1" / "workerpool0-0" / "usage.jsonl").mkdir(parents=True)
@@ -54,26 +54,26 @@ async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> N
     )
     await watch.look()
     for seconds, busy in ((60, 50.0), (590, 50.1)):
-        used(house, seconds, busy)
+        record_usage(house, seconds, busy)
         await watch.look()
     assert "idle" not in await kinds(house)
-    used(house, 20, 50.1)
+    record_usage(house, 20, 50.1)
     for _ in range(2):
         await watch.look()
     assert (await kinds(house)).count("idle") == 1
-    used(house, 30, 80.0)
-    used(house, 599, 80.1)
+    record_usage(house, 30, 80.0)
+    record_usage(house, 599, 80.1)
     await watch.look()
     assert (await kinds(house)).count("idle") == 1, "it worked meanwhile"
-    used(house, 2, 80.1)
+    record_usage(house, 2, 80.1)
     await watch.look()
     assert (await kinds(house)).count("idle") == 2
-    used(house, 290, 80.2)
-    house.clock += 900 * SECOND  # in which nobody has looked at the GPUs
+    record_usage(house, 290, 80.2)
+    house.clock += 900 * SECOND  # No poll has checked the GPUs during this time.
     await watch.look()
     live = await house.store.ledger.load(UID)
     assert live is not None and live.intents == ()
-    used(house, 11, 80.2)
+    record_usage(house, 11, 80.2)
     await watch.look()
     live = await house.store.ledger.load(UID)
     assert live is not None

@@ -1,4 +1,4 @@
-"""What a program may do in the APIs with the token that its metadata endpoint gave it
+"""Rights of a program that calls the APIs with the token of its metadata endpoint
 (spec/program#storage)."""
 
 import json
@@ -24,25 +24,26 @@ from trainshed.store.logs.lines import Severity, Stream, read_line
 from trainshed.store.port import NewWork
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
-OF_OTHERS = "/trainshed/v1/jobs/"
+JOBS_PATH = "/trainshed/v1/jobs/"
 
 
 @pytest.fixture(params=["REST", "gRPC"])
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
-    """spec/submit: both transports have the same handlers, and the same rules."""
+    """spec/submit: both transports use the same handlers and the same rules."""
     async with house_over(request.param, tmp_path) as opened:
         await _own_job(opened, 1)
         yield opened
 
 
 async def _own_job(house: House, uid: int) -> None:
-    """The job of the program that asks; it is one of `ml`, so that lists of custom jobs do not have it."""
+    """Store the job of the calling program. It is an `ml` job, so lists of custom jobs do not
+    contain it."""
     own = replace(stored_job(), uid=JobUid(uid), name=JobName(Api.ML, "p1", "", f"own_{uid}"))
     await house.store.intake.create(NewWork(own))
 
 
 async def asked(house: House, verb: str, path: str, body: object = None, *, job: int = 1) -> Answer:
-    """As a program of a job of project p1 asks."""
+    """Send a request as the program of a job of project p1."""
     token, _ = house.jobs.mint(JobClaims(job, 1, "workerpool0-0", "p1", EMAIL))
     return await house.call(verb, path, body, token=token)
 
@@ -57,8 +58,8 @@ async def job(house: House, location: str) -> str:
     return (await house.result("POST", f"{location}/customJobs", custom_job()))["name"]
 
 
-async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House) -> None:
-    """The Vertex SDK asks for it where a program names no project: it finds the number in
+async def test_program_finds_its_project_id_by_number(house: House) -> None:
+    """The Vertex SDK requests the project ID if a program sets no project: it finds the number in
     CLOUD_ML_PROJECT_ID."""
     number = project_number("p1")
     for project in ("p1", number):
@@ -68,10 +69,9 @@ async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House
     denied(await asked(house, "GET", "/v3/projects/p2"), "names p2")
 
 
-async def test_a_program_cancels_its_own_job_and_what_that_made_and_nothing_else(
-    house: House,
-) -> None:
-    """Whoever made it: a person, another job of the project, or a job that has made its own."""
+async def test_program_can_cancel_only_its_job_and_child_jobs(house: House) -> None:
+    """The other jobs were created by a user, by another job of the project, and by a job with its
+    own children."""
     await _own_job(house, 2)
     by_a_person = await job(house, LOCATION)
     child = (await asked(house, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
@@ -100,7 +100,7 @@ async def test_a_program_cancels_its_own_job_and_what_that_made_and_nothing_else
         assert (await asked(house, "POST", f"/v1/{name}:cancel", {}, job=2)).status == 200
 
 
-async def test_who_made_and_who_cancelled_a_job_is_stored(house: House) -> None:
+async def test_creator_and_canceller_of_a_job_are_stored(house: House) -> None:
     child = (await asked(house, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
     number = int(child.rpartition("/")[2])
     made = await asked(house, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
@@ -109,7 +109,7 @@ async def test_who_made_and_who_cancelled_a_job_is_stored(house: House) -> None:
     assert (await asked(house, "POST", f"/v1/{grandchild}:cancel", {})).status == 200
     live = await house.store.ledger.load(JobUid(uid))
     assert live is not None and live.job.creator is not None
-    # The line that job 1 began: whatever is made in it counts as one with what job 1 makes.
+    # Job 1 is the origin: jobs created by its children count as its jobs.
     assert live.job.creator == Actor(
         EMAIL, ActingJob(JobUid(number), JobName.parse(child), JobUid(1))
     )
@@ -117,20 +117,20 @@ async def test_who_made_and_who_cancelled_a_job_is_stored(house: House) -> None:
     assert isinstance(intent.event, CancelRequested)
     own = JobName(Api.ML, "p1", "", "own_1")
     assert intent.event.by == Actor(EMAIL, ActingJob(JobUid(1), own, JobUid(1)))
-    assert (await house.result("GET", f"{OF_OTHERS}{uid}"))["creator"] == f"the job {child}"
-    entry = (await house.result("GET", f"{OF_OTHERS}{uid}/timeline"))["entries"][0]
+    assert (await house.result("GET", f"{JOBS_PATH}{uid}"))["creator"] == f"the job {child}"
+    entry = (await house.result("GET", f"{JOBS_PATH}{uid}/timeline"))["entries"][0]
     assert f"was created by the job {child}" in entry["message"]
     assert entry["details"]["principal"] == EMAIL
 
 
-async def test_a_program_whose_job_was_deleted_makes_and_cancels_nothing(house: House) -> None:
+async def test_token_of_a_deleted_job_is_rejected(house: House) -> None:
     name = await job(house, LOCATION)
     for path, body in ((f"{LOCATION}/customJobs", custom_job()), (f"/v1/{name}:cancel", {})):
         answer = await asked(house, "POST", path, body, job=77)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
 
 
-async def test_whether_a_job_outlives_its_maker_is_on_or_off(house: House) -> None:
+async def test_outlives_label_accepts_only_on_or_off(house: House) -> None:
     wrong = custom_job() | {"labels": {"trainshed-outlives": "true"}}
     answer = await asked(house, "POST", f"{LOCATION}/customJobs", wrong)
     assert answer.status == 400
@@ -138,8 +138,9 @@ async def test_whether_a_job_outlives_its_maker_is_on_or_off(house: House) -> No
     assert "neither on nor off" in answer.error["message"]
 
 
-async def test_a_job_that_a_program_creates_has_no_more_than_the_program(house: House) -> None:
-    """Neither another service account nor a secret; not even whether there is such a secret is said."""
+async def test_program_cannot_create_a_job_with_more_rights_than_its_own(house: House) -> None:
+    """The program can use neither another service account nor a secret. The error does not reveal
+    whether such a secret exists."""
     own = custom_job()
     own["jobSpec"]["serviceAccount"] = EMAIL
     assert (await asked(house, "POST", f"{LOCATION}/customJobs", own)).status == 200
@@ -155,8 +156,9 @@ async def test_a_job_that_a_program_creates_has_no_more_than_the_program(house: 
     denied(await asked(house, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
 
 
-async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:
-    """google-cloud-logging inside a job: the token says whose log it is, and no other can be named."""
+async def test_program_can_write_only_to_its_own_jobs_log(house: House) -> None:
+    """google-cloud-logging inside a job: the token selects the job's log, and the request cannot
+    select another one."""
     entries: list[dict[str, Any]] = [
         {"textPayload": "plain", "severity": "WARNING", "labels": {"a": "b"}},
         {"jsonPayload": {"message": "with fields", "loss": 0.5}, "severity": 500},
@@ -192,7 +194,7 @@ async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:
     assert len(house.written) == 1
 
 
-async def test_what_a_program_deletes_is_in_the_audit_with_its_job(house: House) -> None:
+async def test_audit_log_contains_deletions_by_a_program_with_its_job(house: House) -> None:
     """docs/team.md#read-the-audit-log."""
     made = await asked(house, "POST", f"{LOCATION}/datasets", dataset_body())
     assert made.status == 200, made.body
@@ -205,7 +207,7 @@ async def test_what_a_program_deletes_is_in_the_audit_with_its_job(house: House)
     assert entries[0]["resource"] == name
 
 
-async def test_refusals_of_a_program_are_in_the_audit(house: House) -> None:
+async def test_audit_log_contains_denied_calls_of_a_program(house: House) -> None:
     name = await job(house, LOCATION)
     denied(await asked(house, "DELETE", f"/v1/{name}"))
     entry, *_ = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
@@ -216,7 +218,7 @@ async def test_refusals_of_a_program_are_in_the_audit(house: House) -> None:
     )
 
 
-async def test_the_audit_names_jobs(house: House) -> None:
+async def test_audit_log_contains_job_names(house: House) -> None:
     name = await job(house, LOCATION)
     await house.call("POST", f"/v1/{name}:cancel", {})
     entries = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]

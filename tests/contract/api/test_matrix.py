@@ -1,5 +1,6 @@
-"""Every method × every role × own and foreign project × own and foreign job, by the routes and with the
-authentication of both transports: what the one table allows is not refused, and all else is."""
+"""The permission matrix: every method × every role × own and foreign project × own and foreign job,
+over both transports. Calls that the permission table allows succeed, and all others are
+rejected."""
 
 import re
 from collections.abc import AsyncGenerator, Iterator
@@ -37,9 +38,9 @@ MISSING = "4711"
 BEARER = 'Bearer realm="trainshed"'
 PLACE = "/locations/us-central1"
 SHADOWED = "google.cloud.resourcemanager.v3.Projects.TestIamPermissions"
-"""Another method answers at its address."""
+"""Another method has the same address."""
 TAIL = "google.logging.v2.LoggingServiceV2.TailLogEntries"
-"""Over gRPC only."""
+"""Available only over gRPC."""
 JOBS = {
     f"{PLACE}/customJobs": custom_job(),
     f"{PLACE}/hyperparameterTuningJobs": tuning_job(),
@@ -55,14 +56,15 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 
 
 def served(house: House) -> Iterator[tuple[str, str, str]]:
-    """(method, verb, path) of all that is served; over gRPC once for each method."""
+    """Return (method, verb, path) of all served methods; over gRPC once per method."""
     by_grpc = isinstance(house, GrpcHouse)
     paths: dict[object, tuple[str, str, str]] = {}
     for route in (route for api in pool.APIS for route in routes.routes(api)):
         method = route.rpc.full_name
         path = "/".join(("", *route.template.segments)).replace("**", "*")
         path += f":{route.template.custom}" if route.template.custom else ""
-        # Some address datasets without their project, which nobody in one project may.
+        # Some paths address datasets without their project. No role in a single project permits
+        # those.
         if method in house.registry.methods and not path.startswith("/v1/datasets"):
             paths.setdefault(method if by_grpc else (route.verb, path), (method, route.verb, path))
     if not by_grpc:
@@ -79,12 +81,12 @@ def served(house: House) -> Iterator[tuple[str, str, str]]:
 
 
 def grants(roles: tuple[str, ...]) -> tuple[Grant, ...]:
-    """Of these roles in one's own project."""
+    """Return grants of these roles in the caller's own project."""
     return tuple(Grant(OWN, role, f"user:{ANA}") for role in roles if role != PROGRAM)
 
 
 def request(verb: str, path: str, project: str, job: str) -> tuple[str, str, Any]:
-    """A call of a method about what lies in a project."""
+    """Return a call of a method about a resource of a project."""
     body: Any = None if verb in ("GET", "DELETE") else {}
     if path.startswith(PREFIX):
         path = f"{path}?project={project}"
@@ -106,13 +108,15 @@ async def test_every_method_needs_a_token(
     for _, verb, path in served(house):
         answer = await house.call(*request(verb, path, OWN, MISSING), token=token)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED"), path
-        # A scheme alone is not enough: httplib2, below the API client library, fails to read that.
+        # The header must contain more than a scheme: httplib2, below the API client library, cannot
+        # parse that.
         assert isinstance(house, GrpcHouse) or answer.headers["www-authenticate"] == BEARER
 
 
-async def test_the_table_alone_decides(house: House) -> None:
-    """For people, and for the program of a job. Of jobs, a refusal is the same for one's own, as a role of
-    former days left it, for those of others and for none."""
+async def test_every_call_is_decided_by_the_permission_table(house: House) -> None:
+    """The table applies to users and to the program of a job. A rejected call for a job has the
+    same error for an own, a foreign and a missing job. Own jobs remain from a role that the user
+    had earlier."""
     token = known(house.tokens, ANA)
     jobs: dict[tuple[str, str], list[str]] = {}
     for project, (path, body) in product((OWN, FOREIGN), JOBS.items()):
@@ -123,26 +127,26 @@ async def test_the_table_alone_decides(house: House) -> None:
             ids.append(made.get("name", id_).rpartition("/")[2])
     claims = JobClaims(int(jobs[OWN, "customJobs"][0]), 1, "workerpool0-0", OWN, "t@x.example")
     of_program, _ = house.jobs.mint(claims)
-    house.services.closing.set()  # Streams end at once.
+    house.services.closing.set()  # Streams end immediately.
 
-    def is_let(method: str, project: str, roles: tuple[str, ...]) -> bool:
+    def is_permitted(method: str, project: str, roles: tuple[str, ...]) -> bool:
         rights = Policy(grants(roles)).rights(ANA)
         who = program(claims) if roles == (PROGRAM,) else Principal(ANA, rights)
         return allowed(who, method, [project])
 
     todo: list[tuple[bool, tuple[str, ...], str, str, str, str]] = []
     for project, (method, verb, path) in product((OWN, FOREIGN), list(served(house))):
-        alone = [(role,) for role in ROLES if is_let(method, project, (role,))]
-        # If one of the others let somebody in, so would all of them together.
+        alone = [(role,) for role in ROLES if is_permitted(method, project, (role,))]
+        # If one of the other roles permitted the call, all of them together would too.
         others = tuple(role for role in ROLES if (role,) not in alone)
-        # Whether a program may cancel a job depends on who made that.
+        # The right of a program to cancel a job depends on the job's creator.
         programs = [] if path.endswith(":cancel") else [(PROGRAM,)]
         for roles in (*alone, others, *programs):
-            todo.append((is_let(method, project, roles), roles, project, method, verb, path))
+            todo.append((is_permitted(method, project, roles), roles, project, method, verb, path))
     wrong: list[object] = []
-    # What is let changes jobs, and comes last.
+    # Permitted calls change jobs, so they run last.
     for expected, roles, project, method, verb, path in sorted(todo, key=itemgetter(0)):
-        # An owner has deleted the project.
+        # A permitted earlier call has deleted the project.
         book = replace(house.tokens.book, projects={})
         book = book.with_grants("", ()).with_grants(FOREIGN, ())
         house.tokens.replace(book.with_grants(OWN, grants(roles)))
@@ -152,9 +156,9 @@ async def test_the_table_alone_decides(house: House) -> None:
             by = of_program if roles == (PROGRAM,) else token
             answer = await house.call(*request(verb, path, project, job), token=by)
             refused = answer.body.decode() if answer.status == 403 else ""
-            # By an id alone, what is nowhere is refused as what lies in another project.
+            # For an ID without a project, missing and foreign jobs have the same error.
             if not expected or job != MISSING or f"{PREFIX}jobs/" not in path:
                 answers.add((answer.status != 403, refused.replace(job, MISSING)))
-        if len(answers) > 1 or {is_let for is_let, _ in answers} - {expected}:
+        if len(answers) > 1 or {is_permitted for is_permitted, _ in answers} - {expected}:
             wrong.append((roles, project, method, verb, path, answers))
     assert wrong == []

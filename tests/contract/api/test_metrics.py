@@ -1,4 +1,4 @@
-"""`/metrics`, as a Prometheus server reads it: parsed by the library's own parser."""
+"""`/metrics`, parsed with the parser of the Prometheus client library."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 async def read(house: House) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample by name and labels."""
+    """Return every sample by name and labels."""
     answer = await house.call("GET", "/metrics")
     assert answer.status == 200, answer.body
     assert answer.headers["content-type"].startswith("text/plain")
@@ -50,7 +50,7 @@ async def test_requests_are_counted_by_method_and_code(house: House) -> None:
     assert samples["trainshed_request_seconds_bucket", tuple(sorted(everything))] == 2
 
 
-async def test_what_there_is_to_do_is_told(house: House) -> None:
+async def test_metrics_show_jobs_quotas_and_queue(house: House) -> None:
     def load() -> Load:
         key = QuotaKey("p1", "us-central1", "cpus")
         endless = QuotaStatus(QuotaKey("p2", "us-central1", "cpus"), None, 3, 0)
@@ -79,26 +79,26 @@ async def test_what_there_is_to_do_is_told(house: House) -> None:
     assert samples["trainshed_info", (("version", "0.0.1"),)] == 1
 
 
-async def test_only_who_is_known_reads_them(house: House) -> None:
+async def test_metrics_need_a_token(house: House) -> None:
     assert (await house.call("GET", "/metrics", token=None)).status == 401
     assert (await house.call("POST", "/metrics")).status == 404
     assert (await house.call("GET", "/metrics/more")).status == 404
 
 
-def named(text: str) -> Iterator[str]:
+def metric_names(text: str) -> Iterator[str]:
     for name in re.findall(r"trainshed_[a-z_]+", text):
         yield re.sub(r"_(bucket|count|sum|total)$", "", name)
 
 
-async def test_page_alerts_and_dashboard_name_metrics_that_there_are(house: House) -> None:
+async def test_docs_alerts_and_dashboard_use_only_existing_metrics(house: House) -> None:
     answer = await house.call("GET", "/metrics")
     families = {family.name for family in text_string_to_metric_families(answer.body.decode())}
     page = (ROOT / "docs/metrics.md").read_text()
-    assert set(named(page)) == families
+    assert set(metric_names(page)) == families
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
     dashboard = (ROOT / "deploy/grafana/trainshed.json").read_text()
-    assert set(named(rules)) | set(named(dashboard)) <= families
-    assert "trainshed_notifications" in {*named(rules)} & {*named(dashboard)}
+    assert set(metric_names(rules)) | set(metric_names(dashboard)) <= families
+    assert "trainshed_notifications" in {*metric_names(rules)} & {*metric_names(dashboard)}
     [lost] = re.findall(r'rule=~"(.+)"', rules)
     by_nodes = [rule.name for rule in RULES if rule.message == "lost" and rule.retries]
     assert lost.split("|") == by_nodes

@@ -1,4 +1,4 @@
-"""`ml` v1 jobs with hyperparameters over REST against a real store; the test plays the controller
+"""`ml` v1 jobs with hyperparameters over REST against a real store; the test acts as the controller
 (spec/tuning#parameters, facts/resources#ml, facts/tuning#ml)."""
 
 from typing import Any
@@ -25,12 +25,12 @@ HYPERPARAMETERS: dict[str, Any] = {
 
 
 async def created(house: House, job_id: str = "census", **changes: Any) -> dict[str, Any]:
-    answer = await asked(house, job_id, **changes)
+    answer = await request_job(house, job_id, **changes)
     assert answer.status == 200, answer.body
     return answer.json
 
 
-async def asked(house: House, job_id: str = "census", **changes: Any) -> Any:
+async def request_job(house: House, job_id: str = "census", **changes: Any) -> Any:
     body = ml_job(job_id=job_id, hyperparameters=HYPERPARAMETERS | changes)
     return await house.call("POST", JOBS, body)
 
@@ -41,7 +41,7 @@ async def record(house: House, job_id: str = "census") -> TuningJob:
     return work
 
 
-async def over(house: House, job_id: str = "census", **changes: Any) -> None:
+async def finish(house: House, job_id: str = "census", **changes: Any) -> None:
     ended = {"state": JobState.SUCCEEDED, "started": START, "ended": START + SECOND}
     await house.become(f"projects/p1/jobs/{job_id}", **ended, **changes)
 
@@ -80,8 +80,8 @@ def trial(job: TuningJob, number: int, state: TrialState, value: float | None) -
     )
 
 
-async def tried(house: House) -> TuningJob:
-    """Trials 1 to 3 have 0.75, 0.25 and 0.5; 4 failed, 5 was cancelled, 6 runs."""
+async def store_trials(house: House) -> TuningJob:
+    """Store trials: 1 to 3 measured 0.75, 0.25 and 0.5; 4 failed, 5 was cancelled, 6 is running."""
     job = await record(house)
     ended = {
         1: (JobState.SUCCEEDED, TrialState.SUCCEEDED, 0.75),
@@ -106,7 +106,7 @@ async def tried(house: House) -> TuningJob:
     return job
 
 
-async def test_a_job_with_hyperparameters_is_a_tuning_job(house: House) -> None:
+async def test_ml_job_with_hyperparameters_is_a_tuning_job(house: House) -> None:
     view = await created(house)
     assert (view["jobId"], view["state"]) == ("census", "QUEUED")
     assert view["trainingOutput"] == {
@@ -116,14 +116,14 @@ async def test_a_job_with_hyperparameters_is_a_tuning_job(house: House) -> None:
     assert view["trainingInput"]["hyperparameters"]["maxTrials"] == 10
     assert await house.result("GET", f"{JOBS}/census") == view
     assert (await record(house)).spec.parallel_trials == 2
-    again = await asked(house)
+    again = await request_job(house)
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: House) -> None:
-    """facts/resources#ml: scripts read the first trial as the best; values of parameters are texts."""
+async def test_trials_are_listed_best_first_and_without_result_last(house: House) -> None:
+    """facts/resources#ml: scripts treat the first trial as the best. Parameter values are strings."""
     await created(house)
-    await tried(house)
+    await store_trials(house)
     output = (await house.result("GET", f"{JOBS}/census"))["trainingOutput"]
     assert output["completedTrialCount"] == "3"
     assert [trial["trialId"] for trial in output["trials"]] == ["2", "3", "1", "4", "5", "6"]
@@ -143,20 +143,20 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
     assert "finalMetric" not in output["trials"][3]
 
 
-async def test_an_ended_search_consumed_what_its_trials_ran(house: House) -> None:
-    """facts/machines#ml-units: a trial of a second costs ten node-minutes, also in a list."""
+async def test_finished_search_reports_the_consumed_units_of_its_trials(house: House) -> None:
+    """facts/machines#ml-units: a trial of one second costs ten node-minutes, in lists too."""
     await created(house)
-    await tried(house)
-    await over(house, next_trial=7)
+    await store_trials(house)
+    await finish(house, next_trial=7)
     view = await house.result("GET", f"{JOBS}/census")
-    # Trial 6 started in the moment in which the search ended.
+    # Trial 6 started at the moment at which the search ended.
     assert view["trainingOutput"]["consumedMLUnits"] == 0.3
     assert (await house.result("GET", JOBS))["jobs"][0]["trainingOutput"]["consumedMLUnits"]
 
 
-async def test_jobs_of_trials_are_read_and_cancelled_but_not_listed(house: House) -> None:
+async def test_trial_jobs_can_be_read_and_cancelled_but_are_not_listed(house: House) -> None:
     await created(house)
-    await tried(house)
+    await store_trials(house)
     listed = (await house.result("GET", JOBS))["jobs"]
     assert [job["jobId"] for job in listed] == ["census"]
     assert len(listed[0]["trainingOutput"]["trials"]) == 6
@@ -165,35 +165,38 @@ async def test_jobs_of_trials_are_read_and_cancelled_but_not_listed(house: House
     assert house.woken[-1] == (await record(house)).uid + 6
 
 
-async def test_a_job_goes_on_from_an_earlier_one(house: House) -> None:
+async def test_tuning_job_resumes_an_earlier_one(house: House) -> None:
     """facts/tuning#ml, spec/tuning#resuming: resumePreviousJobId."""
     await created(house)
-    await over(house, next_trial=11)
+    await finish(house, next_trial=11)
     await created(house, "more", resumePreviousJobId="census")
     first, more = await record(house), await record(house, "more")
     assert more.spec.resumed == (first.study,)
     assert (more.spec.first_trial, more.next_trial) == (11, 11)
-    await over(house, "more", next_trial=21)
+    await finish(house, "more", next_trial=21)
     await created(house, "most", resumePreviousJobId="more")
     assert (await record(house, "most")).spec.resumed == (first.study, more.study)
-    # What it leaves out of the search is as it was before: public programs name only the job.
+    # Omitted fields of the search keep the values of the earlier job: existing programs set only
+    # its ID.
     search = {"resumePreviousJobId": "census"}
     rest = ml_job(job_id="rest", hyperparameters=search, args=["x" * 1000] * 20)
     await house.result("POST", JOBS, rest)
     assert (await record(house, "rest")).spec.study == first.spec.study
 
 
-async def test_what_a_job_cannot_go_on_from(house: House) -> None:
-    """facts/tuning#ml; with all else that is wrong (spec/submit#refusals)."""
+async def test_resume_from_an_unsuitable_job_is_rejected(house: House) -> None:
+    """facts/tuning#ml; reported together with all other wrong fields (spec/submit#refusals)."""
     field = "hyperparameters.resume_previous_job_id"
     assert (await house.call("POST", JOBS, ml_job(job_id="plain"))).status == 200
     await created(house)
     for previous in ("none", "plain", "census"):
-        answer = await asked(house, "more", resumePreviousJobId=previous, maxParallelTrials=11)
+        answer = await request_job(
+            house, "more", resumePreviousJobId=previous, maxParallelTrials=11
+        )
         assert fields(answer) == {field, "hyperparameters.max_parallel_trials"}
-    await over(house)
+    await finish(house)
     other = [{"parameterName": "rate", "type": "DOUBLE", "minValue": 0.2, "maxValue": 1}]
     for changes in ({"params": other}, {"goal": "MAXIMIZE"}, {"hyperparameterMetricTag": "x"}):
-        answer = await asked(house, "more", resumePreviousJobId="census", **changes)
+        answer = await request_job(house, "more", resumePreviousJobId="census", **changes)
         assert fields(answer) == {field}
-    assert (await asked(house, "more", resumePreviousJobId="census")).status == 200
+    assert (await request_job(house, "more", resumePreviousJobId="census")).status == 200

@@ -1,4 +1,4 @@
-"""Evaluations of models: imported, echoed, listed, refused (facts/models#evaluations)."""
+"""Evaluations of models: import, get, list, and rejected requests (facts/models#evaluations)."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ async def listed(house: House, model: str, query: str = "") -> list[str]:
     return [evaluation["displayName"] for evaluation in answer.get("modelEvaluations", [])]
 
 
-async def test_an_evaluation_is_echoed(house: House) -> None:
+async def test_imported_evaluation_is_returned_unchanged(house: House) -> None:
     await uploaded(house, modelId="m1")
     view = await imported(house)
     assert {key: view[key] for key in EVALUATION} == EVALUATION
@@ -36,7 +36,7 @@ async def test_an_evaluation_is_echoed(house: House) -> None:
     assert await house.result("GET", f"/v1/{view['name']}") == view
 
 
-async def test_evaluations_are_of_one_version(house: House) -> None:
+async def test_evaluations_belong_to_one_model_version(house: House) -> None:
     await uploaded(house, modelId="m1")
     model = MODEL | {"versionAliases": ["new"]}
     await uploaded(house, model, parentModel=f"{PLACE}/models/m1")
@@ -55,7 +55,7 @@ async def test_evaluations_are_of_one_version(house: House) -> None:
     assert await listed(house, "m1") == []
 
 
-async def test_every_fault_of_an_evaluation_is_named(house: House) -> None:
+async def test_wrong_fields_of_an_evaluation_are_reported(house: House) -> None:
     await uploaded(house, modelId="m1")
     path = f"{MODELS}/m1/evaluations:import"
     answer = await house.call("POST", path, {"modelEvaluation": {"displayName": "x" * 129}})
@@ -65,7 +65,7 @@ async def test_every_fault_of_an_evaluation_is_named(house: House) -> None:
     assert fields(await house.call("GET", f"{MODELS}/m1/evaluations?filter=size=3")) == {"filter"}
 
 
-async def test_what_is_not_there_is_not_found(house: House) -> None:
+async def test_missing_models_and_evaluations_are_not_found(house: House) -> None:
     await uploaded(house, modelId="m1")
     name = (await imported(house))["name"]
     body = {"modelEvaluation": EVALUATION}

@@ -1,4 +1,4 @@
-"""Which job made a model that was uploaded (facts/models#lineage)."""
+"""The job that created an uploaded model (facts/models#lineage)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainshed.core.names import JobName
 
 
 async def maker(house: House, uri: str, model: str) -> str:
-    """The job that is named as the one that made a model at `uri`."""
+    """Upload a model at `uri` and return the job that created it, according to its metadata."""
     await uploaded(house, MODEL | ({"artifactUri": uri} if uri else {}), modelId=model)
     return await made_by(house, model)
 
@@ -27,7 +27,7 @@ async def job_made(house: House, output: str, location: str = LOCATION, **spec: 
     return (await house.result("POST", f"{location}/customJobs", body))["name"]
 
 
-async def test_what_lies_in_a_jobs_output_directory_was_made_by_it(house: House) -> None:
+async def test_model_in_a_jobs_output_directory_belongs_to_that_job(house: House) -> None:
     outer = await job_made(house, "gs://bucket/runs")
     inner = await job_made(house, "gs://bucket/runs/7/")
     await job_made(house, "gs://bucket/runs/8", LOCATION.replace("/p1/", "/p2/"))
@@ -47,7 +47,7 @@ async def test_what_lies_in_a_jobs_output_directory_was_made_by_it(house: House)
     assert await maker(house, "gs://bucket/runs/7/model", "later") == again
 
 
-async def test_a_job_that_was_deleted_is_still_named(house: House) -> None:
+async def test_lineage_keeps_the_name_of_a_deleted_job(house: House) -> None:
     job = await job_made(house, "gs://bucket/out")
     await uploaded(house, MODEL | {"artifactUri": "gs://bucket/out/model"}, modelId="m1")
     await house.happen(job, CancelRequested(CancelCause.USER, START))
@@ -56,7 +56,7 @@ async def test_a_job_that_was_deleted_is_still_named(house: House) -> None:
     assert await maker(house, "gs://bucket/out/model", "m2") == ""
 
 
-async def test_a_program_that_uploads_a_model_is_what_made_it(house: House) -> None:
+async def test_model_uploaded_by_a_program_belongs_to_its_job(house: House) -> None:
     job = await job_made(house, "gs://bucket/out")
     uid = (await house.store.reader.job(JobName.parse(job)))[0].uid
     token, _ = house.jobs.mint(JobClaims(uid, 1, "workerpool0-0", "p1", "a@b"))
@@ -66,7 +66,7 @@ async def test_a_program_that_uploads_a_model_is_what_made_it(house: House) -> N
         assert await made_by(house, model) == job
 
 
-async def test_metadata_of_the_makers_own_stay(house: House) -> None:
+async def test_uploaded_metadata_is_not_replaced_by_lineage(house: House) -> None:
     await job_made(house, "gs://bucket/out")
     own = {"artifactUri": "gs://bucket/out/model", "metadata": {"framework": "torch"}}
     await uploaded(house, MODEL | own, modelId="m1")

@@ -1,4 +1,4 @@
-"""`aiplatform` v1 models over REST against a real store: what training pipelines and the SDK need
+"""`aiplatform` v1 models over REST against a real store, for training pipelines and the SDK
 (spec/clients#surface)."""
 
 import asyncio
@@ -27,7 +27,7 @@ async def aliases(house: House, model: str = "m1") -> dict[str, set[str]]:
     return {version["versionId"]: set(version.get("versionAliases", ())) for version in versions}
 
 
-async def test_an_upload_is_done_at_once_and_the_first_version_is_the_default(house: House) -> None:
+async def test_upload_finishes_immediately_and_first_version_is_default(house: House) -> None:
     model = MODEL | {"artifactUri": "gs://bucket/m", "versionAliases": ["gold"]}
     answer = await house.call(
         "POST", f"{MODELS}:upload", {"model": model | {"labels": {"a": "b"}}, "modelId": "m1"}
@@ -50,7 +50,7 @@ async def test_an_upload_is_done_at_once_and_the_first_version_is_the_default(ho
         assert await shown(house, version) == {**view, "name": f"{view['name']}@1"}
 
 
-async def test_a_version_of_a_model(house: House) -> None:
+async def test_upload_with_parent_model_adds_a_version(house: House) -> None:
     await uploaded(house, modelId="m1")
     response = await uploaded(
         house, MODEL | {"versionAliases": ["new"]}, parentModel=f"{PLACE}/models/m1"
@@ -64,7 +64,7 @@ async def test_a_version_of_a_model(house: House) -> None:
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_a_default_that_is_uploaded_takes_the_alias(house: House) -> None:
+async def test_uploaded_default_version_takes_over_the_default_alias(house: House) -> None:
     """The SDK's is_default_version=True."""
     await uploaded(house, modelId="m1")
     model = MODEL | {"versionAliases": ["default"]}
@@ -73,7 +73,7 @@ async def test_a_default_that_is_uploaded_takes_the_alias(house: House) -> None:
     assert await aliases(house) == {"2": {"default"}, "1": set()}
 
 
-async def test_every_violation_of_an_upload_is_named_at_once(house: House) -> None:
+async def test_all_wrong_fields_of_an_upload_are_reported_at_once(house: House) -> None:
     """spec/submit#refusals."""
     model = {
         "displayName": "",
@@ -96,7 +96,7 @@ async def test_every_violation_of_an_upload_is_named_at_once(house: House) -> No
     assert await house.result("GET", MODELS) == {}
 
 
-async def test_lists_filter_order_and_page(house: House) -> None:
+async def test_model_lists_support_filters_order_and_pages(house: House) -> None:
     for number, name in enumerate(("b", "a", "c")):
         house.clock += 10**9
         model = MODEL | {"displayName": name, "labels": {"n": str(number)}}
@@ -125,9 +125,7 @@ async def test_lists_filter_order_and_page(house: House) -> None:
     assert fields(await house.call("GET", f"{MODELS}?orderBy=size")) == {"order_by"}
 
 
-async def test_a_models_fields_are_updated_in_all_versions_and_a_versions_in_itself(
-    house: House,
-) -> None:
+async def test_model_update_changes_all_versions_but_version_update_only_one(house: House) -> None:
     await uploaded(house, modelId="m1")
     await uploaded(house, parentModel=f"{PLACE}/models/m1")
     changed = {"displayName": "new", "description": "words", "labels": {"k": "v"}}
@@ -147,7 +145,7 @@ async def test_a_models_fields_are_updated_in_all_versions_and_a_versions_in_its
     assert "versionDescription" not in await shown(house, "m1@1")
 
 
-async def test_updates_that_are_refused(house: House) -> None:
+async def test_invalid_model_update_is_rejected(house: House) -> None:
     await uploaded(house, modelId="m1")
     nothing = await house.call("PATCH", f"{MODELS}/m1", {"displayName": "x"})
     assert fields(nothing) == {"update_mask"}
@@ -162,7 +160,7 @@ async def test_updates_that_are_refused(house: House) -> None:
     assert missing.status == 404
 
 
-async def test_aliases_are_given_moved_and_taken_away(house: House) -> None:
+async def test_version_aliases_are_added_moved_and_removed(house: House) -> None:
     await uploaded(house, modelId="m1")
     await uploaded(house, parentModel=f"{PLACE}/models/m1")
 
@@ -187,8 +185,8 @@ async def test_aliases_are_given_moved_and_taken_away(house: House) -> None:
     assert fields(unversioned) == {"name"}
 
 
-async def test_a_label_set_meanwhile_does_not_take_an_alias_away(house: House) -> None:
-    """A model without a default version was there no more."""
+async def test_concurrent_label_update_keeps_version_aliases(house: House) -> None:
+    """An earlier version lost the model's default version in this race."""
     await uploaded(house, modelId="m1")
     await uploaded(house, parentModel=f"{PLACE}/models/m1")
     gives = {"versionAliases": ["default"]}
@@ -200,7 +198,7 @@ async def test_a_label_set_meanwhile_does_not_take_an_alias_away(house: House) -
     assert (await shown(house, "m1"))["labels"] == {"a": "b"}
 
 
-async def test_deletes_are_finished_operations(house: House) -> None:
+async def test_model_deletions_return_finished_operations(house: House) -> None:
     await uploaded(house, modelId="m1")
     only = await house.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
     await uploaded(house, parentModel=f"{PLACE}/models/m1")
@@ -221,8 +219,8 @@ async def copied(house: House, target: str = MODELS, **request: Any) -> Any:
     return await house.call("POST", f"{target}:copy", request)
 
 
-async def test_a_copy_in_another_location_is_a_model_of_its_own(house: House) -> None:
-    """Without its aliases; its artifacts stay where they are (spec/clients#surface)."""
+async def test_copy_to_another_location_creates_an_independent_model(house: House) -> None:
+    """The copy has no aliases, and its artifacts remain in their place (spec/clients#surface)."""
     model = MODEL | {"artifactUri": "gs://bucket/m", "versionAliases": ["gold"]}
     await uploaded(house, model | {"labels": {"a": "b"}}, modelId="m1")
     source, there = await shown(house, "m1"), MODELS.replace("us-central1", "europe-west4")
@@ -244,7 +242,7 @@ async def test_a_copy_in_another_location_is_a_model_of_its_own(house: House) ->
     assert await shown(house, "m1") == source
 
 
-async def test_a_version_is_copied_into_a_model_that_is_there(house: House) -> None:
+async def test_version_is_copied_into_an_existing_model(house: House) -> None:
     await uploaded(house, modelId="m1")
     parent = f"{PLACE}/models/m1"
     await uploaded(house, MODEL | {"displayName": "second"}, parentModel=parent)
@@ -256,7 +254,7 @@ async def test_a_version_is_copied_into_a_model_that_is_there(house: House) -> N
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_every_violation_of_a_copy_is_named_at_once(house: House) -> None:
+async def test_all_wrong_fields_of_a_copy_are_reported_at_once(house: House) -> None:
     """spec/submit#refusals."""
     nowhere = f"{PLACE}/models/nowhere"
     wrong = await copied(house, sourceModel=nowhere, parentModel=nowhere)

@@ -1,5 +1,4 @@
-"""Long-running operations over REST: those that run and those that are done, waited for, listed, cancelled
-(facts/resources#vertex)."""
+"""Long-running operations over REST: get, wait, list, cancel and delete (facts/resources#vertex)."""
 
 import asyncio
 from typing import Any
@@ -18,7 +17,7 @@ from trainshed.store.records import Operation, OperationKind
 
 STUDY = StudyName("p1", "us-central1", "7")
 UID = StudyUid(7)
-ASKED = Operation(
+SUGGESTION = Operation(
     name=f"{STUDY}/operations/1",
     kind=OperationKind.SUGGEST,
     target=str(STUDY),
@@ -30,7 +29,7 @@ ASKED = Operation(
     count=2,
 )
 CHECK = replace(
-    ASKED,
+    SUGGESTION,
     name=f"{STUDY.trial(1)}/operations/2",
     kind=OperationKind.CHECK_STOPPING,
     target=STUDY.trial(1),
@@ -38,8 +37,8 @@ CHECK = replace(
 )
 
 
-async def begun(house: House, *operations: Operation) -> None:
-    """A study with these operations, which run."""
+async def store_study(house: House, *operations: Operation) -> None:
+    """Store a study with these running operations."""
     spec = StudySpec(
         (Parameter("x", ParameterType.DOUBLE, 0, 1),), (Metric("loss", Goal.MINIMIZE),)
     )
@@ -48,10 +47,10 @@ async def begun(house: House, *operations: Operation) -> None:
         await house.store.studies.begin_operation(operation)
 
 
-async def suggested(house: House) -> None:
-    """The controller's answer: two new trials."""
+async def finish_suggestion(house: House) -> None:
+    """Finish the operation like the controller, with two new trials."""
     trials = [Trial(UID, 0, TrialState.ACTIVE, (("x", 0.5),), START, client="c1") for _ in range(2)]
-    done = replace(ASKED, state=OperationState.SUCCEEDED, updated=START + SECOND)
+    done = replace(SUGGESTION, state=OperationState.SUCCEEDED, updated=START + SECOND)
     await house.store.studies.finish_operation(done, suggested=trials)
     house.notices.publish(JobUid(UID))
 
@@ -61,17 +60,18 @@ async def shown(house: House, name: str, prefix: str = "/ui/") -> dict[str, Any]
 
 
 @pytest.mark.parametrize("prefix", ["/ui/", "/v1/", "/v1beta1/"])
-async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix: str) -> None:
-    """spec/clients#surface: names below studies; REST clients poll below /ui/, gcloud below /v1/."""
-    await begun(house, ASKED)
+async def test_suggest_operation_is_shown_running_and_finished(house: House, prefix: str) -> None:
+    """spec/clients#surface: operation names are below studies. REST clients poll below /ui/, gcloud
+    below /v1/."""
+    await store_study(house, SUGGESTION)
     version = "v1beta1" if prefix == "/v1beta1/" else "v1"
-    running = await shown(house, ASKED.name, prefix)
+    running = await shown(house, SUGGESTION.name, prefix)
     assert "done" not in running
     assert "response" not in running
     assert running["metadata"]["clientId"] == "c1"
     assert running["metadata"]["@type"].endswith(f".{version}.SuggestTrialsMetadata")
-    await suggested(house)
-    done = await shown(house, ASKED.name, prefix)
+    await finish_suggestion(house)
+    done = await shown(house, SUGGESTION.name, prefix)
     response = done["response"]
     assert done["done"] is True
     assert response["@type"].endswith(f".{version}.SuggestTrialsResponse")
@@ -86,10 +86,10 @@ async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix:
 
 
 @pytest.mark.parametrize("status", [200, 401])
-async def test_wait_answers_as_soon_as_the_operation_is_done(
+async def test_wait_returns_when_the_operation_finishes(
     status: int, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """401: to somebody whose token was revoked meanwhile."""
+    """401: the caller's token is revoked during the wait."""
     token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     waits, wait_beyond = asyncio.Event(), house.notices.wait_beyond
 
@@ -98,44 +98,42 @@ async def test_wait_answers_as_soon_as_the_operation_is_done(
         return await wait_beyond(uid, count, patience)
 
     monkeypatch.setattr(house.notices, "wait_beyond", told)
-    await begun(house, ASKED)
-    path = f"/v1/{ASKED.name}:wait?timeout=60s"
+    await store_study(house, SUGGESTION)
+    path = f"/v1/{SUGGESTION.name}:wait?timeout=60s"
     waiting = asyncio.create_task(house.call("POST", path, token=token))
     await asyncio.wait_for(waits.wait(), 60)
     if status == 401:
         house.tokens.replace(AccessBook())
-    await suggested(house)
+    await finish_suggestion(house)
     answer = await asyncio.wait_for(waiting, 60)
     assert (answer.status, "done" in answer.json) == (status, status == 200)
 
 
-async def test_wait_answers_what_there_is_when_the_time_is_up_or_the_service_stops(
-    house: House,
-) -> None:
-    await begun(house, ASKED)
-    answer = await house.result("POST", f"/ui/{ASKED.name}:wait?timeout=0.01s")
+async def test_wait_returns_unfinished_operation_at_timeout_or_service_stop(house: House) -> None:
+    await store_study(house, SUGGESTION)
+    answer = await house.result("POST", f"/ui/{SUGGESTION.name}:wait?timeout=0.01s")
     assert "done" not in answer
-    waiting = asyncio.create_task(house.call("POST", f"/v1/{ASKED.name}:wait"))
+    waiting = asyncio.create_task(house.call("POST", f"/v1/{SUGGESTION.name}:wait"))
     house.services.closing.set()
     assert "done" not in (await asyncio.wait_for(waiting, 60)).json
 
 
-async def test_cancel_ends_what_runs_and_is_too_late_for_the_rest(house: House) -> None:
-    await begun(house, ASKED)
-    assert await house.result("POST", f"/v1/{ASKED.name}:cancel") == {}
-    view = await shown(house, ASKED.name)
+async def test_cancel_ends_a_running_operation_and_keeps_a_finished_one(house: House) -> None:
+    await store_study(house, SUGGESTION)
+    assert await house.result("POST", f"/v1/{SUGGESTION.name}:cancel") == {}
+    view = await shown(house, SUGGESTION.name)
     assert (view["done"], view["error"]["code"]) == (True, 1)
     assert await house.store.studies.running_operations() == ()
-    assert await house.result("POST", f"/v1/{ASKED.name}:cancel") == {}
-    assert await shown(house, ASKED.name) == view
-    unknown = await house.call("POST", f"/v1/{ASKED.name}9:cancel")
+    assert await house.result("POST", f"/v1/{SUGGESTION.name}:cancel") == {}
+    assert await shown(house, SUGGESTION.name) == view
+    unknown = await house.call("POST", f"/v1/{SUGGESTION.name}9:cancel")
     assert unknown.status == 404
 
 
-async def test_lists_are_of_one_parent_and_filter_by_done(house: House) -> None:
-    others = [replace(ASKED, name=f"{STUDY}/operations/{number}") for number in (3, 4)]
-    await begun(house, ASKED, CHECK, *others)
-    await suggested(house)
+async def test_operations_are_listed_by_parent_and_done(house: House) -> None:
+    others = [replace(SUGGESTION, name=f"{STUDY}/operations/{number}") for number in (3, 4)]
+    await store_study(house, SUGGESTION, CHECK, *others)
+    await finish_suggestion(house)
 
     async def found(parent: str, query: str = "") -> list[str]:
         answer = await house.result("GET", f"{parent}/operations?{query}")
@@ -157,22 +155,22 @@ async def test_lists_are_of_one_parent_and_filter_by_done(house: House) -> None:
         assert answer.error["status"] == "INVALID_ARGUMENT"
 
 
-async def test_operations_that_are_done_go_with_their_study(house: House) -> None:
-    await begun(house, ASKED)
-    await suggested(house)
+async def test_finished_operations_are_deleted_with_their_study(house: House) -> None:
+    await store_study(house, SUGGESTION)
+    await finish_suggestion(house)
     await house.store.studies.delete_trial(UID, 1)
-    assert [t["id"] for t in (await shown(house, ASKED.name))["response"]["trials"]] == ["2"]
+    assert [t["id"] for t in (await shown(house, SUGGESTION.name))["response"]["trials"]] == ["2"]
     await house.store.studies.delete_study(STUDY, house.clock)
-    assert (await house.call("GET", f"/ui/{ASKED.name}")).status == 404
+    assert (await house.call("GET", f"/ui/{SUGGESTION.name}")).status == 404
 
 
-async def test_an_operation_that_is_done_is_deleted(house: House) -> None:
-    """google.longrunning: deleting one that is done is fine, one that runs is not."""
-    await begun(house, ASKED, CHECK)
-    await suggested(house)
-    assert await house.result("DELETE", f"/ui/{ASKED.name}") == {}
+async def test_only_a_finished_operation_can_be_deleted(house: House) -> None:
+    """google.longrunning: a finished operation can be deleted, a running one cannot."""
+    await store_study(house, SUGGESTION, CHECK)
+    await finish_suggestion(house)
+    assert await house.result("DELETE", f"/ui/{SUGGESTION.name}") == {}
     for method in ("GET", "DELETE"):
-        assert (await house.call(method, f"/v1/{ASKED.name}")).status == 404
+        assert (await house.call(method, f"/v1/{SUGGESTION.name}")).status == 404
     answer = await house.call("DELETE", f"/v1/{CHECK.name}")
     assert answer.error["status"] == "FAILED_PRECONDITION"
     assert "cancel it" in answer.error["message"]

@@ -1,4 +1,5 @@
-"""What callers send as patterns: nobody else waits for it (docs/security.md)."""
+"""Denial of service by patterns in filters: a caller's filter must not block other callers
+(docs/security.md)."""
 
 import asyncio
 import time
@@ -18,9 +19,9 @@ LONG_LINE = "a" * 60_000
 
 
 @asynccontextmanager
-async def others_go_on() -> AsyncGenerator[None]:
-    """Fails if the event loop stood still for 0.3 seconds of a processor's work: the clock would tell of
-    the tests beside it as well."""
+async def event_loop_stays_responsive() -> AsyncGenerator[None]:
+    """Fail if the event loop was blocked for more than 0.3 s of CPU time. Wall time would also
+    include the load of parallel tests."""
     worst = 0.0
 
     async def tick() -> None:
@@ -43,7 +44,7 @@ async def listed(house: House, filter_: str, **more: Any) -> Answer:
     return await house.call("POST", "/v2/entries:list", body)
 
 
-async def talkative(house: House, lines: int = 150) -> None:
+async def write_long_lines(house: House, lines: int = 150) -> None:
     await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool()))
     house.write_log(
         1000, "workerpool0-0", *((START + n * SECOND, LONG_LINE) for n in range(1, lines + 1))
@@ -60,21 +61,23 @@ async def talkative(house: House, lines: int = 150) -> None:
         " OR ".join(f'textPayload:"*a*{n}*b"' for n in range(400)),
     ],
 )
-async def test_a_log_filter_keeps_nobody_waiting(house: House, filter_: str) -> None:
-    await talkative(house)
-    async with others_go_on():
+async def test_expensive_log_filter_does_not_block_the_event_loop(
+    house: House, filter_: str
+) -> None:
+    await write_long_lines(house)
+    async with event_loop_stays_responsive():
         answer = await listed(house, filter_)
     assert answer.status == 200
     assert not answer.json.get("entries")
 
 
-async def test_a_log_filter_that_takes_too_long_answers_a_short_page_and_goes_on(
+async def test_slow_log_filter_returns_short_pages_until_it_finishes(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With no time at all each request looks at one batch's first entry, and the last one is found in the
-    end."""
+    """With a time limit of 0, each request checks only the first entry of a batch. Following pages
+    find the last entry."""
     monkeypatch.setattr(paging, "SECONDS", 0.0)
-    await talkative(house, lines=3)
+    await write_long_lines(house, lines=3)
     house.write_log(1000, "workerpool0-1", (START + 900 * SECOND, "b"))
     token, lines, pages = "", list[str](), 0
     while True:
@@ -87,7 +90,7 @@ async def test_a_log_filter_that_takes_too_long_answers_a_short_page_and_goes_on
     assert pages > 1
 
 
-async def test_list_filters_on_names_keep_nobody_waiting(house: House) -> None:
+async def test_expensive_name_filter_does_not_block_the_event_loop(house: House) -> None:
     for _ in range(20):
         body = custom_job(pool()) | {"displayName": "a" * 128, "labels": {"k": "a" * 63}}
         assert (await house.call("POST", f"{LOCATION}/customJobs", body)).status == 200
@@ -96,13 +99,13 @@ async def test_list_filters_on_names_keep_nobody_waiting(house: House) -> None:
         f'labels.k:"{HOSTILE}"',
         " OR ".join(f'display_name:"*a*{n}*b"' for n in range(400)),
     ):
-        async with others_go_on():
+        async with event_loop_stays_responsive():
             answer = await house.call("GET", f"{LOCATION}/customJobs?filter={quote(filter_)}")
         assert answer.status == 200
         assert not answer.json.get("customJobs")
 
 
-async def test_a_filter_has_a_largest_number_of_comparisons(house: House) -> None:
+async def test_number_of_comparisons_in_a_filter_is_limited(house: House) -> None:
     answer = await listed(house, " ".join(["x"] * 501))
     assert answer.status == 400
     assert "500 comparisons" in answer.body.decode()

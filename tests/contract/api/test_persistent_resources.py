@@ -1,4 +1,5 @@
-"""`aiplatform` v1 persistent resources over REST, store and scheduler (spec/queue#reservations)."""
+"""`aiplatform` v1 persistent resources over REST, with store and scheduler
+(spec/queue#reservations)."""
 
 from typing import Any
 
@@ -46,7 +47,7 @@ async def running(house: House, resource_id: str = "r1", **changes: Any) -> dict
     return ended
 
 
-async def test_the_operation_finishes_when_the_machines_are_reserved(house: House) -> None:
+async def test_create_operation_finishes_when_machines_are_reserved(house: House) -> None:
     begun = await created(house, labels={"a": "b"})
     assert "done" not in begun
     assert begun["metadata"]["@type"].endswith("CreatePersistentResourceOperationMetadata")
@@ -67,7 +68,7 @@ async def test_the_operation_finishes_when_the_machines_are_reserved(house: Hous
     assert ended["response"]["state"] == "RUNNING"
 
 
-async def test_machines_that_can_never_be_reserved_fail_the_operation(house: House) -> None:
+async def test_create_operation_fails_when_machines_can_never_be_reserved(house: House) -> None:
     nodes(house, 1)
     ended = await done(house, await created(house))
     assert ended["error"]["code"] == 8
@@ -79,7 +80,7 @@ async def test_machines_that_can_never_be_reserved_fail_the_operation(house: Hou
     assert (await house.result("GET", f"/v1/{NAME}"))["state"] == "RUNNING"
 
 
-async def test_an_id_is_used_once_and_may_be_left_out(house: House) -> None:
+async def test_resource_id_is_unique_and_optional(house: House) -> None:
     await running(house)
     answer = await house.call(
         "POST", f"{RESOURCES}?persistentResourceId=r1", {"resourcePools": [POOL]}
@@ -93,8 +94,8 @@ async def test_an_id_is_used_once_and_may_be_left_out(house: House) -> None:
     ]
 
 
-async def test_every_fault_is_reported_at_once(house: House) -> None:
-    """spec/submit#refusals; machines by the rules of a job's pools."""
+async def test_all_wrong_fields_of_a_resource_are_reported_at_once(house: House) -> None:
+    """spec/submit#refusals; the rules for machines are those of a job's worker pools."""
     pools = [
         {"id": "a", "machineSpec": {"machineType": "n1-standrd-4"}, "replicaCount": "1"},
         {"id": "a", "machineSpec": {"machineType": "n1-standard-4"}},
@@ -132,7 +133,7 @@ async def test_every_fault_is_reported_at_once(house: House) -> None:
     assert await house.result("GET", RESOURCES) == {}
 
 
-async def test_lists_have_pages(house: House) -> None:
+async def test_persistent_resources_are_listed_in_pages(house: House) -> None:
     for number in range(3):
         await created(house, f"r{number}")
     page = await house.result("GET", f"{RESOURCES}?pageSize=2")
@@ -142,7 +143,7 @@ async def test_lists_have_pages(house: House) -> None:
     assert "nextPageToken" not in rest
 
 
-async def test_updates_change_names_labels_and_numbers_only(house: House) -> None:
+async def test_update_changes_only_name_labels_and_replica_counts(house: House) -> None:
     await running(house)
     body: dict[str, Any] = {
         "displayName": "other",
@@ -186,7 +187,7 @@ async def test_updates_change_names_labels_and_numbers_only(house: House) -> Non
     assert fields(answer) == {"update_mask"}
 
 
-async def test_only_a_resource_that_runs_is_changed(house: House) -> None:
+async def test_resource_that_is_not_running_cannot_be_changed(house: House) -> None:
     await created(house)
     for method, path in (("POST", f"{NAME}:reboot"), ("PATCH", f"{NAME}?updateMask=labels")):
         answer = await house.call(method, f"/v1/{path}", {})
@@ -194,7 +195,7 @@ async def test_only_a_resource_that_runs_is_changed(house: House) -> None:
         assert "is PROVISIONING" in answer.error["message"]
 
 
-async def test_usage_counts_machines_once_that_are_released_during_the_report(
+async def test_usage_counts_machines_released_during_the_report_once(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await running(house)
@@ -215,7 +216,7 @@ async def test_usage_counts_machines_once_that_are_released_during_the_report(
     assert after["machineHours"] == before["machineHours"] == 2
 
 
-async def test_a_resource_is_deleted_and_its_first_operation_ends(house: House) -> None:
+async def test_deleting_a_resource_ends_its_create_operation(house: House) -> None:
     begun = await created(house)
     deleted = await done(house, await house.result("DELETE", f"/v1/{NAME}"))
     assert deleted["response"]["@type"].endswith("google.protobuf.Empty")
@@ -225,7 +226,7 @@ async def test_a_resource_is_deleted_and_its_first_operation_ends(house: House) 
     await running(house)
 
 
-async def test_jobs_name_a_resource_that_exists_and_has_their_machines(house: House) -> None:
+async def test_job_needs_an_existing_resource_with_its_machine_type(house: House) -> None:
     on_it = custom_job(persistentResourceId="r1")
     tuning = tuning_job(trialJobSpec=on_it["jobSpec"])
     training = pipeline(trainingTaskInputs=inputs(persistentResourceId="r1"))
@@ -256,7 +257,7 @@ async def test_jobs_name_a_resource_that_exists_and_has_their_machines(house: Ho
     }
 
 
-async def test_a_cluster_that_has_a_queue_of_its_own_refuses_resources(house: House) -> None:
+async def test_cluster_with_its_own_queue_rejects_persistent_resources(house: House) -> None:
     house.serve(settings=replace(house.services.settings, queue="Slurm"))
     answer = await house.call(
         "POST", f"{RESOURCES}?persistentResourceId=r1", {"resourcePools": [POOL]}

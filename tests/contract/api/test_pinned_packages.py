@@ -1,4 +1,4 @@
-"""Jobs are pinned to the content that their packages have when they are made (docs/adr/0163)."""
+"""A job is pinned to the contents of its packages at its creation (docs/adr/0163)."""
 
 import hashlib
 from typing import Any
@@ -25,7 +25,7 @@ def sha256(content: str) -> str:
 
 
 async def made(house: House, path: str, body: Any) -> Job | TuningJob:
-    """The record of the job that such a request makes."""
+    """Create a job with the request and return its record."""
     await house.result("POST", path, body)
     jobs = (await house.result("GET", "/trainshed/v1/jobs?project=-&limit=1"))["jobs"]
     work, _ = await house.store.reader.job_by_uid(JobUid(int(jobs[0]["uid"])))
@@ -44,7 +44,7 @@ async def refusal(house: House, body: Any) -> str:
     return str(answer.error["message"])
 
 
-async def test_every_kind_of_job_is_pinned(house: House) -> None:
+async def test_every_kind_of_job_is_pinned_to_its_packages(house: House) -> None:
     packages = package(packageUris=[ONE, TWO])
     vertex = custom_job(packages, {**packages, "replicaCount": "2"})
     expected = {(JobPackage(ONE, sha256(ONE)), JobPackage(TWO, sha256(TWO)))}
@@ -56,8 +56,8 @@ async def test_every_kind_of_job_is_pinned(house: House) -> None:
     assert pins(await made(house, path, trials)) == expected
 
 
-async def test_a_container_s_arguments_open_no_other_project_s_packages(house: House) -> None:
-    """The service fetches what they name as it fetches `packageUris`."""
+async def test_container_arguments_cannot_read_packages_of_other_projects(house: House) -> None:
+    """The service fetches the packages in these arguments like those of `packageUris`."""
     args = ["--module_name=own.show", "--package_uris=gs://theirs/trainer-0.1.tar.gz"]
     answer = await house.call(
         "POST", CUSTOM_JOBS, custom_job(container(imageUri=SKLEARN, args=args))
@@ -65,8 +65,8 @@ async def test_a_container_s_arguments_open_no_other_project_s_packages(house: H
     assert "it belongs to another one" in violations(answer)["package_uris"]
 
 
-async def test_a_project_gets_its_default_bucket_with_its_first_job(house: House) -> None:
-    """But for the service's own, which has it from the service's start."""
+async def test_first_job_of_a_project_creates_its_default_bucket(house: House) -> None:
+    """The service's own project already has its bucket since the service's start."""
     settings = replace(house.services.settings, project="p1")
     force_setattr(house.services, "settings", settings)
     for project in ("p1", "p2", "p2"):
@@ -74,7 +74,7 @@ async def test_a_project_gets_its_default_bucket_with_its_first_job(house: House
     assert house.buckets.projects == {"trainshed-p2": "p2"}
 
 
-async def test_what_cannot_be_pinned_is_warned_of(house: House) -> None:
+async def test_missing_package_is_not_pinned_and_causes_a_warning(house: House) -> None:
     house.buckets.contents[ONE] = None
     work = await made(house, CUSTOM_JOBS, custom_job(package(packageUris=[ONE, TWO])))
     assert pins(work) == {(JobPackage(ONE), JobPackage(TWO, sha256(TWO)))}
@@ -85,8 +85,8 @@ async def test_what_cannot_be_pinned_is_warned_of(house: House) -> None:
     assert f"The package {TWO}" not in timeline
 
 
-async def test_a_path_of_trainshed_run_says_what_lies_there(house: House) -> None:
-    """Issue: a job file that `trainshed run` wrote names the digest; whoever replaced the wheel is found."""
+async def test_staged_package_must_match_the_digest_in_its_path(house: House) -> None:
+    """A job file written by `trainshed run` contains the digest, so a replaced wheel is detected."""
     digest = sha256("mine")
     uri = f"gs://bucket/{staged_name(digest, 'task-0.1-py3-none-any.whl')}"
     job = custom_job(package(packageUris=[uri]))
@@ -95,7 +95,7 @@ async def test_a_path_of_trainshed_run_says_what_lies_there(house: House) -> Non
     house.buckets.contents[uri] = "theirs"
     message = await refusal(house, job)
     assert uri in message and digest_in(uri) in message and sha256("theirs") in message
-    # It is not there yet, and what comes there is checked all the same.
+    # The package does not exist yet, and its later contents are checked.
     house.buckets.contents[uri] = None
     work = await made(house, CUSTOM_JOBS, job)
     assert pins(work) == {(JobPackage(uri, digest_in(uri)),)}
@@ -103,14 +103,14 @@ async def test_a_path_of_trainshed_run_says_what_lies_there(house: House) -> Non
 
 
 @pytest.mark.parametrize("digits", [15, 65])
-def test_only_a_digest_in_such_a_path_pins(digits: int) -> None:
+def test_only_digests_in_staging_paths_pin_a_package(digits: int) -> None:
     for path in (f"trainshed-run/{'a' * digits}/x.whl", f"other/{'a' * 32}/x.whl"):
         assert digest_in(f"gs://bucket/{path}") == ""
     assert digest_in(f"gs://bucket/trainshed-run/{'a' * 16}/x.whl") == "a" * 16
 
 
-async def test_a_copy_takes_the_packages_of_its_job(house: House) -> None:
-    """Issue: also for retry and clone, of either API, and for copies of copies."""
+async def test_copied_job_keeps_the_package_pins_of_its_original(house: House) -> None:
+    """This applies to retry and clone, to both APIs, and to copies of copies."""
     body = custom_job(package(packageUris=[ONE]))
     first = await made(house, CUSTOM_JOBS, body)
     copy = copy_of(Api.VERTEX, body, 0, str(first.uid))
@@ -120,18 +120,19 @@ async def test_a_copy_takes_the_packages_of_its_job(house: House) -> None:
     message = await refusal(house, copy)
     assert ONE in message and sha256(ONE) in message and sha256("theirs") in message
     assert ONE in await refusal(house, again)
-    # The bucket has lost it, which the job will say when it installs; what it was is known.
+    # The bucket has lost the package. The job reports that when it installs, and the pin is still
+    # known.
     house.buckets.contents[ONE] = None
     assert pins(await made(house, CUSTOM_JOBS, again)) == {(JobPackage(ONE, sha256(ONE)),)}
-    # A new job is whoever's who submits it, as is a clone with `--label trainshed-copy-of=`.
+    # A new job uses the new contents, as does a clone with `--label trainshed-copy-of=`.
     house.buckets.contents[ONE] = "new"
     for fresh in (body, {**body, "labels": {"trainshed-copy-of": ""}}):
         assert pins(await made(house, CUSTOM_JOBS, fresh)) == {(JobPackage(ONE, sha256("new")),)}
 
 
 @pytest.mark.parametrize("uid", ["5", "none", "9" * 30])
-async def test_a_copy_of_a_job_that_is_not_there_is_refused(house: House, uid: str) -> None:
-    """Nobody learns of another project's jobs by it."""
+async def test_copy_of_a_missing_or_foreign_job_is_rejected(house: House, uid: str) -> None:
+    """The error does not reveal jobs of other projects."""
     theirs = await made(
         house, CUSTOM_JOBS.replace("p1", "p2"), custom_job(package(packageUris=[ONE]))
     )

@@ -33,7 +33,7 @@ def timer(house: House, days: int) -> RetentionTimer:
 
 
 async def created(house: House) -> str:
-    """The name of a new job with a line in its log."""
+    """Create a job with a line in its log, and return its name."""
     answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
     name: str = answer.json["name"]
     house.write_log(int(name.rpartition("/")[2]), "workerpool0-0", (START, LINE))
@@ -41,7 +41,7 @@ async def created(house: House) -> str:
 
 
 async def over(house: House) -> str:
-    """The same of one that ends now."""
+    """Create such a job that ends now, and return its name."""
     name = await created(house)
     await house.become(name, state=JobState.CANCELLED, ended=house.clock)
     return name
@@ -55,7 +55,7 @@ def logs(house: House) -> list[str]:
     return sorted(path.name for path in house.log_root.iterdir())
 
 
-async def test_jobs_go_when_they_have_been_over_for_long_enough(house: House) -> None:
+async def test_jobs_are_deleted_after_their_retention_period(house: House) -> None:
     runs, old = await created(house), await over(house)
     mine = await house.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
     await house.become("projects/p1/jobs/mine", state=JobState.CANCELLED, ended=house.clock)
@@ -72,7 +72,7 @@ async def test_jobs_go_when_they_have_been_over_for_long_enough(house: House) ->
     assert house.services.meters.deleted == 2
 
 
-async def test_what_was_made_goes_with_what_made_it_and_not_before(house: House) -> None:
+async def test_child_jobs_are_deleted_only_together_with_their_parent(house: House) -> None:
     parent = await created(house)
     made = await _made_by(house, parent)
     await house.become(made, state=JobState.SUCCEEDED, ended=house.clock)
@@ -96,7 +96,7 @@ async def test_what_was_made_goes_with_what_made_it_and_not_before(house: House)
 
 
 async def _made_by(house: House, parent: str) -> str:
-    """A job of a parent's, as a tuning job makes them; with a log."""
+    """Store a child job like a tuning job does, with a log."""
     work, _ = await house.store.reader.job(JobName.parse(parent))
     assert isinstance(work, Job)
     uid = house.services.new_uid()
@@ -107,7 +107,7 @@ async def _made_by(house: House, parent: str) -> str:
     return str(name)
 
 
-async def test_a_deletion_that_has_begun_is_finished(house: House) -> None:
+async def test_started_deletion_completes_when_the_timer_stops(house: House) -> None:
     await over(house)
     house.clock += 2 * DAY
     begun, goes_on, removed = asyncio.Event(), asyncio.Event(), list[JobName]()
@@ -128,6 +128,6 @@ async def test_a_deletion_that_has_begun_is_finished(house: House) -> None:
     assert len(removed) == 1
 
 
-async def test_status_says_what_is_kept(house: House) -> None:
+async def test_status_shows_the_retention_period(house: House) -> None:
     house.serve(settings=replace(house.services.settings, retention_jobs="90d"))
     assert (await house.result("GET", "/trainshed/v1/status"))["retentionJobs"] == "90d"

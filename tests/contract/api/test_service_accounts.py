@@ -1,5 +1,5 @@
-"""Service accounts, their keys, and every way to a token that Google's clients use; and the forgeries that
-must not be one."""
+"""Service accounts, their keys, and all ways in which Google's clients obtain tokens. Forged tokens
+are rejected."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ from trainshed.serve.bucket_adapters import BucketAdapter
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 ACCOUNTS = "/v1/projects/p1/serviceAccounts"
 ACCOUNT = f"{ACCOUNTS}/{EMAIL}"
-LENT = f"/v1/projects/-/serviceAccounts/{EMAIL}:generateAccessToken"
+GENERATE_TOKEN = f"/v1/projects/-/serviceAccounts/{EMAIL}:generateAccessToken"
 JOBS = f"{LOCATION}/customJobs"
 NOW = START // 10**9
 LIVES = {"iat": NOW, "exp": NOW + 3_600}
@@ -43,7 +43,7 @@ AUDIENCE = "https://us-central1-aiplatform.googleapis.com/"
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
-    """With an account that may use Vertex in p1."""
+    """A service with an account that may use Vertex in project p1."""
     house = House(tmp_path)
     body = {"accountId": "trainer", "serviceAccount": {"displayName": "Trainer"}}
     assert (await house.result("POST", ACCOUNTS, body))["email"] == EMAIL
@@ -59,7 +59,7 @@ async def key_file(house: House, email: str = EMAIL) -> dict[str, Any]:
 
 
 def signed(file: dict[str, Any], /, **claims: Any) -> str:
-    """A token as Google's libraries sign one; a claim of None is left out."""
+    """Return a token signed like Google's libraries do. A claim of None is omitted."""
     header = {"alg": "RS256", "kid": file["private_key_id"]}
     names = {"iss": EMAIL, "sub": EMAIL, "aud": AUDIENCE, **LIVES, **claims}
     sent = {name: value for name, value in names.items() if value is not None}
@@ -80,8 +80,8 @@ async def may(house: House, token: str) -> bool:
     return (await house.call("GET", JOBS, token=token)).status == 200
 
 
-async def test_a_key_opens_what_its_account_was_given(house: House) -> None:
-    """By an exchanged token and by one that the client signs itself."""
+async def test_service_account_key_grants_the_accounts_rights(house: House) -> None:
+    """The client can exchange a token or sign one itself."""
     file = await key_file(house)
     assert file["token_uri"] == "http://trainshed.example/token"
     for token in (await access_token(house, file), signed(file)):
@@ -90,7 +90,7 @@ async def test_a_key_opens_what_its_account_was_given(house: House) -> None:
         assert whoami.json["email"] == EMAIL
 
 
-async def test_accounts_and_keys_are_listed_changed_deleted_and_in_the_audit(house: House) -> None:
+async def test_accounts_and_keys_are_listed_changed_deleted_and_audited(house: House) -> None:
     file = await key_file(house)
     audit = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     assert audit[0]["method"] == "google.iam.admin.v1.IAM.CreateServiceAccountKey"
@@ -98,7 +98,8 @@ async def test_accounts_and_keys_are_listed_changed_deleted_and_in_the_audit(hou
     assert file["private_key"] not in json.dumps(audit)
     [account] = (await house.result("GET", ACCOUNTS))["accounts"]
     assert account["displayName"] == "Trainer"
-    await house.call("POST", "/v1/projects", {"projectId": "p1"})  # Else its number is not known.
+    # The service finds the number only of an existing project.
+    await house.call("POST", "/v1/projects", {"projectId": "p1"})
     for project in ("-", project_number("p1")):
         for name in (EMAIL, account["uniqueId"]):
             path = f"/v1/projects/{project}/serviceAccounts/{name}"
@@ -121,11 +122,11 @@ async def test_accounts_and_keys_are_listed_changed_deleted_and_in_the_audit(hou
     assert f"no service account '{EMAIL}'; `gcloud iam" in anywhere.error["message"]
 
 
-async def test_wrong_input_is_named(house: House) -> None:
+async def test_wrong_fields_of_a_service_account_are_reported(house: House) -> None:
     body = {"accountId": "Bad", "serviceAccount": {"displayName": 5}}
     faults = violations(await house.call("POST", ACCOUNTS, body))
     assert list(faults) == ["accountId", "serviceAccount"]
-    # Policies take no such address, or have it for that of a namesake.
+    # Policies reject such an address, or confuse it with an account of the same name.
     for project in ("P1", "corp.example:p1", "a_b"):
         path = ACCOUNTS.replace("p1", project)
         faults = violations(await house.call("POST", path, {"accountId": "trainer"}))
@@ -140,9 +141,9 @@ async def test_wrong_input_is_named(house: House) -> None:
     assert refused.error["status"] == "FAILED_PRECONDITION"
 
 
-async def test_what_is_taken_away_ends_at_once(house: House) -> None:
-    """A key, the account for a while, the account for good: tokens and assertions of before are refused, and
-    an account that is made anew under the address has nothing of the former one."""
+async def test_tokens_of_deleted_key_or_disabled_account_are_rejected(house: House) -> None:
+    """After a key is deleted, or an account is disabled or deleted, its earlier tokens and
+    assertions are rejected. A new account with the same address has no rights of the former one."""
     file = await key_file(house)
     token = await access_token(house, file)
     job = JobClaims(1, 1, "workerpool0-0", "p1", EMAIL)
@@ -156,7 +157,10 @@ async def test_what_is_taken_away_ends_at_once(house: House) -> None:
     assert await may(house, token) and await may(house, program)
     await house.call("DELETE", f"{ACCOUNT}/keys/{file['private_key_id']}")
     assert not await may(house, token) and not await may(house, signed(file))
-    other, lent = await key_file(house), (await house.call("POST", LENT, {})).json["accessToken"]
+    other, lent = (
+        await key_file(house),
+        (await house.call("POST", GENERATE_TOKEN, {})).json["accessToken"],
+    )
     house.clock += 10**9
     await house.call("DELETE", ACCOUNT)
     assert not await may(house, program)
@@ -168,7 +172,7 @@ async def test_what_is_taken_away_ends_at_once(house: House) -> None:
     assert (await house.call("GET", JOBS, token=signed(await key_file(house)))).status == 403
 
 
-async def test_no_job_is_taken_for_an_account_that_is_disabled_or_deleted(house: House) -> None:
+async def test_job_with_disabled_or_deleted_account_is_rejected(house: House) -> None:
     own = custom_job(serviceAccount=EMAIL)
     for verb, path, words in (
         (
@@ -189,7 +193,7 @@ async def test_no_job_is_taken_for_an_account_that_is_disabled_or_deleted(house:
 
 
 @pytest.mark.parametrize("deleted", [ACCOUNT, "/v1/projects/p1"])
-async def test_jobs_tell_what_became_of_the_account_that_they_run_as(
+async def test_job_timeline_shows_changes_of_its_service_account(
     house: House, deleted: str
 ) -> None:
     for uid, account in ((JobUid(1000), EMAIL), (JobUid(1001), "")):
@@ -207,10 +211,11 @@ async def test_jobs_tell_what_became_of_the_account_that_they_run_as(
     assert not any(EMAIL in entry.message for entry in others)
 
 
-async def test_changes_at_one_time_undo_nothing(
+async def test_concurrent_account_changes_do_not_undo_each_other(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An account stays disabled that is described, a project deleted; a key of a deleted one is none."""
+    """A disabled account remains disabled when its description changes, and a deleted project
+    remains deleted. A key of a deleted account is invalid."""
     texts = {"serviceAccount": {"description": "nightly"}}
     await asyncio.gather(
         house.call("POST", f"{ACCOUNT}:disable", {}), house.call("PATCH", ACCOUNT, texts)
@@ -237,7 +242,7 @@ async def test_changes_at_one_time_undo_nothing(
 
 
 @pytest.mark.parametrize("path", [ACCOUNT, "/v1/projects/p1"])
-async def test_policies_of_buckets_forget_an_account_that_is_deleted(
+async def test_deleted_account_is_removed_from_bucket_policies(
     house: House, tmp_path: Path, path: str
 ) -> None:
     store = ObjectStore(tmp_path / "buckets")
@@ -252,7 +257,7 @@ async def test_policies_of_buckets_forget_an_account_that_is_deleted(
     assert store.catalog.get("theirs-1").policy == [{**both, "members": both["members"][1:]}]
 
 
-async def test_a_token_lives_for_an_hour_at_most(house: House) -> None:
+async def test_token_lifetime_is_at_most_an_hour(house: House) -> None:
     file = await key_file(house)
     token, own = await access_token(house, file), signed(file)
     half = signed(file, exp=NOW + 60.5, aud=None, scope="any")
@@ -274,9 +279,9 @@ async def test_a_token_lives_for_an_hour_at_most(house: House) -> None:
     assert not await may(house, own)
 
 
-async def test_forged_tokens_are_refused(house: House) -> None:
-    """`alg=none`; the public key as a shared secret; another algorithm, key, account or subject; a token
-    that was changed; one for nobody."""
+async def test_forged_tokens_are_rejected(house: House) -> None:
+    """The forgeries: `alg=none`; the public key used as a shared secret; another algorithm, key,
+    account or subject; a modified token; a token without audience."""
     file = await key_file(house)
     own, claims = RSAKey.import_key(file["private_key"]), {"iss": EMAIL, "sub": EMAIL, **LIVES}
     kid = file["private_key_id"]
@@ -317,8 +322,9 @@ async def test_forged_tokens_are_refused(house: House) -> None:
         assert (await exchange(house, token)).json["error"] == "invalid_grant", name
 
 
-async def test_what_an_account_signs_is_meant_for_this_service(house: House) -> None:
-    """By one of its own names, or one of Google's: libraries sign these, whatever they call."""
+async def test_token_for_another_audience_is_rejected(house: House) -> None:
+    """The audience is one of the service's names or one of Google's: libraries sign those for every
+    address."""
     file = await key_file(house)
     own = (AUDIENCE, "https://oauth2.googleapis.com/token", "http://trainshed.example/token")
     own = (*own, "https://127.0.0.1:8080/google.cloud.ml.v1", ["https://else.example/", AUDIENCE])
@@ -331,8 +337,8 @@ async def test_what_an_account_signs_is_meant_for_this_service(house: House) -> 
         assert ((await exchange(house, token)).status == 200) == (audience in own), audience
 
 
-async def test_nothing_is_remembered_of_forged_tokens() -> None:
-    """Anybody can send thousands, each as long as a head may be."""
+async def test_forged_tokens_use_no_memory() -> None:
+    """An anonymous caller can send thousands of tokens, each as long as a request head may be."""
     forger = OctKey.generate_key(256)
     tracemalloc.start()
     for number in range(60):
@@ -344,12 +350,14 @@ async def test_nothing_is_remembered_of_forged_tokens() -> None:
 
 
 @pytest.mark.parametrize("group", ["", "ml"])
-async def test_who_may_speaks_for_an_account(house: House, group: str) -> None:
-    """`generateAccessToken`: for an hour at most, and no longer than the role lasts, which may be a group's;
-    the audit names both."""
+async def test_token_creator_can_impersonate_a_service_account(house: House, group: str) -> None:
+    """`generateAccessToken`: the token lasts at most an hour and ends with the role, which may come
+    from a group. The audit log contains both identities."""
     creator = "roles/iam.serviceAccountTokenCreator"
     ana = known(house.tokens, "ana@corp.example", creator, "p1", group)
-    answer = await house.call("POST", LENT, {"lifetime": "600s", "scope": ["x"]}, token=ana)
+    answer = await house.call(
+        "POST", GENERATE_TOKEN, {"lifetime": "600s", "scope": ["x"]}, token=ana
+    )
     token = answer.json["accessToken"]
     assert await may(house, token) and not await may(house, ana)
     await house.result("POST", JOBS, custom_job(), token=token)
@@ -357,17 +365,17 @@ async def test_who_may_speaks_for_an_account(house: House, group: str) -> None:
     assert (made["who"], made["resource"].rpartition("/")[2]) == ("ana@corp.example", EMAIL)
     assert (job["who"], job["actingAs"]) == ("ana@corp.example", EMAIL)
     for wrong in ({"lifetime": "7200s"}, {"lifetime": "soon"}, {"delegates": ["x"]}):
-        assert (await house.call("POST", LENT, wrong, token=ana)).status == 400
+        assert (await house.call("POST", GENERATE_TOKEN, wrong, token=ana)).status == 400
     member = "group:ml" if group else "user:ana@corp.example"
     body = {"role": creator, "member": member, "project": "p1", "remove": True}
     await house.call("POST", "/trainshed/v1/access:change", body)
     assert not await may(house, token)
 
 
-async def test_what_was_lent_ends_with_who_borrowed_it(house: House) -> None:
-    """Tokens that somebody has obtained for an account: when theirs are revoked, when the key is deleted that
-    has signed theirs, and when they are an account that is disabled, of which no token of its own is taken
-    either. Nobody obtains a further one by them, which would outlive that."""
+async def test_impersonated_token_ends_with_the_impersonators_access(house: House) -> None:
+    """Tokens that a caller obtained for an account end with the caller's own access: when their
+    tokens are revoked, or the key that signed theirs is deleted, or their account is disabled.
+    An impersonated token cannot obtain further tokens, which would last longer."""
     helper = "helper@p1.iam.gserviceaccount.com"
     await house.result("POST", ACCOUNTS, {"accountId": "helper"})
     file, creator = await key_file(house, helper), "roles/iam.serviceAccountTokenCreator"
@@ -379,9 +387,9 @@ async def test_what_was_lent_ends_with_who_borrowed_it(house: House) -> None:
     ):
         own = known(house.tokens, borrower, creator, "p1")
         own = signed(file, iss=helper, sub=helper) if "/keys/" in path else own
-        lent = (await house.call("POST", LENT, {}, token=own)).json["accessToken"]
+        lent = (await house.call("POST", GENERATE_TOKEN, {}, token=own)).json["accessToken"]
         assert await may(house, lent)
-        assert (await house.call("POST", LENT, {}, token=lent)).status == 400
+        assert (await house.call("POST", GENERATE_TOKEN, {}, token=lent)).status == 400
         assert (await house.call(verb, path, {})).status == 200
         for token in (own, lent):
             assert (await house.call("GET", JOBS, token=token)).status == 401
@@ -390,8 +398,10 @@ async def test_what_was_lent_ends_with_who_borrowed_it(house: House) -> None:
 @pytest.mark.parametrize(
     "role", ["roles/editor", "roles/aiplatform.admin", "roles/iam.serviceAccountUser"]
 )
-async def test_nobody_else_gets_a_key_or_a_token(house: House, role: str) -> None:
-    """Nor is told whether there is an account in another project."""
+async def test_other_roles_cannot_create_keys_or_tokens_of_an_account(
+    house: House, role: str
+) -> None:
+    """The error does not reveal accounts of other projects."""
     bo = known(house.tokens, "bo@corp.example", role, "p1")
     eve = known(house.tokens, "eve@corp.example", "roles/owner", "p2")
     for token, project in ((bo, "p1"), (eve, "p1"), (eve, "-")):

@@ -1,4 +1,4 @@
-"""Shells for people: tickets that are good once, links of jobs, the WebSocket, what stands in the story
+"""Shells for users: single-use tickets, links of jobs, the WebSocket, timeline entries
 (spec/operations#shells)."""
 
 from collections.abc import AsyncGenerator
@@ -40,7 +40,7 @@ PROGRAM_TOKEN = "of-a-program"
 
 
 async def running(house: Shelled, *, web_access: bool = True) -> str:
-    """A custom job of two replicas that runs; its name."""
+    """Start a custom job of two replicas and return its name."""
     body = custom_job(pool(), package(), enableWebAccess=web_access)
     name: str = (await house.result("POST", JOBS, body))["name"]
     await house.run(name)
@@ -57,28 +57,28 @@ async def described_links(house: Shelled, token: str = "") -> dict[str, str]:
 
 
 def fields_of(link: str) -> dict[str, str]:
-    """What the page of a shell sends to get a ticket."""
+    """Return the fields that the page of a shell sends to get a ticket."""
     return {name: values[0] for name, values in parse_qs(urlsplit(link).fragment).items()}
 
 
 @asynccontextmanager
 async def shell(house: Shelled, token: str = "", **order: Any) -> AsyncGenerator[Socket]:
-    """A connection that has ordered a shell, by a new ticket if there is none."""
+    """Open a connection that requests a shell, with a new ticket if no token is passed."""
     token = token or (await house.result("POST", f"{JOB}:shell", {}))["token"]
     async with connected(house.app) as socket:
         socket.say(token=token, **order)
         yield socket
 
 
-async def story(house: Shelled) -> list[str]:
+async def shell_entries(house: Shelled) -> list[str]:
     entries = await house.store.reader.timeline(JobUid(1000))
     return [entry.message for entry in entries if entry.kind == "shell"]
 
 
-async def let_in(
+async def open_page(
     house: Shelled, uid: JobUid, name: str, token: str = ""
 ) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The headers of a browser that has opened a page of a job: its host, and the cookie."""
+    """Open a page of a job as a browser does, and return its headers: host and session cookie."""
     ticket = await house.result(
         "POST", f"/trainshed/v1/jobs/{uid}:shell", {"port": name}, token=token
     )
@@ -94,8 +94,8 @@ def autopsy(replica: ReplicaId = WORKER, attempt: int = 1) -> Autopsy:
     )
 
 
-async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
-    """spec/operations#shells: every step of a person's shell stands in the job's story."""
+async def test_shell_is_opened_used_and_recorded_in_the_timeline(house: Shelled) -> None:
+    """spec/operations#shells: the job's timeline contains every step of a user's shell."""
     await running(house, web_access=False)
     ticket = await house.result("POST", f"{JOB}:shell", {"replica": "worker 0"})
     assert (ticket["replica"], ticket["task"]) == ("workerpool1-0", "workerpool1-0")
@@ -106,7 +106,9 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
         assert (uid, attempt, replica, incarnation) == (1000, 1, WORKER, 1)
         assert (wish.rows, wish.columns, wish.term) == (50, 132, "tmux")
         assert wish.label == "my job workerpool1-0"
-        assert await story(house) == ["owner@trainshed.local opened a shell in workerpool1-0."]
+        assert await shell_entries(house) == [
+            "owner@trainshed.local opened a shell in workerpool1-0."
+        ]
         terminal = house.shells.terminals[0]
         socket.type(b"ls\r")
         assert await socket.next() == b"ls\r"
@@ -121,13 +123,14 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
     assert (terminal.typed, terminal.sizes) == (b"ls\r", [(10, 20)])
     assert terminal.ended
     assert terminal.closed
-    assert (await story(house))[1:] == [
+    assert (await shell_entries(house))[1:] == [
         "The shell of owner@trainshed.local in workerpool1-0 was closed after 75 s."
     ]
 
 
-async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
-    """By number or by the name of one of the job's pages; whatever the client says of a command."""
+async def test_ticket_for_a_port_connects_to_that_port(house: Shelled) -> None:
+    """A port is selected by number or by the name of a page of the job. A command in the request is
+    ignored."""
     body = custom_job(pool(), package()) | {"labels": {"trainshed-ports": "web-8000_page"}}
     await house.run((await house.call("POST", JOBS, body)).json["name"])
     pages = (await house.call("GET", JOB)).json["pages"]
@@ -144,14 +147,14 @@ async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
         wish = house.shells.opened[-1][-1]
         assert (wish.port, wish.command, wish.is_terminal) == (port, None, False)
     opened = "owner@trainshed.local opened"
-    assert await story(house) == [
+    assert await shell_entries(house) == [
         f"{opened} the page web of workerpool0-0.",
         f"{opened} the page page of workerpool0-0.",
         f"{opened} port 6006 of workerpool0-0.",
     ]
 
 
-async def test_a_port_of_whose_use_nobody_can_be_told_is_closed(
+async def test_port_is_closed_when_its_use_cannot_be_recorded(
     house: Shelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await running(house)
@@ -162,18 +165,17 @@ async def test_a_port_of_whose_use_nobody_can_be_told_is_closed(
     assert house.shells.terminals[-1].closed
 
 
-async def test_a_stolen_cookie_opens_its_page_alone_until_a_day_or_the_right_ends(
-    house: Shelled,
-) -> None:
-    """And while the job offers that page: a shell would take requests for commands."""
+async def test_stolen_page_cookie_opens_only_its_page_for_limited_time(house: Shelled) -> None:
+    """The page closes when the job stops offering it. A shell would execute such requests as
+    commands."""
     links = Links(b"key", ADDRESS, house.now, "localhost")
     force_setattr(house.services, "links", links)
     body, name = ml_job(labels={"trainshed-ports": "web-8000_page"}), "projects/p1/jobs/job_1"
     await house.result("POST", "/v1/projects/p1/jobs", body)
     job = await house.run(name)
     bo = known(house.tokens, "bo@corp.example", "roles/ml.developer", "p1")
-    page, cookie = await let_in(house, job.uid, "page", bo)
-    web, owners = await let_in(house, job.uid, "web")
+    page, cookie = await open_page(house, job.uid, "page", bo)
+    web, owners = await open_page(house, job.uid, "web")
 
     async def answered(*headers: tuple[str, str]) -> int:
         return (await house.call("GET", "/;reboot", token=None, headers=headers)).status
@@ -189,15 +191,15 @@ async def test_a_stolen_cookie_opens_its_page_alone_until_a_day_or_the_right_end
     assert len(house.shells.opened) == 2
 
 
-async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
+async def test_client_disconnect_closes_the_shell_and_is_recorded(house: Shelled) -> None:
     await running(house)
     async with shell(house) as socket:
         await socket.next()
     assert house.shells.terminals[0].closed
-    assert len(await story(house)) == 2
+    assert len(await shell_entries(house)) == 2
 
 
-async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
+async def test_ticket_is_valid_once_and_for_one_minute(house: Shelled) -> None:
     await running(house)
     used = (await house.result("POST", f"{JOB}:shell", {}))["token"]
     late = (await house.result("POST", f"{JOB}:shell", {}))["token"]
@@ -213,14 +215,14 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
     assert len(house.shells.opened) == 1
 
 
-async def test_what_is_no_order_is_refused_in_words(house: Shelled) -> None:
+async def test_malformed_shell_request_returns_an_error_message(house: Shelled) -> None:
     async with connected(house.app) as socket:
         socket.sent.put_nowait({"type": "websocket.receive", "text": "[" * 20_000})
-        # Python 3.14 reads on where earlier ones say that it is too deep.
+        # Python 3.14 parses a document that earlier versions reject as too deeply nested.
         assert "Invalid JSON payload" in (await socket.next())["error"]
 
 
-async def test_tickets_that_nobody_uses_do_not_pile_up(house: Shelled) -> None:
+async def test_number_of_unused_tickets_is_limited(house: Shelled) -> None:
     ticket = Ticket(JobUid(1000), PRIMARY, "somebody", Principal("somebody"))
     first, _ = house.services.tickets.issue(ticket)
     others = [house.services.tickets.issue(ticket)[0] for _ in range(1000)]
@@ -231,7 +233,7 @@ async def test_tickets_that_nobody_uses_do_not_pile_up(house: Shelled) -> None:
 @pytest.mark.parametrize(
     "order", [{"rows": -1}, {"term": "a b"}, {"command": "a\0"}, {"rows": "many"}]
 )
-async def test_a_terminal_that_cannot_be_is_refused_in_words(
+async def test_invalid_terminal_request_returns_an_error_message(
     house: Shelled, order: dict[str, Any]
 ) -> None:
     await running(house)
@@ -240,9 +242,7 @@ async def test_a_terminal_that_cannot_be_is_refused_in_words(
     assert not house.shells.opened
 
 
-async def test_who_is_silent_for_long_is_hung_up(
-    house: Shelled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_shell_is_closed(house: Shelled, monkeypatch: pytest.MonkeyPatch) -> None:
     await running(house)
     monkeypatch.setattr(surface, "IDLE", 0.01)
     async with shell(house) as socket:
@@ -251,7 +251,7 @@ async def test_who_is_silent_for_long_is_hung_up(
         assert await socket.next() is None
 
 
-async def test_a_service_that_stops_says_so(house: Shelled) -> None:
+async def test_stopping_service_closes_shells_with_a_message(house: Shelled) -> None:
     await running(house)
     async with shell(house) as socket:
         await socket.next()
@@ -259,7 +259,7 @@ async def test_a_service_that_stops_says_so(house: Shelled) -> None:
         assert "job continues" in (await socket.next())["error"]
 
 
-async def test_only_what_runs_has_a_shell(house: Shelled) -> None:
+async def test_only_running_replicas_have_a_shell(house: Shelled) -> None:
     created = await house.call("POST", JOBS, custom_job(container()))
     waiting = await house.call("POST", f"{JOB}:shell", {})
     assert (waiting.status, "does not run now" in waiting.error["message"]) == (400, True)
@@ -276,8 +276,9 @@ async def test_only_what_runs_has_a_shell(house: Shelled) -> None:
     assert "trainshed jobs autopsy 1000 workerpool0-0" in again.error["message"]
 
 
-async def test_web_access_uris_of_a_job_that_runs(house: Shelled) -> None:
-    """facts/resources: keys `workerpool0-0`; only with enableWebAccess, only while it runs."""
+async def test_running_custom_job_has_web_access_uris(house: Shelled) -> None:
+    """facts/resources: the keys are `workerpool0-0` and so on. Links exist only with
+    enableWebAccess and while the job runs."""
     name = await running(house)
     uris = await links(house, name)
     assert sorted(uris) == ["workerpool0-0", "workerpool1-0"]
@@ -291,8 +292,8 @@ async def test_web_access_uris_of_a_job_that_runs(house: Shelled) -> None:
     assert await links(house, name) == {}
 
 
-async def test_the_description_has_the_same_links(house: Shelled) -> None:
-    """spec/operations#shells; programs, which may read the description too, are shown none."""
+async def test_job_description_contains_the_web_access_uris(house: Shelled) -> None:
+    """spec/operations#shells. Programs can read the description too, but without links."""
     name = await running(house)
     assert await described_links(house) == await links(house, name) != {}
     assert await described_links(house, PROGRAM_TOKEN) == {}
@@ -302,8 +303,8 @@ async def test_the_description_has_the_same_links(house: Shelled) -> None:
     assert list(await described_links(house)) == ["workerpool1-0"]
 
 
-async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
-    """facts/resources: keys `master-replica-0`, `worker-replica-0`, in trainingOutput."""
+async def test_running_ml_job_has_web_access_uris(house: Shelled) -> None:
+    """facts/resources: the keys are `master-replica-0`, `worker-replica-0`, in trainingOutput."""
     body = ml_job(
         enableWebAccess=True, scaleTier="CUSTOM", masterType="n1-standard-4",
         workerType="n1-standard-4", workerCount="1",
@@ -316,7 +317,7 @@ async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
     assert await described_links(house) == uris
 
 
-async def test_a_dashboard_has_a_port_and_a_link_while_the_primary_runs(house: Shelled) -> None:
+async def test_dashboard_has_port_and_link_while_the_primary_runs(house: Shelled) -> None:
     """docs/coming-from-vertex: `enableDashboardAccess`."""
     made = await house.result(
         "POST", f"{LOCATION}/customJobs", custom_job(enableDashboardAccess=True)
@@ -333,8 +334,8 @@ async def test_a_dashboard_has_a_port_and_a_link_while_the_primary_runs(house: S
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-async def test_web_access_uris_of_trials_that_run(house: Shelled, asked_for: bool) -> None:
-    """facts/resources: trial 1 runs, trial 2 has not begun."""
+async def test_running_trials_have_web_access_uris(house: Shelled, asked_for: bool) -> None:
+    """facts/resources: trial 1 is running, trial 2 has not started."""
     spec = tuning_job()["trialJobSpec"] | {"enableWebAccess": asked_for}
     spec |= {"enableDashboardAccess": asked_for}
     name = await created(house, trialJobSpec=spec)
@@ -353,7 +354,7 @@ async def test_web_access_uris_of_trials_that_run(house: Shelled, asked_for: boo
     assert not asked_for or links["workerpool0-0"].startswith(f"{ADDRESS}/shell/#job=71&")
 
 
-async def test_a_link_gives_tickets_for_its_own_replica_alone(
+async def test_shell_link_gives_tickets_only_for_its_replica(
     house: Shelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guesses: list[str] = []
@@ -373,7 +374,7 @@ async def test_a_link_gives_tickets_for_its_own_replica_alone(
         await socket.next()
     assert house.shells.opened[0][2] == WORKER
     opened = "somebody with a link of owner@trainshed.local opened a shell in workerpool1-0."
-    assert opened in await story(house)
+    assert opened in await shell_entries(house)
     key = fields["key"][:-1]
     for wrong in "replica=workerpool0-0", "job=1001", "key=", f"key={key}", "replica=all", "job=x":
         order = fields | dict([wrong.split("=", 1)])
@@ -387,8 +388,8 @@ async def test_a_link_gives_tickets_for_its_own_replica_alone(
     assert over.status == 400
 
 
-async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(house: Shelled) -> None:
-    """Who is revoked in the middle of it: `tests/e2e/test_team.py`."""
+async def test_links_tickets_and_shells_end_with_their_users_rights(house: Shelled) -> None:
+    """Revocation during an open shell is tested in `tests/e2e/test_team.py`."""
     name = await running(house)
     token = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     uri = (await links(house, name, token))["workerpool0-0"]
@@ -411,7 +412,7 @@ async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(hous
         assert answer.status == (200 if PERMISSIONS[OPEN] in ROLES[role] else 403), role
 
 
-async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house: Shelled) -> None:
+async def test_shell_needs_the_right_to_act_as_the_jobs_account(house: Shelled) -> None:
     account = "trainer@p1.iam.gserviceaccount.com"
     body = custom_job(pool(), package(), enableWebAccess=True, serviceAccount=account)
     name = (await house.result("POST", JOBS, body))["name"]
@@ -429,7 +430,7 @@ async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house:
     assert (await house.call("POST", f"{JOB}:shell", {}, token=bo)).status == 200
 
 
-async def test_an_operator_may_want_none(house: Shelled) -> None:
+async def test_shells_can_be_disabled_by_the_operator(house: Shelled) -> None:
     name = await running(house)
     fields = fields_of((await links(house, name))["workerpool0-0"])
     house.serve(allows_shells=False)
@@ -446,8 +447,8 @@ async def test_an_operator_may_want_none(house: Shelled) -> None:
 @pytest.mark.parametrize(
     "name", ["", "page.js", "page.css", "xterm.js", "xterm.css", "addon-fit.js"]
 )
-async def test_the_page_is_served_with_all_its_parts(house: Shelled, name: str) -> None:
-    """It works without the internet: nothing of it comes from elsewhere."""
+async def test_shell_page_is_served_with_all_its_files(house: Shelled, name: str) -> None:
+    """The page works without the internet and loads nothing from other hosts."""
     answer = await house.call("GET", f"/shell/{name}", token=None)
     assert answer.status == 200
     assert answer.body
@@ -458,13 +459,13 @@ async def test_the_page_is_served_with_all_its_parts(house: Shelled, name: str) 
         assert b"https://" not in answer.body
 
 
-async def test_nothing_else_is_served_beside_the_page(house: Shelled) -> None:
+async def test_shell_page_rejects_path_traversal_and_other_files(house: Shelled) -> None:
     for path in ("/shell/../app.py", "/shell/page.html", "/shell/xterm/LICENSE.xterm"):
         assert (await house.call("GET", path, token=None)).status == 404
     assert (await house.call("GET", "/shell", token=None)).status == 308
 
 
-async def test_what_failed_replicas_left(house: Shelled) -> None:
+async def test_autopsies_of_failed_replicas_are_listed_and_opened(house: Shelled) -> None:
     name = await running(house)
     await house.happen(name, ReplicaExited(1, WORKER, 1, exited(3)))
     for attempt, replica in ((1, PRIMARY), (2, PRIMARY), (2, WORKER)):
@@ -480,9 +481,13 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
         async with shell(house, ticket.json["token"]) as socket:
             await socket.next()
         assert house.shells.opened[-1][1:3] == wanted
-    # Not those of its start: they may be another project's by now.
+    # The shell uses the project's current buckets: those of the job's start could belong to another
+    # project now.
     assert house.shells.opened[-1][-1].buckets == (("of-p1", "/data/buckets/now"),)
-    assert "owner@trainshed.local opened a shell in what workerpool0-0 left." in await story(house)
+    assert (
+        "owner@trainshed.local opened a shell in what workerpool0-0 left."
+        in await shell_entries(house)
+    )
     none = await house.call(
         "POST", f"{JOB}:shell", {"autopsy": True, "replica": "worker 0", "attempt": 1}
     )
@@ -490,7 +495,7 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
     assert "workerpool1-0 of attempt 2" in none.error["message"]
 
 
-async def test_what_failed_replicas_left_goes_with_their_job(house: Shelled) -> None:
+async def test_autopsies_are_deleted_with_their_job(house: Shelled) -> None:
     name = await running(house)
     for replica in (PRIMARY, WORKER):
         house.shells.kept[JobUid(1000), 1, replica] = autopsy(replica, 1)

@@ -1,5 +1,5 @@
-"""Who submits a job whose Python is missing is told so before, in its timeline, and whenever he looks
-(spec/runtimes#substitutes)."""
+"""The user of a job whose Python is missing is informed before the submit, in the timeline, and in
+the description (spec/runtimes#substitutes)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ IMAGE = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-8:latest"
 
 
 class OnePython(Interpreters):
-    """A machine with Python 3.11 alone."""
+    """A machine with only Python 3.11."""
 
     def usual(self) -> Minor:
         return (3, 11)
@@ -23,7 +23,7 @@ class OnePython(Interpreters):
         return [(3, 11)]
 
 
-async def test_a_missing_python_is_told_before_at_and_after_the_submit(tmp_path: Path) -> None:
+async def test_substituted_python_is_reported_before_and_after_submit(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.serve(runtimes=LocalCatalog(OnePython()))
     body = custom_job(container(imageUri=IMAGE, command=["python3", "-c", "pass"]))

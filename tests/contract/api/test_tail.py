@@ -11,7 +11,7 @@ from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
 from tests.contract.api.house import LOCATION, START, House
 from tests.contract.api.test_api_logging import end
 from tests.contract.api.test_grpc import grpc
-from tests.contract.api.test_ml_tuning import created, record, tried
+from tests.contract.api.test_ml_tuning import created, record, store_trials
 from tests.people import known
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.api.logging_v2 import tail
@@ -34,7 +34,7 @@ async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
 
 
 class Session:
-    """A session whose client has sent its request, and closed its side."""
+    """A session whose client has sent its request and closed its side."""
 
     def __init__(self, house: GrpcHouse, project: str, token: str, **request: Any) -> None:
         body = {"resourceNames": [f"projects/{project}"], **request}
@@ -45,7 +45,7 @@ class Session:
         self._entries: list[dict[str, Any]] = []
 
     async def next(self) -> dict[str, Any]:
-        """The next entry."""
+        """Return the next entry."""
         while not self._entries:
             response = await self.call.read()
             assert response is not grpc.aio.EOF
@@ -57,7 +57,7 @@ class Session:
         return [(await self.next())["textPayload"] for _ in range(number)]
 
     async def failure(self) -> Any:
-        """The error with which the session ends."""
+        """Return the error that ends the session."""
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await self.call.read()
         return failure.value
@@ -66,7 +66,7 @@ class Session:
 async def started(
     house: GrpcHouse, project: str = "p1", token: str = "", **request: Any
 ) -> Session:
-    """A session that returns what is written from now on."""
+    """Return a session that receives all lines written from now on."""
     before = tail.sessions[project]
     session = Session(house, project, token, **request)
     await until(lambda: tail.sessions[project] > before)
@@ -83,7 +83,7 @@ async def job(house: GrpcHouse) -> None:
     await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
 
 
-async def test_entries_come_as_they_are_written(house: GrpcHouse) -> None:
+async def test_tail_returns_entries_when_they_are_written(house: GrpcHouse) -> None:
     await job(house)
     house.write_log(1000, REPLICA, (START - 1, "before the session"))
     session = await started(house, filter=LINES, **AT_ONCE)
@@ -100,7 +100,7 @@ async def test_entries_come_as_they_are_written(house: GrpcHouse) -> None:
     session.call.cancel()
 
 
-async def test_late_entries_within_the_window_come_in_order(house: GrpcHouse) -> None:
+async def test_tail_orders_late_entries_within_the_buffer_window(house: GrpcHouse) -> None:
     await job(house)
     only = f'resource.labels.task_name="{REPLICA}" OR resource.labels.task_name="{OTHER}"'
     session = await started(house, filter=only, bufferWindow="0.2s")
@@ -110,7 +110,7 @@ async def test_late_entries_within_the_window_come_in_order(house: GrpcHouse) ->
     session.call.cancel()
 
 
-async def test_a_full_buffer_is_returned_before_its_window_ends(
+async def test_full_tail_buffer_is_returned_before_its_window_ends(
     house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "MAX_BUFFER", 5)
@@ -122,7 +122,7 @@ async def test_a_full_buffer_is_returned_before_its_window_ends(
     session.call.cancel()
 
 
-async def test_only_named_projects_and_jobs_are_read(house: GrpcHouse) -> None:
+async def test_tail_returns_only_lines_of_selected_projects_and_jobs(house: GrpcHouse) -> None:
     await job(house)
     path = LOCATION.replace("/p1/", "/p2/")
     await house.result("POST", f"{path}/customJobs", custom_job(pool(), pool()))
@@ -140,9 +140,9 @@ async def test_only_named_projects_and_jobs_are_read(house: GrpcHouse) -> None:
         open_session.call.cancel()
 
 
-async def test_lines_of_trials_belong_to_their_tuning_job(house: GrpcHouse) -> None:
+async def test_tailed_lines_of_trials_belong_to_their_tuning_job(house: GrpcHouse) -> None:
     await created(house)
-    await tried(house)
+    await store_trials(house)
     uid = (await record(house)).uid + 6
     session = await started(house, filter="textPayload:line", **AT_ONCE)
     trial = await started(house, filter='resource.labels.job_id="census.6"', **AT_ONCE)
@@ -155,7 +155,7 @@ async def test_lines_of_trials_belong_to_their_tuning_job(house: GrpcHouse) -> N
     trial.call.cancel()
 
 
-async def test_a_session_ends_with_its_callers_rights(house: GrpcHouse) -> None:
+async def test_tail_session_ends_with_its_callers_rights(house: GrpcHouse) -> None:
     made = await house.result("POST", "/trainshed/v1/tokens", {"email": "ana@corp.example"})
     known(house.tokens, "ana@corp.example", project="p1")
     session = await started(house, token=made["token"])
@@ -163,13 +163,13 @@ async def test_a_session_ends_with_its_callers_rights(house: GrpcHouse) -> None:
     assert (await session.failure()).code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_stopping_service_ends_sessions(house: GrpcHouse) -> None:
+async def test_stopping_service_ends_tail_sessions(house: GrpcHouse) -> None:
     session = await started(house)
     house.services.closing.set()
     assert (await session.failure()).code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_project_has_a_limited_number_of_sessions(
+async def test_number_of_tail_sessions_per_project_is_limited(
     house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "MAX_SESSIONS", 1)
@@ -191,7 +191,7 @@ async def test_a_project_has_a_limited_number_of_sessions(
         ({"resourceNames": ["folders/1"]}, "resource_names"),
     ],
 )
-async def test_what_cannot_be_tailed(
+async def test_invalid_tail_request_names_the_wrong_field(
     house: GrpcHouse, request_: dict[str, Any], field: str
 ) -> None:
     failure = await Session(house, "p1", "", **request_).failure()
@@ -199,7 +199,7 @@ async def test_what_cannot_be_tailed(
     assert [violation.field for violation in violations_of(status_of(failure))] == [field]
 
 
-async def test_over_rest_it_is_refused_with_advice(house: GrpcHouse) -> None:
+async def test_tail_over_rest_is_rejected_with_advice(house: GrpcHouse) -> None:
     answer = await House.call(house, "POST", "/v2/entries:tail", {})
     assert answer.error["status"] == "UNIMPLEMENTED"
     assert "over gRPC" in answer.error["message"]

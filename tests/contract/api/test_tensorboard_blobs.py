@@ -1,4 +1,4 @@
-"""Blobs of TensorBoards, as the SDK's uploader writes them: content in a bucket, ids as points
+"""Blobs of TensorBoards in the form of the SDK's uploader: content in a bucket, blob IDs as points
 (facts/experiments#tensorboards)."""
 
 from collections.abc import AsyncGenerator
@@ -45,7 +45,7 @@ async def blob(house: House, series: str, id_: str) -> Any:
     return answer if isinstance(house, GrpcHouse) else answer[0]
 
 
-async def test_ids_are_points_and_contents_come_from_the_bucket(house: House) -> None:
+async def test_blob_ids_are_points_and_contents_come_from_the_bucket(house: House) -> None:
     series = await series_of(house)
     await write(house, series, "graph0", "graph1")
     data = (await house.result("GET", f"/v1/{series}:read"))["timeSeriesData"]
@@ -54,7 +54,7 @@ async def test_ids_are_points_and_contents_come_from_the_bucket(house: House) ->
     board, _, _ = series.partition("/experiments/")
     prefix = (await house.result("GET", f"/v1/{board}"))["blobStoragePathPrefix"]
     path = f"tensorboard-{board.rpartition('/')[2]}/e/r/s"
-    # The SDK's uploader writes two slashes.
+    # The SDK's uploader writes two slashes here.
     house.buckets.contents[f"gs://{prefix}//{path}/graph0"] = "of the uploader"
     house.buckets.contents[f"gs://{prefix}/{path}/graph1"] = "of another client"
     assert await blob(house, series, "graph0") == {
@@ -63,7 +63,7 @@ async def test_ids_are_points_and_contents_come_from_the_bucket(house: House) ->
     assert (await blob(house, series, "graph1"))["blobs"][0]["data"] == "b2YgYW5vdGhlciBjbGllbnQ="
 
 
-async def test_several_blobs_are_a_stream(tmp_path: Path) -> None:
+async def test_several_blobs_are_returned_as_a_stream(tmp_path: Path) -> None:
     house = House(tmp_path)
     series = await series_of(house)
     project, board = series.split("/")[1], series.split("/")[5]
@@ -76,7 +76,9 @@ async def test_several_blobs_are_a_stream(tmp_path: Path) -> None:
     house.close()
 
 
-async def test_what_cannot_be_read(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_or_too_large_blob_is_rejected(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     series = await series_of(house)
     answer = await house.call("GET", f"/v1/{series}:readBlobData?blobIds=missing")
     assert answer.error["status"] == "NOT_FOUND"
@@ -93,7 +95,7 @@ async def test_what_cannot_be_read(house: House, monkeypatch: pytest.MonkeyPatch
     assert fields(await house.call("GET", f"/v1/{series}:readBlobData")) == {"blob_ids"}
 
 
-async def test_other_series_have_no_blobs(house: House) -> None:
+async def test_series_of_scalars_has_no_blobs(house: House) -> None:
     series = await series_of(house, "SCALAR")
     answer = await house.call("GET", f"/v1/{series}:readBlobData?blobIds=a")
     assert fields(answer) == {"time_series"}

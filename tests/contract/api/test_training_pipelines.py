@@ -1,5 +1,5 @@
-"""`aiplatform` v1 training pipelines over REST against a real store; the test plays the controller
-(facts/resources#pipelines, facts/packaging#measured)."""
+"""`aiplatform` v1 training pipelines over REST against a real store; the test acts as the
+controller (facts/resources#pipelines, facts/packaging#measured)."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from trainshed.core.tuning.records import TuningJob
 PIPELINES = f"{LOCATION}/trainingPipelines"
 PLACE = "projects/p1/locations/us-central1"
 
-AS_THE_SDK_SENDS: dict[str, Any] = {
+SDK_INPUTS: dict[str, Any] = {
     "worker_pool_specs": [
         {
             "machine_spec": {"machine_type": "n1-standard-4"},
@@ -34,20 +34,21 @@ AS_THE_SDK_SENDS: dict[str, Any] = {
     "base_output_directory": {"output_uri_prefix": "gs://bucket/out"},
     "scheduling": {"timeout": "7200s", "strategy": None, "max_wait_duration": None},
 }
-"""facts/packaging#measured: mixed spellings, integers as floats, numbers among the arguments, explicit
-nulls."""
+"""facts/packaging#measured: the SDK sends mixed spellings, integers as floats, numbers as
+arguments, and explicit nulls."""
 
 
-def asked(task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
+def pipeline_body(task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
     return pipeline(trainingTaskInputs=inputs() if task_inputs is None else task_inputs, **changes)
 
 
 async def created(house: House, task_inputs: Any = None, **changes: Any) -> dict[str, Any]:
-    return await house.result("POST", PIPELINES, asked(task_inputs, **changes))
+    return await house.result("POST", PIPELINES, pipeline_body(task_inputs, **changes))
 
 
-async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None:
-    """facts/resources#pipelines: PENDING from the start; the SDK follows metadata.backingCustomJob."""
+async def test_created_pipeline_has_a_custom_job(house: House) -> None:
+    """facts/resources#pipelines: the state is PENDING from the start. The SDK follows
+    metadata.backingCustomJob."""
     view = await created(house, labels={"team": "a"})
     assert view["name"] == f"{PLACE}/trainingPipelines/1000"
     assert view["state"] == "PIPELINE_STATE_PENDING"
@@ -66,11 +67,11 @@ async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None
     assert [job["name"] for job in listed] == [child["name"]]
 
 
-async def test_inputs_in_all_the_spellings_that_the_sdk_sends(house: House) -> None:
-    """spec/clients#task-inputs, facts/packaging#measured: read as a CustomJobSpec, shown as they were
-    given."""
-    view = await created(house, AS_THE_SDK_SENDS)
-    assert view["trainingTaskInputs"] == AS_THE_SDK_SENDS
+async def test_task_inputs_are_accepted_in_the_sdks_mixed_spellings(house: House) -> None:
+    """spec/clients#task-inputs, facts/packaging#measured: the inputs are parsed as a CustomJobSpec
+    and returned unchanged."""
+    view = await created(house, SDK_INPUTS)
+    assert view["trainingTaskInputs"] == SDK_INPUTS
     child = await house.result("GET", f"/v1/{PLACE}/customJobs/1001")
     (only,) = child["jobSpec"]["workerPoolSpecs"]
     assert (only["replicaCount"], only["diskSpec"]["bootDiskSizeGb"]) == ("1", 100)
@@ -78,7 +79,7 @@ async def test_inputs_in_all_the_spellings_that_the_sdk_sends(house: House) -> N
     assert child["jobSpec"]["scheduling"] == {"timeout": "7200s"}
 
 
-async def test_the_tuning_task_is_a_tuning_job(house: House) -> None:
+async def test_pipeline_with_tuning_task_creates_a_tuning_job(house: House) -> None:
     view = await created(house, tuning_inputs(), trainingTaskDefinition=TUNING)
     name = f"{PLACE}/hyperparameterTuningJobs/1001"
     assert view["trainingTaskMetadata"] == {"backingHyperparameterTuningJob": name}
@@ -92,7 +93,7 @@ async def test_the_tuning_task_is_a_tuning_job(house: House) -> None:
     assert metadata["bestTrialBackingCustomJob"] == f"{PLACE}/customJobs/5"
 
 
-async def test_a_finished_pipeline_names_its_model(house: House) -> None:
+async def test_finished_pipeline_contains_its_uploaded_model(house: House) -> None:
     """The SDK reads model_to_upload.name and version_id."""
     view = await created(house, modelToUpload=MODEL)
     assert "name" not in view["modelToUpload"]
@@ -121,26 +122,26 @@ async def test_a_finished_pipeline_names_its_model(house: House) -> None:
         ("gs://x/automl_image_classification_1.0.0.yaml", {}, "training_task_definition"),
     ],
 )
-async def test_inputs_that_are_none(
+async def test_invalid_task_inputs_are_rejected(
     house: House, definition: str, task_inputs: Any, field: str
 ) -> None:
     body = pipeline(trainingTaskDefinition=definition, trainingTaskInputs=task_inputs)
     assert field in violations(await house.call("POST", PIPELINES, body))
 
 
-async def test_a_model_id_that_is_taken_is_refused_before_the_training(house: House) -> None:
+async def test_existing_model_id_is_rejected_before_the_training(house: House) -> None:
     await house.result("POST", f"{LOCATION}/models:upload", {"modelId": "m1", "model": MODEL})
-    answer = await house.call("POST", PIPELINES, asked(modelToUpload=MODEL, modelId="m1"))
+    answer = await house.call("POST", PIPELINES, pipeline_body(modelToUpload=MODEL, modelId="m1"))
     assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
     elsewhere = PIPELINES.replace("/p1/", "/p2/")
-    version = asked(modelToUpload=MODEL, parentModel=f"{PLACE}/models/m1")
+    version = pipeline_body(modelToUpload=MODEL, parentModel=f"{PLACE}/models/m1")
     assert set(violations(await house.call("POST", elsewhere, version))) == {"parent_model"}
     view = await created(house, modelToUpload=MODEL, parentModel=f"{PLACE}/models/m1")
     assert view["parentModel"] == f"{PLACE}/models/m1"
 
 
-async def test_lists_filter_by_state_and_task(house: House) -> None:
-    """facts/resources#vertex: training_task_definition too."""
+async def test_pipelines_are_filtered_by_state_and_task(house: House) -> None:
+    """facts/resources#vertex: the filter training_task_definition is supported too."""
     custom = (await created(house))["name"]
     tuned = (await created(house, tuning_inputs(), trainingTaskDefinition=TUNING))["name"]
 
@@ -157,7 +158,7 @@ async def test_lists_filter_by_state_and_task(house: House) -> None:
     assert set(violations(answer)) == {"filter"}
 
 
-async def test_cancel_and_delete(house: House) -> None:
+async def test_pipeline_is_cancelled_and_then_deleted(house: House) -> None:
     name = (await created(house))["name"]
     assert await house.result("POST", f"/v1/{name}:cancel") == {}
     live = await house.store.ledger.load(JobUid(1000))

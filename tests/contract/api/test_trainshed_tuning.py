@@ -1,5 +1,5 @@
-"""Tuning jobs and pipelines in our own API, over a real store and real log files; the test plays the
-controller (spec/tuning, spec/operations)."""
+"""Tuning jobs and pipelines in Trainshed's own API, over a real store and real log files; the test
+acts as the controller (spec/tuning, spec/operations)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,14 +30,14 @@ OURS = "/trainshed/v1/jobs"
 
 
 async def created(house: House, **changes: Any) -> str:
-    """A tuning job, uid 1000 in a fresh house."""
+    """Create a tuning job and return its name. Its uid is 1000 in a new service."""
     return (
         await house.result("POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(**changes))
     )["name"]
 
 
-async def begun(house: House, name: str, *uids: int) -> list[str]:
-    """Begins a trial for each uid of its job; answers the names of the jobs."""
+async def start_trials(house: House, name: str, *uids: int) -> list[str]:
+    """Start one trial for each job uid, and return the names of the jobs."""
     work, _ = await house.store.reader.job(JobName.parse(name))
     assert isinstance(work, TuningJob)
     transition = Transition(work, house.clock)
@@ -54,10 +54,10 @@ async def begun(house: House, name: str, *uids: int) -> list[str]:
     return [str(work.name) for work, _ in made]
 
 
-async def measured(
+async def store_measurements(
     house: House, name: str, trial: Trial, *points: Measurement, over: bool = False
 ) -> None:
-    """Stores measurements of a trial, the last one as its final one if it is `over`."""
+    """Store measurements of a trial. If `over`, the last one is its final measurement."""
 
     commit: dict[str, Any] = {"trials": (trial,)}
     commit["measurements"] = tuple((trial.number, point) for point in points)
@@ -95,8 +95,8 @@ async def listed(house: House, query: str) -> list[dict[str, Any]]:
     return (await house.result("GET", f"{OURS}?{query}"))["jobs"]
 
 
-async def test_an_outlook_is_of_who_searches_and_for_who_may_see_its_trials(house: House) -> None:
-    await begun(house, await created(house), 71)
+async def test_outlook_needs_a_tuning_job_and_the_right_to_read_its_trials(house: House) -> None:
+    await start_trials(house, await created(house), 71)
     path = f"{OURS}/1000/outlook?parameter=x"
     assert "measured 0 so far" in (await house.result("GET", path))["reason"]
     refused = await house.call("GET", f"{OURS}/71/outlook?parameter=x")
@@ -111,13 +111,13 @@ async def test_an_outlook_is_of_who_searches_and_for_who_may_see_its_trials(hous
         assert (await house.call("GET", path, token=token)).status == status
 
 
-async def test_a_bound_lists_tuning_jobs_by_their_best_trial_and_pipelines_by_their_job(
+async def test_metric_filter_uses_best_trial_or_the_pipelines_job(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._SEARCHING", 60.0)
     name = await created(house)
-    await begun(house, name, 71)
-    await measured(house, name, await trial_of(house, 1000, 1), loss(3, 0.25), over=True)
+    await start_trials(house, name, 71)
+    await store_measurements(house, name, await trial_of(house, 1000, 1), loss(3, 0.25), over=True)
     body = pipeline(trainingTaskInputs=inputs())
     piped = await house.result("POST", f"{LOCATION}/trainingPipelines", body)
     uid = str(int(piped["name"].rpartition("/")[2]) + 1)
@@ -132,13 +132,13 @@ async def test_a_bound_lists_tuning_jobs_by_their_best_trial_and_pipelines_by_th
     assert await shown("loss<1") == [("pipeline", "loss", [0.5]), best]
     assert await shown("loss<0.3") == [best]
     assert await shown("val_accuracy>0.5") == [("pipeline", "accuracy", [0.75])]
-    await house.become(name, best=9)  # As if it were deleted meanwhile.
+    await house.become(name, best=9)  # Use a trial that does not exist, as if it had been deleted.
     assert [kind for kind, *_ in await shown("loss<1")] == ["pipeline"]
 
 
-async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house: House) -> None:
+async def test_job_list_contains_top_level_jobs_or_children_of_a_parent(house: House) -> None:
     name = await created(house)
-    jobs = await begun(house, name, 71, 72, 73)
+    jobs = await start_trials(house, name, 71, 72, 73)
     assert (await house.call("POST", f"{LOCATION}/customJobs", custom_job())).status == 200
     body = pipeline(trainingTaskInputs=inputs())
     assert (await house.call("POST", f"{LOCATION}/trainingPipelines", body)).status == 200
@@ -157,16 +157,16 @@ async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house
     for other in ("search=trial", "displayName=other", "state=running"):
         body = await house.call("GET", f"{path}&{other}&pageToken={page['nextPageToken']}")
         assert (body.status, "page" in body.error["message"].lower()) == (400, True)
-    # Both states are those of jobs: a pipeline that waits for its job is PREPARING.
+    # Both values are states of jobs: a pipeline that waits for its job is PREPARING.
     assert top[0]["state"] == "PREPARING"
     assert [job["kind"] for job in await listed(house, "project=p1&state=preparing")] == [
         "pipeline"
     ]
 
 
-async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
+async def test_describe_shows_the_search_and_its_trials(house: House) -> None:
     name = await created(house, labels={"team": "a"})
-    first, second = await begun(house, name, 71, 72)
+    first, second = await start_trials(house, name, 71, 72)
     await house.run(first)
     house.write_log(71, "workerpool0-0", (START, "epoch 1/3 loss: 0.5"))
     printed = (await house.result("GET", f"{OURS}/1000/curves"))["curves"]
@@ -175,7 +175,7 @@ async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
     ]
     house.clock = START + 9 * SECOND
     curve = [loss(step, 1 / step) for step in range(1, 101)]
-    await measured(house, name, await trial_of(house, 1000, 1), *curve, over=True)
+    await store_measurements(house, name, await trial_of(house, 1000, 1), *curve, over=True)
     view = await house.result("GET", f"{OURS}/1000")
     assert (view["kind"], view["labels"]) == ("tuning", {"team": "a"})
     assert view["tuning"] == {
@@ -219,12 +219,12 @@ async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
     assert [trial["id"] for trial in view["resource"]["trials"]] == ["1", "2"]
 
 
-async def test_describe_says_what_the_first_trial_waits_for(house: House) -> None:
+async def test_describe_shows_why_the_first_trial_waits(house: House) -> None:
     name = await created(house)
     assert (await house.result("GET", f"{OURS}/1000"))["waits"] == [
         "Waiting for the next trial suggestion."
     ]
-    first, _ = await begun(house, name, 71, 72)
+    first, _ = await start_trials(house, name, 71, 72)
     await house.run(first)
     reason = Waiting(WaitReason.QUOTA, "needs 8 CPUs", "try 4")
     house.capacity.reasons[JobUid(72)] = reason
@@ -233,9 +233,9 @@ async def test_describe_says_what_the_first_trial_waits_for(house: House) -> Non
     assert view["waiting"]["reason"] == "quota"
 
 
-async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house: House) -> None:
+async def test_describe_shows_causes_of_a_failed_search_and_its_trial(house: House) -> None:
     name = await created(house)
-    await begun(house, name, 71)
+    await start_trials(house, name, 71)
     trial = await trial_of(house, 1000, 1)
     error = JobError(3, "Trial 1 failed.", cause="trials", reason="no metric")
 
@@ -258,7 +258,7 @@ async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house:
     )
     assert (view["failure"]["cause"], view["failure"]["reason"]) == ("trials", "no metric")
     assert (view["trials"][0]["state"], view["trials"][0]["reason"]) == ("INFEASIBLE", "no metric")
-    # Its story is there as that of any job, and an end cannot be cancelled.
+    # The tuning job has a timeline, and a cancel after its end is rejected.
     timeline = await house.result("GET", f"{OURS}/1000/timeline")
     assert timeline["entries"][0]["kind"] == "created"
     rest = await house.result("GET", f"{OURS}/1000/timeline?skip=1")
@@ -267,10 +267,10 @@ async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house:
     assert (await house.call("POST", f"{OURS}/1000:cancel")).status == 400
 
 
-async def test_an_ml_tuning_job_names_its_trials_jobs_as_ml_does(house: House) -> None:
+async def test_ml_tuning_job_shows_its_trials_as_ml_jobs(house: House) -> None:
     answer = await house.result("POST", "/v1/projects/p1/jobs", tuned(maxTrials=3))
     job_id = answer["jobId"]
-    await begun(house, f"projects/p1/jobs/{job_id}", 71)
+    await start_trials(house, f"projects/p1/jobs/{job_id}", 71)
     view = await house.result("GET", f"{OURS}/{job_id}")
     assert view["trials"][0]["job"] == f"projects/p1/jobs/{job_id}.1"
     assert view["resource"]["trainingOutput"]["isHyperparameterTuningJob"] is True
@@ -278,26 +278,26 @@ async def test_an_ml_tuning_job_names_its_trials_jobs_as_ml_does(house: House) -
     assert (child["parent"], child["trial"]) == (f"projects/p1/jobs/{job_id}", 1)
 
 
-async def test_watching_sends_a_tuning_job_when_it_or_a_trial_changed(house: House) -> None:
+async def test_watch_sends_a_tuning_job_when_it_or_a_trial_changes(house: House) -> None:
     name = await created(house)
     async with house.stream(f"{OURS}/1000/watch") as lines:
         assert (await lines.next())["trials"] == []
-        (job,) = await begun(house, name, 71)
+        (job,) = await start_trials(house, name, 71)
         view = await lines.next()
         assert [trial["jobState"] for trial in view["trials"]] == ["QUEUED"]
-        # The trial's job moves on, and nothing of the tuning job itself is committed.
+        # The trial's job advances without a commit of the tuning job.
         await house.run(job)
         while view["trials"][0]["jobState"] != "RUNNING":
             view = await lines.next()
         trial = await trial_of(house, 1000, 1)
-        await measured(house, name, trial, loss(1, 0.5))
-        # What is read while something changes may be sent as well.
+        await store_measurements(house, name, trial, loss(1, 0.5))
+        # The stream can contain a state that was read during a change.
         while view["trials"][0]["curve"] != [[1, 0.5]]:
             view = await lines.next()
-        await measured(house, name, trial, loss(2, 0.25), over=True)
+        await store_measurements(house, name, trial, loss(2, 0.25), over=True)
         while (view["tuning"]["best"], view["trials"][0]["value"]) != (1, 0.25):
             view = await lines.next()
-        # Told beside the resource, and not in it as well.
+        # The values are added beside the resource and are not part of it.
         assert "resource" not in view
         await house.become(name, state=JobState.SUCCEEDED, ended=START)
         while view["state"] != "SUCCEEDED":
@@ -308,22 +308,24 @@ async def test_watching_sends_a_tuning_job_when_it_or_a_trial_changed(house: Hou
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", ":drill"), ("GET", "/resumeReport"), ("GET", "/logs")]
 )
-async def test_what_needs_replicas_names_a_trials_job(house: House, method: str, path: str) -> None:
-    """spec/operations#drills: drills are of jobs that have replicas of their own."""
+async def test_replica_command_on_tuning_job_suggests_a_trials_job(
+    house: House, method: str, path: str
+) -> None:
+    """spec/operations#drills: only jobs with replicas of their own support drills."""
     name = await created(house)
     answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
     assert "has started none yet" in answer.error["message"]
-    (job,) = await begun(house, name, 71)
+    (job,) = await start_trials(house, name, 71)
     answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
     assert f"{job}, the job of trial 1" in answer.error["message"]
     if method == "GET":
         assert (await house.call(method, f"{OURS}/71{path}")).status == 200
 
 
-async def test_a_pipeline_stands_for_its_job_with_replicas(house: House) -> None:
-    """spec/operations: the SDK shows the pipeline's id, and what is typed with it means the replicas of its
-    job."""
+async def test_replica_commands_on_a_pipeline_use_its_custom_job(house: House) -> None:
+    """spec/operations: the SDK shows the pipeline's ID, so commands with this ID apply to the
+    replicas of the pipeline's job."""
     tunes = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
     for body in (pipeline(trainingTaskInputs=inputs()), tunes):
         await house.result("POST", f"{LOCATION}/trainingPipelines", body)
@@ -333,7 +335,7 @@ async def test_a_pipeline_stands_for_its_job_with_replicas(house: House) -> None
     assert "is a tuning job" in refused.error["message"]
 
 
-async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
+async def test_explain_of_a_tuning_job_explains_one_trial(house: House) -> None:
     """spec/submit#preflight."""
     jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned(maxTrials=3)))
     for api, job in jobs:
@@ -349,7 +351,7 @@ async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
     assert await listed(house, "project=p1") == []
 
 
-async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
+async def test_pipeline_shows_and_follows_its_job(house: House) -> None:
     body = pipeline(trainingTaskInputs=inputs())
     made = (await house.result("POST", f"{LOCATION}/trainingPipelines", body))["name"]
     path = f"{OURS}/{quote(made, safe='')}"
@@ -377,12 +379,12 @@ async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
         assert view["pipeline"]["model"] == "m@1"
 
 
-async def test_a_pipeline_of_a_tuning_job_shows_the_trials(house: House) -> None:
+async def test_pipeline_with_tuning_job_shows_its_trials(house: House) -> None:
     body = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
     answer = await house.result("POST", f"{LOCATION}/trainingPipelines", body)
     path = f"{OURS}/{quote(answer['name'], safe='')}"
     tuning = (await house.result("GET", path))["pipeline"]["job"]
-    await begun(house, tuning, 71)
+    await start_trials(house, tuning, 71)
     view = await house.result("GET", path)
     assert [trial["number"] for trial in view["child"]["trials"]] == [1]
     refused = await house.call("POST", f"{path}:drill", {"kind": "kill"})

@@ -1,5 +1,5 @@
-"""`aiplatform` v1 studies and trials over REST against a real store (spec/tuning#studies, spec/tuning#trials,
-facts/resources#trials, facts/tuning, spec/clients#conflicts)."""
+"""`aiplatform` v1 studies and trials over REST against a real store (spec/tuning#studies,
+spec/tuning#trials, facts/resources#trials, facts/tuning, spec/clients#conflicts)."""
 
 from typing import Any
 
@@ -52,9 +52,9 @@ def precondition(answer: Answer) -> str:
 # --- suggestions
 
 
-async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(house: House) -> None:
-    """facts/resources#trials, spec/clients#surface: an operation below the study, polled below /ui/ by the
-    SDK."""
+async def test_suggestion_is_a_finished_operation_that_can_be_polled(house: House) -> None:
+    """facts/resources#trials, spec/clients#surface: the operation's name is below the study, and
+    the SDK polls it below /ui/."""
     path = await study(house)
     answer = await suggest(house, path)
     operation = answer.json
@@ -74,8 +74,8 @@ async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(house
     assert await house.result("GET", f"/v1/{trial['name']}") == trial
 
 
-async def test_a_client_gets_its_pending_trial_back_and_another_its_own(house: House) -> None:
-    """The public text: the identical trial while it is pending."""
+async def test_client_gets_its_pending_trial_again(house: House) -> None:
+    """Google's documentation: a client gets the identical trial while it is pending."""
     path = await study(house)
     (first,) = await suggested(house, path, "a")
     first = (await measure(house, first["name"], 0.5)).json
@@ -88,7 +88,7 @@ async def test_a_client_gets_its_pending_trial_back_and_another_its_own(house: H
     assert next_one["id"] == "3"
 
 
-async def test_an_operation_that_takes_long_is_answered_as_it_stands(
+async def test_slow_suggestion_returns_an_unfinished_operation(
     house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(studies, "PATIENCE", 0.01)
@@ -102,7 +102,7 @@ async def test_an_operation_that_takes_long_is_answered_as_it_stands(
     assert [trial["id"] for trial in polled["response"]["trials"]] == ["1", "2"]
 
 
-async def test_a_client_without_a_name_gets_its_active_trial_again(house: House) -> None:
+async def test_client_without_id_gets_its_active_trial_again(house: House) -> None:
     path = await study(house)
     request = {"suggestionCount": 1}
     numbers = [
@@ -112,8 +112,8 @@ async def test_a_client_without_a_name_gets_its_active_trial_again(house: House)
     assert numbers == ["1", "1", "2"]
 
 
-async def test_a_wrong_number_of_suggestions_is_refused(house: House) -> None:
-    """spec/submit#refusals; the public text: the count must be positive."""
+async def test_invalid_number_of_suggestions_is_rejected(house: House) -> None:
+    """spec/submit#refusals. Google's documentation: the count must be positive."""
     path = await study(house)
     for count in (0, -1, 1_001):
         answer = await suggest(house, path, count=count)
@@ -121,7 +121,7 @@ async def test_a_wrong_number_of_suggestions_is_refused(house: House) -> None:
     assert await house.result("GET", f"{path}/operations") == {}
 
 
-async def test_contexts_are_refused_unless_they_say_nothing(house: House) -> None:
+async def test_suggestion_contexts_are_rejected_unless_empty(house: House) -> None:
     path = await study(house)
     body: dict[str, Any] = {"suggestionCount": 1, "clientId": "a"}
     blank: dict[str, Any] = {}
@@ -134,9 +134,9 @@ async def test_contexts_are_refused_unless_they_say_nothing(house: House) -> Non
     assert list(violations(two)) == ["contexts"]
 
 
-async def test_a_study_has_so_many_trials_and_no_more(house: House) -> None:
-    """facts/tuning#metrics: a study is limited in its trials; who has one that is pending gets it back all
-    the same."""
+async def test_number_of_trials_of_a_study_is_limited(house: House) -> None:
+    """facts/tuning#metrics: the number of a study's trials is limited. A client with a pending
+    trial still gets that trial."""
     advised(house, max_study_trials=2)
     path = await study(house)
     await suggested(house, path, "a", 2)
@@ -150,7 +150,7 @@ async def test_a_study_has_so_many_trials_and_no_more(house: House) -> None:
     assert [trial["id"] for trial in await suggested(house, path, "b")] == ["3"]
 
 
-async def test_a_study_that_is_over_gives_what_is_pending_and_nothing_new(house: House) -> None:
+async def test_finished_study_suggests_only_pending_trials(house: House) -> None:
     path = await study(house)
     await suggested(house, path, "a")
     name = StudyName.parse(path.removeprefix("/v1/"))
@@ -166,8 +166,8 @@ async def test_a_study_that_is_over_gives_what_is_pending_and_nothing_new(house:
 # --- measurements
 
 
-async def test_measurements_are_kept_in_order_and_one_place_holds_one(house: House) -> None:
-    """facts/resources#trials: measurements are ordered by (steps, elapsed)."""
+async def test_measurements_are_ordered_and_equal_steps_are_replaced(house: House) -> None:
+    """facts/resources#trials: measurements are ordered by (steps, elapsed time)."""
     (trial,) = await suggested(house, await study(house))
     await measure(house, trial["name"], 0.5, stepCount="2", elapsedDuration="3.5s")
     await measure(house, trial["name"], 0.7, stepCount=1)
@@ -186,7 +186,7 @@ async def test_measurements_are_kept_in_order_and_one_place_holds_one(house: Hou
 # --- the end of a trial
 
 
-async def test_a_given_final_measurement_ends_the_trial_once(house: House) -> None:
+async def test_trial_is_completed_once_with_its_final_measurement(house: House) -> None:
     (trial,) = await suggested(house, await study(house))
     house.clock += 60 * 10**9
     done = await house.result("POST", f"/v1/{trial['name']}:complete", FINAL)
@@ -199,8 +199,8 @@ async def test_a_given_final_measurement_ends_the_trial_once(house: House) -> No
     assert await house.result("GET", f"/v1/{trial['name']}") == done
 
 
-async def test_a_trial_without_a_measurement_and_one_found_infeasible(house: House) -> None:
-    """facts/resources#trials: INFEASIBLE is done and has no final measurement."""
+async def test_trial_without_measurement_becomes_infeasible(house: House) -> None:
+    """facts/resources#trials: an INFEASIBLE trial is finished and has no final measurement."""
     path = await study(house)
     first, second = await suggested(house, path, count=2)
     done = await house.result("POST", f"/v1/{first['name']}:complete", {})
@@ -213,7 +213,7 @@ async def test_a_trial_without_a_measurement_and_one_found_infeasible(house: Hou
 
 
 @pytest.mark.parametrize("stops", [True, False])
-async def test_whether_a_trial_should_stop_is_an_operation_below_it(
+async def test_early_stopping_check_returns_an_operation_of_the_trial(
     house: House, adviser: Adviser, stops: bool
 ) -> None:
     """spec/clients#surface: checkTrialEarlyStoppingState is a long-running operation."""
@@ -231,8 +231,8 @@ async def test_whether_a_trial_should_stop_is_an_operation_below_it(
 # --- a client's own trials
 
 
-async def test_a_trial_that_is_asked_for_is_handed_out_first(house: House) -> None:
-    """The public text: REQUESTED is asked for, and not suggested yet."""
+async def test_requested_trial_is_suggested_first(house: House) -> None:
+    """Google's documentation: a REQUESTED trial is requested and not suggested yet."""
     path = await study(house)
     made = await house.result("POST", f"{path}/trials", OWN | {"clientId": "me"})
     assert (made["state"], made["id"]) == ("REQUESTED", "1")
@@ -242,7 +242,7 @@ async def test_a_trial_that_is_asked_for_is_handed_out_first(house: House) -> No
     assert second["id"] == "2"
 
 
-async def test_a_trial_with_its_result_is_over(house: House) -> None:
+async def test_trial_created_with_a_result_is_finished(house: House) -> None:
     path = await study(house)
     made = await house.result("POST", f"{path}/trials", OWN | FINAL)
     assert (made["state"], made["finalMeasurement"]) == ("SUCCEEDED", FINAL["finalMeasurement"])
@@ -255,7 +255,7 @@ async def test_a_trial_with_its_result_is_over(house: House) -> None:
     assert (made["measurements"], made["finalMeasurement"]) == (curve, curve[0])
 
 
-async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(house: House) -> None:
+async def test_trials_are_listed_in_pages_without_deleted_ones(house: House) -> None:
     path = await study(house)
     await suggested(house, path, count=5)
     await house.call("DELETE", f"{path}/trials/2")
@@ -274,8 +274,8 @@ async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(house: Ho
     assert (await house.call("GET", f"{path}/trials/two")).status == 400
 
 
-async def test_the_optimal_trials_of_several_objectives_are_the_front(house: House) -> None:
-    """spec/tuning#objectives: multi-objective studies through the study API."""
+async def test_optimal_trials_of_several_objectives_are_the_pareto_front(house: House) -> None:
+    """spec/tuning#objectives: the study API supports several objectives."""
     metrics = [{"metricId": "loss", "goal": "MINIMIZE"}, {"metricId": "speed", "goal": "MAXIMIZE"}]
     path = await study(house, metrics=metrics)
     for trial, (loss, speed) in zip(
@@ -289,8 +289,8 @@ async def test_the_optimal_trials_of_several_objectives_are_the_front(house: Hou
     assert [trial["id"] for trial in answer["optimalTrials"]] == ["1", "2", "4"]
 
 
-async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(house: House) -> None:
-    """spec/clients#conflicts: 409 is how Study.create_or_load finds it."""
+async def test_study_with_existing_name_is_rejected_and_found_by_lookup(house: House) -> None:
+    """spec/clients#conflicts: Study.create_or_load finds the study by this error 409."""
     path = await study(house)
     again = await house.call("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
@@ -300,7 +300,7 @@ async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(ho
     assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
 
 
-async def test_a_deleted_study_is_gone_with_its_trials_and_its_name_is_free(house: House) -> None:
+async def test_deleting_a_study_deletes_its_trials_and_frees_its_name(house: House) -> None:
     path = await study(house)
     assert (await house.call("POST", f"{path}/trials", OWN)).status == 200
     answer = await house.call("DELETE", path)

@@ -1,5 +1,5 @@
-"""`aiplatform` v1 tuning jobs over REST against a real store; the test plays the controller (spec/tuning,
-facts/resources#tuning-jobs)."""
+"""`aiplatform` v1 tuning jobs over REST against a real store; the test acts as the controller
+(spec/tuning, facts/resources#tuning-jobs)."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ async def created(house: House, **changes: Any) -> str:
     return (await house.result("POST", JOBS, tuning_job(**changes)))["name"]
 
 
-async def tried(house: House, name: str) -> None:
-    """Trial 1 succeeded with two measurements, trial 2 had no result, trial 3 runs."""
+async def store_trials(house: House, name: str) -> None:
+    """Store three trials: 1 succeeded with two measurements, 2 had no result, 3 is running."""
     study = StudyUid(int(name.rpartition("/")[2]))
 
     def trial(number: int, state: TrialState, **more: Any) -> Trial:
@@ -40,11 +40,11 @@ async def tried(house: House, name: str) -> None:
     await house.become(name, commit, state=JobState.RUNNING, next_trial=4)
 
 
-async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> None:
-    """facts/resources#trials: each with its parameters, its measurements in their order, its final one, and
-    its custom job."""
+async def test_trials_are_shown_in_order_with_their_measurements(house: House) -> None:
+    """facts/resources#trials: each trial has its parameters, its ordered measurements, its final
+    measurement and its custom job."""
     name = await created(house)
-    await tried(house, name)
+    await store_trials(house, name)
     first, second, third = (await house.result("GET", f"/v1/{name}"))["trials"]
     metrics = [{"metricId": "loss", "value": 0.5}]
     measured = {"stepCount": "20", "elapsedDuration": "1.500s", "metrics": metrics}
@@ -80,7 +80,7 @@ async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> N
 @pytest.mark.parametrize(
     "text", ["stall-after=soon", "ports=a-6006_", "ports=a-65536", "ports=a-1_a-2"]
 )
-async def test_a_label_that_would_not_work_is_refused(house: House, text: str) -> None:
+async def test_invalid_trainshed_label_is_rejected(house: House, text: str) -> None:
     label, _, value = text.partition("=")
     answer = await house.call("POST", JOBS, tuning_job(labels={f"trainshed-{label}": value}))
     assert list(violations(answer)) == [f"labels.trainshed-{label}"]

@@ -1,5 +1,5 @@
-"""A value that its enum does not have: refused with those it has, and with no fault that only follows from
-it."""
+"""Unknown enum values: the error lists the valid values and omits errors that only follow from this
+one."""
 
 from typing import Any
 
@@ -23,8 +23,9 @@ def gpu_pool(accelerator: object) -> dict[str, Any]:
     return pool(machineSpec=spec)
 
 
-async def test_a_scale_tier_that_is_none(house: House) -> None:
-    """The example of the public guide with one word wrong; nobody asked for BASIC, which an unset tier is."""
+async def test_unknown_scale_tier_lists_the_valid_values(house: House) -> None:
+    """This is the example of Google's guide with one wrong value. The error must not mention BASIC,
+    the default of an unset tier."""
     body = ml_job(
         scaleTier="HUGE",
         masterType="complex_model_m",
@@ -39,18 +40,22 @@ async def test_a_scale_tier_that_is_none(house: House) -> None:
 
 
 @pytest.mark.parametrize(("tier", "meant"), [("PREMIUM", "PREMIUM_1"), ("custm", "CUSTOM")])
-async def test_the_value_that_was_meant_comes_first(house: House, tier: str, meant: str) -> None:
+async def test_unknown_enum_value_suggests_the_closest_one(
+    house: House, tier: str, meant: str
+) -> None:
     (text,) = (await faults(house, ML_JOBS, ml_job(scaleTier=tier))).values()
     assert text.endswith(f'"{tier}"; did you mean {meant}? The values are {TIERS}.')
 
 
-async def test_a_part_of_a_name_means_that_name(house: House) -> None:
+async def test_part_of_an_enum_name_suggests_the_full_name(house: House) -> None:
     shown = await faults(house, VERTEX_JOBS, custom_job(gpu_pool("nvidia-h100")))
     assert "; did you mean NVIDIA_H100_80GB? The values" in next(iter(shown.values()))
 
 
 @pytest.mark.parametrize("accelerator", [17, "17", 17.0, "NVIDIA_TESLA_T5", True, None])
-async def test_accelerators_by_number_and_name(house: House, accelerator: object) -> None:
+async def test_unknown_accelerators_are_rejected_by_number_and_name(
+    house: House, accelerator: object
+) -> None:
     spec = {"type": accelerator, "count": "1"}
     body = ml_job(
         scaleTier="CUSTOM", masterType="n1-standard-8", masterConfig={"acceleratorConfig": spec}

@@ -1,5 +1,5 @@
-"""Public methods that are not served say so, over REST and gRPC with the same words; what no API has is not
-found."""
+"""Methods of Google's APIs that Trainshed does not implement: REST and gRPC return the same
+explanation. Methods that no API has are not found."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -17,9 +17,9 @@ from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 
 KNOWN: list[tuple[str, str, str]] = wire_json.decode_text(pool.read_data("known_methods.json.gz"))
-BY_HAND = {**projects.METHODS, **service_accounts.METHODS}
-OF_GCLOUD = {(verb, re.sub(r"\{\w+\}", "x", path)) for verb, path in BY_HAND}
-"""Of Resource Manager's v1 and of IAM, which gcloud asks."""
+OTHER_METHODS = {**projects.METHODS, **service_accounts.METHODS}
+GCLOUD_METHODS = {(verb, re.sub(r"\{\w+\}", "x", path)) for verb, path in OTHER_METHODS}
+"""Methods of Resource Manager v1 and IAM that gcloud calls."""
 STORES = "google.cloud.aiplatform.v1.FeaturestoreService"
 
 
@@ -32,11 +32,11 @@ async def grpc_house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
 def is_served(house: House, verb: str, path: str) -> bool:
     match = routes.match(verb, path.replace("/v1beta1/", "/v1/", 1))
     if match is None:
-        return (verb, path) in OF_GCLOUD
+        return (verb, path) in GCLOUD_METHODS
     return match[0].rpc.full_name in house.registry.methods
 
 
-async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house: House) -> None:
+async def test_every_public_method_is_served_or_explicitly_unimplemented(house: House) -> None:
     count = 0
     for name, verb, template in KNOWN:
         path = template.replace("*", "x")
@@ -44,7 +44,7 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
             continue
         answer = await house.call(verb, path, {})
         assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED"), (verb, path)
-        # With what to do instead, before what else the service has.
+        # The advice comes before the list of other methods of the service.
         assert re.search(r" is not served here\. (?!Of )\w", answer.error["message"]), (name, path)
         count += 1
     assert count > 700
@@ -74,27 +74,31 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
         ("POST", "/bigquery/v2/projects/p1/jobs", "copy the files into a bucket"),
     ],
 )
-async def test_what_to_do_instead(house: House, verb: str, path: str, words: str) -> None:
+async def test_unimplemented_method_returns_advice(
+    house: House, verb: str, path: str, words: str
+) -> None:
     answer = await house.call(verb, path, {})
     assert answer.error["status"] == "UNIMPLEMENTED"
     assert words in answer.error["message"]
 
 
-KEYED_ALONE: dict[str, Any] = {"encryptionSpec": {"kmsKeyName": "k"}}
-KEYED: dict[str, Any] = {"displayName": "x", **KEYED_ALONE}
+KEY_ONLY: dict[str, Any] = {"encryptionSpec": {"kmsKeyName": "k"}}
+NAME_AND_KEY: dict[str, Any] = {"displayName": "x", **KEY_ONLY}
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("tensorboards", KEYED),
-        ("metadataStores?metadataStoreId=s", KEYED_ALONE),
-        ("models:upload", {"model": KEYED}),
-        ("models:copy", {"sourceModel": f"{LOCATION[4:]}/models/m", **KEYED_ALONE}),
+        ("tensorboards", NAME_AND_KEY),
+        ("metadataStores?metadataStoreId=s", KEY_ONLY),
+        ("models:upload", {"model": NAME_AND_KEY}),
+        ("models:copy", {"sourceModel": f"{LOCATION[4:]}/models/m", **KEY_ONLY}),
     ],
 )
-async def test_a_customers_key_is_refused(house: House, path: str, body: dict[str, Any]) -> None:
-    """Terraform sends it; nothing would be encrypted by it."""
+async def test_customer_managed_encryption_key_is_rejected(
+    house: House, path: str, body: dict[str, Any]
+) -> None:
+    """Terraform sends this field. Accepting it would suggest an encryption that does not happen."""
     answer = await house.call("POST", f"{LOCATION}/{path}", body)
     assert "encryption_spec; Message: Keys of customers are not" in answer.error["message"]
 
@@ -106,13 +110,15 @@ async def test_a_customers_key_is_refused(house: House, path: str, body: dict[st
         ("models:upload", {"model": {"displayName": "x", "description": "d" * 1_000_001}}),
     ],
 )
-async def test_a_list_of_many_fits_into_memory(house: House, path: str, body: Any) -> None:
+async def test_size_of_a_stored_resource_is_limited(house: House, path: str, body: Any) -> None:
     answer = await house.call("POST", f"{LOCATION}/{path}", body)
     assert answer.status == 400 and "1,000,000 bytes as JSON" in str(answer.error)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-async def test_the_same_words_over_grpc(grpc_house: GrpcHouse, version: str) -> None:
+async def test_unimplemented_method_has_the_same_error_over_grpc(
+    grpc_house: GrpcHouse, version: str
+) -> None:
     method = f"/{STORES.replace('.v1.', f'.{version}.')}/CreateFeaturestore"
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await grpc_house.send(method, b"")

@@ -1,5 +1,6 @@
-"""Walls between projects: whoever may see one of them learns nothing of another, not even that something is
-there. Ana owns `vision` and knows every name, id and uid of `speech`."""
+"""Isolation between projects: a user with rights in one project learns nothing about another one,
+not even whether a resource exists. Ana owns `vision` and knows every name, ID and uid of
+`speech`."""
 
 import re
 import sqlite3
@@ -24,12 +25,12 @@ from trainshed.store.sqlite.snapshots import Snapshots
 
 ANA = "ana@corp.example"
 SECRET = "zebra"
-"""Stands in all that speech has and that is no name."""
+"""Appears in all values of `speech` that are not names."""
 SPEECH = "/v1/projects/speech/locations/us-central1"
 
 
-async def furnish(house: House) -> dict[str, str]:
-    """Fill speech, and return the ids by their collections."""
+async def create_resources(house: House) -> dict[str, str]:
+    """Create resources in `speech` and return their IDs by collection."""
     there: dict[str, str] = {"projects": "speech", "locations": "us-central1"}
 
     async def make(collection: str, path: str, body: Any, id_: str = "") -> str:
@@ -76,7 +77,8 @@ async def furnish(house: House) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements by which the database is read: what takes longer than something else reads more."""
+    """Record the SQL statements that read the database. A longer response time would show as
+    additional reads."""
     statements: list[str] = []
     read_one_state = Snapshots._on_snapshot  # pyright: ignore[reportPrivateUsage]
 
@@ -89,7 +91,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def paths(house: House, there: dict[str, str], project: str) -> Iterator[tuple[str, str, str]]:
-    """(verb, path of what is there, path of what is not) of every method about a part of a project."""
+    """Return (verb, path of an existing resource, path of a missing one) for every method about a
+    part of a project."""
     for _, verb, template in served(house):
         path, colon, custom = template.partition(":")
         segments = path.split("/")
@@ -109,41 +112,44 @@ def paths(house: House, there: dict[str, str], project: str) -> Iterator[tuple[s
         yield verb, "/".join(full) + colon + custom, "/".join(empty) + colon + custom
 
 
-def plain(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
-    """The answer without the names that the request has."""
+def anonymized(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
+    """Return the answer with the IDs of the request replaced."""
     text = answer.body.decode()
     for id_ in sorted({*there.values()}, key=len, reverse=True):
         text = re.sub(rf"\b{re.escape(id_)}\b", MISSING, text)
     return answer.status, text
 
 
-async def test_no_method_tells_whether_another_project_has_something(
+async def test_no_method_reveals_resources_of_another_project(
     house: House, reads: list[str]
 ) -> None:
-    """Of every method: by its name there, by its number, and by its id below one's own project. Neither by
-    the answer nor by the time that it takes."""
-    there = await furnish(house)
+    """Each method is called with the other project's ID, with its number, and with its resource IDs
+    below the caller's project. Neither the answer nor the number of reads may differ."""
+    there = await create_resources(house)
     ana = known(house.tokens, ANA, "roles/owner", "vision")
     leaks: list[object] = []
     for project in ("speech", str(project_number("speech")), "vision"):
         for verb, path, empty in paths(house, there, project):
             body: Any = {} if verb in ("POST", "PATCH", "PUT") else None
-            # What is one's own is made by each call.
+            # Each call creates a resource in the caller's own project.
             asks = (path, empty) if path != empty or project != "vision" else (path,)
             answers: list[tuple[int, str, int]] = []
             for url in asks:
                 reads.clear()
                 answer = await house.call(verb, url, body, token=ana)
-                answers.append((*plain(answer, there), len(reads)))
+                answers.append((*anonymized(answer, there), len(reads)))
             refused = project == "vision" or answers[0][0] in (400, 403)
             if len({*answers}) > 1 or SECRET in str(answers) or not refused:
                 leaks.append((verb, path, answers))
     assert leaks == []
 
 
-async def test_the_services_own_methods_tell_nothing_either(house: House, reads: list[str]) -> None:
-    """By name, by uid and by id; with the project in the query, in the body, or not named at all."""
-    there = await furnish(house)
+async def test_trainshed_methods_reveal_no_resources_of_another_project(
+    house: House, reads: list[str]
+) -> None:
+    """The job is selected by name, by uid and by ID, with the project in the query, in the body, or
+    omitted."""
+    there = await create_resources(house)
     ana = known(house.tokens, ANA, "roles/owner", "vision")
     name = quote(f"{SPEECH[4:]}/customJobs/{there['customJobs']}", safe="")
     targets = {
@@ -173,8 +179,9 @@ async def test_the_services_own_methods_tell_nothing_either(house: House, reads:
     assert leaks == []
 
 
-async def test_an_id_means_the_job_of_a_project_that_one_may_see(house: House) -> None:
-    """Whatever another project calls by that id, before or after."""
+async def test_job_id_selects_only_jobs_of_readable_projects(house: House) -> None:
+    """A job of another project with the same ID must not change the result, whether it is older or
+    newer."""
     ana = known(house.tokens, ANA, "roles/owner", "vision")
     for project in ("vision", "speech"):
         job = ml_job() | {"jobId": "night"}
@@ -186,8 +193,9 @@ async def test_an_id_means_the_job_of_a_project_that_one_may_see(house: House) -
     assert (await house.call("POST", f"{PREFIX}jobs/night:cancel", {}, token=ana)).status == 200
 
 
-async def test_a_parent_lets_nobody_into_the_services_own_project(house: House) -> None:
-    """Only the list of jobs has one; what names no project else means that of the service."""
+async def test_parent_parameter_grants_no_access_to_the_services_project(house: House) -> None:
+    """Only the list of jobs accepts a parent. Without a project, a request applies to the service's
+    own project."""
     ana = known(house.tokens, ANA, "roles/owner", "vision")
     for path in ("access:change", "access:change?parent=projects/vision/locations/x"):
         grant = {"role": "roles/owner", "member": f"user:{ANA}"}
@@ -196,8 +204,8 @@ async def test_a_parent_lets_nobody_into_the_services_own_project(house: House) 
     assert ANA in (await house.call("GET", f"{PREFIX}access?project=vision")).body.decode()
 
 
-async def test_nobody_runs_a_job_as_an_account_of_another_project(house: House) -> None:
-    """Which a bucket of that project may have let in."""
+async def test_job_cannot_use_a_service_account_of_another_project(house: House) -> None:
+    """A bucket of the other project may admit that account."""
     ana = known(house.tokens, ANA, "roles/owner", "vision")
     number = project_number("speech")
     path = f"{SPEECH.replace('speech', 'vision')}/customJobs"
@@ -213,9 +221,9 @@ async def test_nobody_runs_a_job_as_an_account_of_another_project(house: House) 
         assert (await house.call("POST", path, job, token=ana)).status == status, account
 
 
-async def test_what_stands_within_a_request_tells_nothing_either(house: House) -> None:
-    """Names of speech's things in bodies and filters of requests about vision."""
-    there = await furnish(house)
+async def test_references_in_requests_reveal_no_resources_of_another_project(house: House) -> None:
+    """The names of resources of `speech` occur in bodies and filters of requests about `vision`."""
+    there = await create_resources(house)
     ana = known(house.tokens, ANA, "roles/owner", "vision")
     vision, theirs = SPEECH.replace("speech", "vision"), SPEECH[4:]
     board = f"{theirs}/tensorboards/"
@@ -254,7 +262,7 @@ async def test_what_stands_within_a_request_tells_nothing_either(house: House) -
     empty = dict.fromkeys(there, MISSING)
     leaks: list[object] = []
     for wanted, other in zip(asks(there), asks(empty), strict=True):
-        answers = [plain(await house.call(*ask, token=ana), there) for ask in (wanted, other)]
+        answers = [anonymized(await house.call(*ask, token=ana), there) for ask in (wanted, other)]
         answers = [(status, re.sub(r"\d{4,}", MISSING, text)) for status, text in answers]
         if answers[0] != answers[1] or SECRET in str(answers):
             leaks.append((wanted, answers))
@@ -262,8 +270,11 @@ async def test_what_stands_within_a_request_tells_nothing_either(house: House) -
 
 
 @pytest.mark.parametrize(("more", "status"), [("bogus", 400), ("a" * 20_000, 403)])
-async def test_who_may_not_create_learns_no_buckets(house: House, more: str, status: int) -> None:
-    """Neither beside faults of the request's form, nor of a large one, which is checked early."""
+async def test_rejected_create_request_reveals_no_buckets(
+    house: House, more: str, status: int
+) -> None:
+    """The error reveals no bucket, neither in a malformed request nor in a large one, which is
+    validated early."""
     ana = known(house.tokens, ANA, "roles/owner", "vision")
     job = custom_job()
     job["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://nobodys"}
@@ -272,8 +283,8 @@ async def test_who_may_not_create_learns_no_buckets(house: House, more: str, sta
     assert answer.status == status and "nobodys" not in answer.error["message"]
 
 
-async def test_the_project_of_the_path_is_the_one_that_counts(house: House) -> None:
-    """Whatever the body names beside it."""
+async def test_project_in_the_path_overrides_the_body(house: House) -> None:
+    """The body names another project."""
     known(house.tokens, "bo@corp.example", "roles/viewer", "speech")
     ana = known(house.tokens, ANA, "roles/owner", "vision")
     before = house.tokens.book.policy.of_project("speech")

@@ -17,7 +17,7 @@ NOW = parse_moment("2026-11-20T06:01:00Z")
 
 @pytest.fixture
 def service(tmp_path: Path, trainshed: Invoke) -> Iterator[FakeService]:
-    """A fake service, found through the data directory of the test."""
+    """A fake service that commands find through the test's data directory."""
     with serving(FakeService(trainshed)) as fake:
         write_service_file(tmp_path, fake.address)
         yield fake
@@ -41,7 +41,7 @@ def write_service_file(data: Path, address: str, /, **more: Any) -> None:
 
 @pytest.fixture
 def trainshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Runs a command line, with the test's directory for data and a clock that stands still."""
+    """A function that runs a command line with the test's data directory and a fixed clock."""
     for name in (
         "TRAINSHED_ENDPOINT",
         "TRAINSHED_TOKEN",

@@ -1,6 +1,6 @@
-"""A service of paper: answers on loopback what a test laid down, and remembers what it was asked.
+"""A fake service: returns prepared replies on loopback and records all requests.
 
-Its answers have the shapes that `trainshed.wire.trainshed_v1` describes.
+Its replies have the shapes of `trainshed.wire.trainshed_v1`.
 """
 
 import json
@@ -19,8 +19,8 @@ TOKEN = "tok-en"
 
 
 @dataclass
-class Asked:
-    """One request. `path` is decoded, `query` holds single values."""
+class SentRequest:
+    """One request. `path` is decoded, and `query` contains single values."""
 
     method: str
     path: str
@@ -31,7 +31,7 @@ class Asked:
 
 @dataclass
 class Stream:
-    """NDJSON, one object at a time; `gate` (if any) opens before the last one is sent."""
+    """NDJSON, one object at a time. If `gate` is set, the last object is sent after it opens."""
 
     objects: list[dict[str, Any]]
     gate: threading.Event | None = None
@@ -40,17 +40,17 @@ class Stream:
 
 Reply = dict[str, Any] | bytes | Stream
 Invoke = Callable[..., Result]
-"""Runs a command line."""
+"""Run a command line."""
 
 
 @dataclass
 class FakeService:
-    """`replies`: (method, decoded path) to (status, reply), or a list of these, taken one by one, the last
-    one for ever. `cli`: runs a command line that finds it."""
+    """`replies` maps (method, decoded path) to a list of (status, reply). Each request consumes
+    one; the last one is repeated. `cli` runs a command line that finds this service."""
 
     cli: Invoke
     replies: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
-    sent: list[Asked] = field(default_factory=list[Asked])
+    sent: list[SentRequest] = field(default_factory=list[SentRequest])
     address: str = ""
 
     def on(self, method: str, path: str, *replies: Reply, status: int = 200) -> None:
@@ -66,33 +66,33 @@ class FakeService:
     def bodies(self, method: str, path: str) -> list[bytes]:
         return [a.body for a in self.sent if (a.method, a.path) == (method, path)]
 
-    def answer(self, sent: Asked) -> tuple[int, Reply]:
+    def answer(self, sent: SentRequest) -> tuple[int, Reply]:
         self.sent.append(sent)
         if sent.path != "/healthz" and sent.authorization != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 401, "message": "Who are you?"}}
         queue = self.replies.get((sent.method, sent.path))
         if not queue and sent.path.endswith(("/curves", "/usage")):
-            return 200, {}  # There is nothing yet.
+            return 200, {}  # An empty list of resources.
         if not queue:
             return 404, {"error": {"code": 404, "message": f"{sent.path} was not found."}}
         return queue.pop(0) if len(queue) > 1 else queue[0]
 
 
 class _Server(ThreadingHTTPServer):
-    #: Callers that may wait to be taken: with the five of the standard library's, one of many that come at
-    #: once is turned away now and then, as no service would.
+    #: Length of the accept queue. The standard library's default of 5 sometimes rejects
+    #: simultaneous connections, unlike a real service.
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what went wrong, but for a client that has hung up: it may be a test later, and stand in its
-        output."""
+        """Print errors, except for a client's disconnect: that could appear in the output of a
+        later test."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def serving(service: FakeService) -> Generator[FakeService]:
-    """Answer on a free port of loopback."""
+    """Serve on a free port of loopback."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -103,7 +103,7 @@ def serving(service: FakeService) -> Generator[FakeService]:
             query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
             authorization = self.headers.get("authorization", "")
             status, reply = service.answer(
-                Asked(self.command, unquote(parts.path), query, body, authorization)
+                SentRequest(self.command, unquote(parts.path), query, body, authorization)
             )
             self.send_response(status)
             if isinstance(reply, Stream):
@@ -173,7 +173,7 @@ JOBS = "/trainshed/v1/jobs"
 
 
 def listed(*jobs: dict[str, Any], token: str = "") -> dict[str, Any]:
-    """A page of `JOBS`; `token`: that of the next one."""
+    """Return a page of `JOBS`. `token` is the token of the next page."""
     return {"jobs": list(jobs), "nextPageToken": token}
 
 

@@ -1,4 +1,4 @@
-"""`trainshed jobs autopsy --copy`: no file that a program left leads out of the copy."""
+"""`trainshed jobs autopsy --copy`: files of a program cannot lead out of the copy (path traversal)."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from trainshed.cli.jobs import shell
 
 
-def test_links_that_lead_out_of_a_copy_are_left_out(tmp_path: Path) -> None:
-    """Path traversal by links, also through other links."""
+def test_autopsy_copy_omits_links_that_lead_out_of_it(tmp_path: Path) -> None:
+    """Path traversal by links, including links to other links."""
     outside, root = tmp_path / "id_rsa", tmp_path / "copy"
     outside.write_text("key")
     inner = root / "model" / "inner"

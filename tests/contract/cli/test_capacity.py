@@ -1,4 +1,4 @@
-"""`trainshed nodes`: drains, and that one is waited for; `trainshed quotas`."""
+"""`trainshed nodes`: drains and waiting for them; `trainshed quotas`."""
 
 import json
 from typing import Any
@@ -21,11 +21,11 @@ def node(name: str = "node-1", *replicas: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_poll_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_POLL_INTERVAL", 0)
 
 
-def test_drain_tells_the_reason_and_does_not_wait(service: FakeService) -> None:
+def test_drain_sends_the_reason_and_does_not_wait(service: FakeService) -> None:
     drained = node("node-1", "workerpool0-0", condition="DRAINED")
     service.on("POST", f"{NODES}/node-1:drain", drained)
     result = service.cli("nodes", "drain", "node-1", "--reason", "new disk")
@@ -33,7 +33,7 @@ def test_drain_tells_the_reason_and_does_not_wait(service: FakeService) -> None:
     assert json.loads(service.sent[0].body) == {"reason": "new disk"}
 
 
-def test_drain_waits_until_nothing_runs_there(service: FakeService) -> None:
+def test_drain_waits_until_the_node_is_empty(service: FakeService) -> None:
     both = node("node-1", "workerpool0-0", "workerpool1-0", condition="DRAINED")
     single = node("node-1", "workerpool1-0", condition="DRAINED")
     none = node("node-1", condition="DRAINED")
@@ -49,7 +49,7 @@ def test_drain_waits_until_nothing_runs_there(service: FakeService) -> None:
     ]
 
 
-def test_undrain(service: FakeService) -> None:
+def test_undrain_shows_the_new_condition_of_the_node(service: FakeService) -> None:
     gone = node(condition="GONE", cause="node-1 does not answer")
     service.on("POST", f"{NODES}/node-1:undrain", node(), gone, {"name": "node-1"})
     output = [service.cli("nodes", "drain", "node-1", "--undo").stdout for _ in range(3)]
@@ -58,7 +58,7 @@ def test_undrain(service: FakeService) -> None:
     assert output[2].endswith("the node is not available\n")
 
 
-def test_a_quota_is_set(service: FakeService) -> None:
+def test_quota_is_set_and_printed(service: FakeService) -> None:
     place = {"project": "p", "region": "us-central1"}
     quota = place | {"metric": "cpus_n1_e2", "used": 12.5}
     sets = "/trainshed/v1/quotas:set"

@@ -1,4 +1,4 @@
-"""How a command finds its service, and how it tells what is wrong."""
+"""How a command finds its service, and how it reports errors."""
 
 import json
 import os
@@ -22,7 +22,9 @@ from trainshed.cli import login
 from trainshed.cli.client import Client
 
 
-def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path: Path) -> None:
+def test_missing_service_error_contains_the_start_command(
+    trainshed: Invoke, tmp_path: Path
+) -> None:
     result = trainshed("jobs", "list")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -31,7 +33,7 @@ def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path:
     )
 
 
-def test_a_service_that_has_ended_is_not_asked(trainshed: Invoke, tmp_path: Path) -> None:
+def test_ended_service_is_reported_without_a_request(trainshed: Invoke, tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     write_service_file(tmp_path, "http://127.0.0.1:1", pid=ended.pid)
@@ -40,7 +42,7 @@ def test_a_service_that_has_ended_is_not_asked(trainshed: Invoke, tmp_path: Path
     assert f"process {ended.pid}, has ended" in result.stderr
 
 
-def test_nothing_answers(service: FakeService, tmp_path: Path) -> None:
+def test_unreachable_service_is_reported(service: FakeService, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:1")
     result = service.cli("jobs", "list")
     assert result.exit_code == 1
@@ -48,7 +50,7 @@ def test_nothing_answers(service: FakeService, tmp_path: Path) -> None:
     assert "trainshed up" in result.stderr
 
 
-def test_the_command_line_wins_over_the_environment(service: FakeService) -> None:
+def test_command_line_overrides_the_environment(service: FakeService) -> None:
     service.on("GET", "/trainshed/v1/jobs", {"jobs": [], "nextPageToken": ""})
     env = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:1", "TRAINSHED_TOKEN": "tok-en"}
     result = service.cli("jobs", "list", "--url", service.address, "--project", "q", env=env)
@@ -56,7 +58,7 @@ def test_the_command_line_wins_over_the_environment(service: FakeService) -> Non
     assert service.sent[0].query["project"] == "q"
 
 
-def test_a_wrong_token_says_what_to_do(service: FakeService) -> None:
+def test_wrong_token_error_contains_advice_and_hides_the_token(service: FakeService) -> None:
     result = service.cli("jobs", "list", "--token", "wrong")
     assert result.exit_code == 1
     assert "Who are you?" in result.stderr
@@ -64,7 +66,7 @@ def test_a_wrong_token_says_what_to_do(service: FakeService) -> None:
     assert "wrong" not in result.stderr
 
 
-def test_every_violation_has_a_line(service: FakeService) -> None:
+def test_each_wrong_field_is_printed_on_its_own_line(service: FakeService) -> None:
     service.refuse(
         "GET", "/trainshed/v1/jobs", 400, "long text", state="'X' is no state.", limit="is odd."
     )
@@ -81,14 +83,14 @@ def test_every_violation_has_a_line(service: FakeService) -> None:
     "arguments",
     [("jobs", "list", "--limit", "0"), ("jobs", "describe"), ("jobs", "nonsense"), ("env", "x")],
 )
-def test_mistakes_in_the_command_line_exit_with_2(
+def test_command_line_errors_exit_with_status_2(
     trainshed: Invoke, arguments: tuple[str, ...]
 ) -> None:
     assert trainshed(*arguments).exit_code == 2
 
 
-def test_a_reader_who_has_enough_is_no_failure(service: FakeService, tmp_path: Path) -> None:
-    """As with every command in a shell with `set -o pipefail`: 1 would say that what was asked for failed."""
+def test_closed_output_pipe_is_not_a_failure(service: FakeService, tmp_path: Path) -> None:
+    """A status of 1 would indicate a failed command, for example in a shell with `set -o pipefail`."""
     jobs = [job(str(number)) for number in range(2_000)]
     service.on("GET", "/trainshed/v1/jobs", {"jobs": jobs, "nextPageToken": ""})
     listing = f"{sys.executable} -m trainshed jobs list --project p --limit 2000"
@@ -102,33 +104,37 @@ def test_a_reader_who_has_enough_is_no_failure(service: FakeService, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "says"),
+    ("where", "name", "message"),
     [
         (">/dev/full", "p", "Error: The output cannot be written: no space is left there."),
         (">&-", "p", ""),
         ("", r"$'caf\xe9'", r"Error: 'caf\udce9' is not UTF-8, and has to be."),
     ],
 )
-def test_what_cannot_be_written_or_sent_is_told_in_a_sentence(
-    service: FakeService, tmp_path: Path, where: str, name: str, says: str
+def test_output_and_encoding_errors_are_one_sentence(
+    service: FakeService, tmp_path: Path, where: str, name: str, message: str
 ) -> None:
     service.on("GET", "/trainshed/v1/jobs", {"jobs": [job("1")], "nextPageToken": ""})
     result = execute(
         *("bash", "-c", f"{sys.executable} -m trainshed jobs list --project {name} {where}"),
         env={**os.environ, "TRAINSHED_DATA": str(tmp_path)},
     )
-    assert (result.returncode != 0, result.stderr.strip().partition("\n")[0]) == (bool(says), says)
+    assert (result.returncode != 0, result.stderr.strip().partition("\n")[0]) == (
+        bool(message),
+        message,
+    )
 
 
 @contextmanager
-def breaking_off(answer: bytes) -> Generator[str]:
-    """The address of what reads little of a request, answers so and is gone."""
+def early_closing_server(answer: bytes) -> Generator[str]:
+    """Return the address of a server that reads part of a request, sends `answer` and closes the
+    connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
             connection = listener.accept()[0]
             connection.recv(65536)
-            connection.sendall(answer)  # What is unread then makes a reset of the end.
+            connection.sendall(answer)  # Unread data turns the close into a reset.
             connection.close()
 
         thread = threading.Thread(target=serve)
@@ -137,20 +143,22 @@ def breaking_off(answer: bytes) -> Generator[str]:
         thread.join()
 
 
-def test_a_refusal_that_comes_before_all_is_sent_is_told(trainshed: Invoke) -> None:
-    """The service reads no gigabyte that it refuses."""
+def test_error_sent_before_the_end_of_an_upload_is_printed(trainshed: Invoke) -> None:
+    """The service does not read the rest of a large body that it rejects."""
     body = b'{"error": {"message": "There is no bucket."}}'
     head = b"HTTP/1.1 404 No\r\ncontent-length: %d\r\n\r\n" % len(body)
-    with breaking_off(head + body) as url:
+    with early_closing_server(head + body) as url:
         words = ("buckets", "cp", "-", "gs://b/x", "--url", url, "--token", TOKEN)
         result = trainshed(*words, input=bytes(32 << 20))
     assert "There is no bucket." in result.stderr
 
 
-def test_a_download_that_breaks_off_is_no_file(trainshed: Invoke, tmp_path: Path) -> None:
+def test_interrupted_download_keeps_the_existing_file(trainshed: Invoke, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_text("mine")
-    with breaking_off(b"HTTP/1.1 200 Fine\r\ncontent-length: 1000\r\n\r\nsome of it") as url:
+    with early_closing_server(
+        b"HTTP/1.1 200 Fine\r\ncontent-length: 1000\r\n\r\nsome of it"
+    ) as url:
         words = ("buckets", "cp", "gs://b/x", str(kept), "--url", url, "--token", TOKEN)
         assert trainshed(*words).exit_code == 1
     assert kept.read_text() == "mine"
@@ -163,10 +171,10 @@ def login_json(tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyP
     return tmp_path / "config/trainshed/login.json"
 
 
-def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
+def test_login_ignores_silent_and_closed_connections(
     service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As browsers open in advance."""
+    """Browsers open such connections in advance."""
 
     def changed(*_: object) -> dict[str, str]:
         return {"token": TOKEN}
@@ -180,7 +188,7 @@ def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
         gone = socket.create_connection(("127.0.0.1", port))
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         gone.close()
-        # Sent before anybody is taken: who is slow to speak counts as silent.
+        # The connections exist before the first one is accepted. A slow client counts as silent.
         calls.append(socket.create_connection(("127.0.0.1", port)))
         calls[-1].sendall(b"GET /?code=c HTTP/1.1\r\n\r\n")
         return True
@@ -194,12 +202,14 @@ def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
     assert json.loads(login_json.read_text())["token"] == TOKEN
 
 
-def test_a_login_with_empty_input_asks_nobody_else(service: FakeService, login_json: Path) -> None:
+def test_login_with_empty_standard_input_is_rejected(
+    service: FakeService, login_json: Path
+) -> None:
     result = service.cli("login", service.address, "--token", "-", input="")
     assert result.exit_code == 2 and "Standard input contains no token." in result.stderr
 
 
-def test_a_login_trusts_nobody_for_the_sake_of_another_service(
+def test_login_does_not_keep_the_ca_of_another_service(
     service: FakeService, login_json: Path
 ) -> None:
     login_json.parent.mkdir(parents=True)
@@ -211,7 +221,7 @@ def test_a_login_trusts_nobody_for_the_sake_of_another_service(
 @pytest.mark.parametrize(
     ("issuer", "stays"), [("Corp", ""), ("", " The token remains valid until it is deleted.")]
 )
-def test_a_login_that_is_forgotten_ends_the_token_that_a_browser_gave(
+def test_forgetting_a_browser_login_deletes_its_token(
     service: FakeService, login_json: Path, issuer: str, stays: str
 ) -> None:
     service.on("GET", "/trainshed/v1/whoami", {"email": "ana@corp.example", "issuer": issuer})
@@ -224,10 +234,10 @@ def test_a_login_that_is_forgotten_ends_the_token_that_a_browser_gave(
     assert len(service.bodies("DELETE", path)) == bool(issuer)
 
 
-def test_a_login_sends_no_token_of_another_service(
+def test_login_does_not_send_a_token_of_another_service(
     service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a shell has it after `trainshed env`."""
+    """A shell has such a variable after `trainshed env`."""
     assert service.cli("login", service.address, "--token", TOKEN).exit_code == 0
     for name in ("TRAINSHED_ENDPOINT", "TRAINSHED_DATA"):
         monkeypatch.delenv(name, raising=False)
@@ -237,16 +247,16 @@ def test_a_login_sends_no_token_of_another_service(
     assert result.exit_code == 0, result.stderr
 
 
-def test_a_login_that_cannot_be_kept_says_so(service: FakeService, login_json: Path) -> None:
+def test_login_reports_an_unwritable_login_file(service: FakeService, login_json: Path) -> None:
     login_json.mkdir(parents=True)
     result = service.cli("login", service.address, "--token", TOKEN)
     assert "login.json" in result.stderr and not isinstance(result.exception, OSError)
 
 
-def test_a_relative_directory_keeps_no_login(
+def test_relative_config_directory_is_not_used_for_logins(
     service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else whoever owns the directory that a command runs in chose its service."""
+    """Otherwise the owner of the working directory would choose the service."""
     monkeypatch.chdir(login_json.parents[2])
     monkeypatch.setenv("HOME", str(login_json.parents[1]))
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
@@ -255,9 +265,9 @@ def test_a_relative_directory_keeps_no_login(
 
 
 @pytest.mark.parametrize("address", ["http://[", "http://h:99999", "http://h:x"])
-def test_an_address_that_is_none_is_refused(trainshed: Invoke, address: str) -> None:
+def test_invalid_service_address_is_rejected(trainshed: Invoke, address: str) -> None:
     listing = trainshed("jobs", "list", "--url", address, "--token", "t")
     login = trainshed("login", address, "--no-browser")
     for result in (listing, login):
         assert "is not the address of a service" in result.stderr
-        assert "Code" not in result.stderr, "nobody is asked for a code that there is not"
+        assert "Code" not in result.stderr, "no code is requested for an invalid address"

@@ -1,4 +1,4 @@
-"""`trainshed down`: jobs are over before the service is asked to end."""
+"""`trainshed down`: all jobs end before the service stops."""
 
 import subprocess
 import sys
@@ -23,13 +23,15 @@ EMPTY: dict[str, Any] = {"jobs": [], "nextPageToken": ""}
 
 @pytest.fixture
 def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """A process that stands for the service's, and that a signal ends."""
+    """A process in place of the service's. A signal ends it."""
     with running(sys.executable, "-c", "input()", stdin=subprocess.PIPE) as waits:
         write_service_file(tmp_path, service.address, pid=waits.pid)
         yield waits
 
 
-def test_it_cancels_waits_stops(service: FakeService, process: "subprocess.Popen[bytes]") -> None:
+def test_down_cancels_jobs_waits_and_stops_the_service(
+    service: FakeService, process: "subprocess.Popen[bytes]"
+) -> None:
     jobs = [job(uid=str(number)) for number in range(1, 26)]
     seen = (jobs, jobs[-1:], list[dict[str, Any]]())
     service.on("GET", JOBS, *({"jobs": live, "nextPageToken": ""} for live in seen))
@@ -46,13 +48,13 @@ def test_it_cancels_waits_stops(service: FakeService, process: "subprocess.Popen
     assert requests == [("GET", live), *[("POST", None)] * 25, ("GET", live), ("GET", live)]
 
 
-def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
+def test_down_with_an_endpoint_variable_does_not_stop_the_local_service(
     service: FakeService,
     process: "subprocess.Popen[bytes]",
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It cancels all jobs: those of a service that nobody has named are not for it."""
+    """The command cancels all jobs, so it must not apply to a service that the user has not named."""
     (tmp_path / ".trainshed").symlink_to(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TRAINSHED_DATA")
@@ -66,15 +68,13 @@ def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
     assert service.cli("down").exit_code == 0
 
 
-def test_a_service_that_cannot_be_told_is_not_taken_for_none(
-    service: FakeService, tmp_path: Path
-) -> None:
+def test_down_reports_an_unreadable_service_file(service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "service.json").write_text("{")
     result = service.cli("down")
     assert (result.exit_code, "service.json cannot be read" in result.stderr) == (1, True)
 
 
-def test_a_job_that_does_not_end_keeps_the_service(
+def test_down_does_not_stop_the_service_while_a_job_runs(
     service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
     service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""})
@@ -85,11 +85,13 @@ def test_a_job_that_does_not_end_keeps_the_service(
     assert process.poll() is None
 
 
-def test_a_temporary_directory_stays_while_a_service_is_in_it(
+def test_temporary_directory_is_kept_while_its_service_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); input()"
-    with running(sys.executable, "-uc", deaf, stdin=-1, stdout=-1) as process:
+    ignores_sigterm = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); input()"
+    )
+    with running(sys.executable, "-uc", ignores_sigterm, stdin=-1, stdout=-1) as process:
         assert process.stdout is not None and process.stdout.readline()
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         monkeypatch.setattr(processes, "_STOP_TIMEOUT", 0.01)
@@ -99,8 +101,8 @@ def test_a_temporary_directory_stays_while_a_service_is_in_it(
     assert len([*tmp_path.glob("trainshed-run-*")]) == 1
 
 
-def hold(data: Path, *commands: list[str]) -> Path:
-    """A service that has ended could not give back what these commands do."""
+def store_allocations(data: Path, *commands: list[str]) -> Path:
+    """Store allocations of an ended service that it could not release, one per command."""
     file = data / "engines" / "slurm" / "held.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     left = [
@@ -110,10 +112,10 @@ def hold(data: Path, *commands: list[str]) -> Path:
     return file
 
 
-def test_what_is_still_held_is_told_and_release_gives_back_what_it_can(
+def test_down_lists_left_allocations_and_release_frees_them(
     trainshed: Invoke, tmp_path: Path
 ) -> None:
-    file = hold(tmp_path, ["true"], ["sh", "-c", "exit 1"])
+    file = store_allocations(tmp_path, ["true"], ["sh", "-c", "exit 1"])
     plain = trainshed("down")
     assert plain.exit_code == 1
     assert "2 allocations may still exist" in plain.stderr
@@ -123,6 +125,6 @@ def test_what_is_still_held_is_told_and_release_gives_back_what_it_can(
     assert tried.exit_code == 1 and tried.stdout == "hold-0 was released.\n"
     assert "1 allocation may still exist" in tried.stderr
     assert "hold-1" in file.read_text() and "hold-0" not in file.read_text()
-    hold(tmp_path, ["true"])
+    store_allocations(tmp_path, ["true"])
     done = trainshed("down", "--release")
     assert done.exit_code == 0 and not file.exists()

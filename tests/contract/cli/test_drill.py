@@ -1,4 +1,4 @@
-"""`trainshed drill` against a service of paper."""
+"""`trainshed drill` against a fake service."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ DRILL = {
 
 
 def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
-    """A drill that fired, in a report."""
+    """Return a drill that fired, in its form in a report."""
     verdict = {"rule": "replica_lost", "effect": "replica_restarts", "count": 1, "budget": 5}
     return {
         "drill": DRILL | {"state": "done", "fireTime": "2026-11-20T06:00:03.000000Z"},
@@ -39,8 +39,8 @@ def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-UNDER_WAY = reported("unknown", restartTime="", stepBefore=None, stepAfter=None, lost=None)
-UP = reported("unknown", lost=None, stepAfter=None, why="so far")
+INJECTED = reported("unknown", restartTime="", stepBefore=None, stepAfter=None, lost=None)
+RESTARTED = reported("unknown", lost=None, stepAfter=None, why="so far")
 
 
 def report(*drills: dict[str, Any], result: str = "PASS") -> dict[str, Any]:
@@ -54,12 +54,12 @@ def running(service: FakeService) -> None:
     service.on("GET", f"{JOB}/timeline", {"name": "n", "entries": entries})
 
 
-def test_a_drill_is_ordered_watched_and_reported(
+def test_drill_is_created_watched_and_reported(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drill, "_POLL_INTERVAL", 0.0)
     running(service)
-    answers = [UNDER_WAY, UP, UP, reported()]
+    answers = [INJECTED, RESTARTED, RESTARTED, reported()]
     service.on("GET", REPORT, *map(report, answers))
     text = service.cli("drill", "7", "--kind", "kill", "--replica", "worker 0", "--at-line", "x")
     assert text.exit_code == 0, text.output
@@ -78,7 +78,7 @@ def test_a_drill_is_ordered_watched_and_reported(
     ]
 
 
-def test_a_job_that_starts_over_exits_with_1(service: FakeService) -> None:
+def test_drill_exits_with_1_when_the_job_starts_over(service: FakeService) -> None:
     running(service)
     service.on("GET", REPORT, report(reported("started_over"), result="FAIL"))
     data = service.cli("drill", "7", "--kind", "kill", "--format", "json")

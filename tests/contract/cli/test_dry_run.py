@@ -1,4 +1,4 @@
-"""`trainshed run --dry-run`: what of a file is sent, and what the answer looks like."""
+"""`trainshed run --dry-run`: the request for a job file, and the printed answer."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def sent(service: FakeService) -> dict[str, Any]:
     return json.loads(service.bodies("POST", EXPLAIN)[-1])
 
 
-def test_a_job_that_would_start(service: FakeService, tmp_path: Path) -> None:
+def test_dry_run_of_a_startable_job_exits_with_0(service: FakeService, tmp_path: Path) -> None:
     service.on("POST", EXPLAIN, answer())
     file = tmp_path / "train.json"
     file.write_text(json.dumps({"workerPoolSpecs": POOLS}))
@@ -71,7 +71,7 @@ def test_a_job_that_would_start(service: FakeService, tmp_path: Path) -> None:
     assert lines[-2:] == ["notice: Runs on Python 3.11.", "warning: The bucket is elsewhere."]
 
 
-def test_a_job_that_would_wait(service: FakeService) -> None:
+def test_dry_run_of_a_waiting_job_prints_the_reason(service: FakeService) -> None:
     service.on("POST", EXPLAIN, WAITS)
     text = json.dumps({"trainingInput": {"scaleTier": "BASIC", "pythonModule": "m"}})
     result = service.cli("run", "--dry-run", "-f", "-", "--region", "us-east1", input=text)

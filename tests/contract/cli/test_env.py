@@ -1,4 +1,4 @@
-"""`trainshed env`: the variables, as real shells and google-auth read them (spec/clients#recipes)."""
+"""`trainshed env`: the variables, read by real shells and google-auth (spec/clients#recipes)."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def environment(script: str) -> dict[str, str]:
     return dict(row.split("=", 1) for row in text.splitlines())
 
 
-def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
+def test_env_output_works_in_a_posix_shell(trainshed: Invoke, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7", storage="http://127.0.0.1:8", project="a'b")
     result = trainshed("env")
     assert result.exit_code == 0, result.stderr
@@ -31,31 +31,32 @@ def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
         assert record[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] == "http://127.0.0.1:7/"
     assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
     assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"] == "http://127.0.0.1:7/compute/v1/"
-    # With a key in it: google-cloud-storage sends no token to an address of this variable.
+    # The address contains a key: google-cloud-storage sends no token to an address of this
+    # variable.
     assert record["STORAGE_EMULATOR_HOST"] == address_with_key("http://127.0.0.1:8", TOKEN)
     assert record["CLOUD_STORAGE_EMULATOR_ENDPOINT"] == record["STORAGE_EMULATOR_HOST"]
     assert record["TRAINSHED_ENDPOINT"] == "http://127.0.0.1:7"
     assert record["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "credentials.json")
-    # `eval $(trainshed env)` without quotes makes one line of it: the notes must come last.
+    # `eval $(trainshed env)` without quotes joins all lines into one, so the comments must be last.
     assert environment(" ".join(result.stdout.split())).get("TRAINSHED_TOKEN") == TOKEN
 
 
-def test_the_project_is_given_so_that_the_sdk_asks_nobody_about_it(
-    trainshed: Invoke, tmp_path: Path
-) -> None:
-    """With GOOGLE_CLOUD_PROJECT the SDK would look it up at Google, over gRPC, for a minute
-    (spec/clients#surface)."""
+def test_env_sets_the_project_without_a_lookup_at_google(trainshed: Invoke, tmp_path: Path) -> None:
+    """With GOOGLE_CLOUD_PROJECT the SDK would look the project up at Google over gRPC, for up to a
+    minute (spec/clients#surface)."""
     write_service_file(tmp_path, "http://127.0.0.1:7", project="ours")
     record = environment(trainshed("env").stdout)
     assert record["GCLOUD_PROJECT"] == "ours"
     assert "GOOGLE_CLOUD_PROJECT" not in record
     assert "export GCLOUD_PROJECT=q\n" in trainshed("env", "--project", "q").stdout
-    # Who has it already would go on with another project.
+    # A value from the caller's environment would select another project.
     value = trainshed("env", env={"GOOGLE_CLOUD_PROJECT": "theirs"}).stdout
     assert environment(value)["GOOGLE_CLOUD_PROJECT"] == "ours"
 
 
-def test_unset_undoes_all_of_it_without_a_service(trainshed: Invoke, tmp_path: Path) -> None:
+def test_env_unset_removes_all_variables_without_a_service(
+    trainshed: Invoke, tmp_path: Path
+) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7")
     value = trainshed("env").stdout
     (tmp_path / "service.json").unlink()
@@ -64,28 +65,28 @@ def test_unset_undoes_all_of_it_without_a_service(trainshed: Invoke, tmp_path: P
     assert set(environment(f"{value}\n{undo.stdout}")) == set(environment(""))
 
 
-def test_values_are_quoted_so_that_fish_reads_them_too(trainshed: Invoke, tmp_path: Path) -> None:
+def test_env_values_are_quoted_for_fish(trainshed: Invoke, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7", project="a'b")
     value = trainshed("env").stdout
     assert environment(value)["CLOUDSDK_CORE_PROJECT"] == "a'b"
     assert """export CLOUDSDK_CORE_PROJECT='a'"'"'b'\n""" in value
 
 
-def test_a_remote_service_is_asked_for_its_defaults(service: FakeService) -> None:
+def test_env_reads_the_defaults_of_a_remote_service(service: FakeService) -> None:
     service.on("GET", "/trainshed/v1/status", {"project": "q", "region": "europe-west4"})
     result = service.cli("env", "--url", service.address, "--token", TOKEN)
     assert "CLOUDSDK_CORE_PROJECT=q\n" in result.stdout
     assert "CLOUDSDK_AI_REGION=europe-west4\n" in result.stdout
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in result.stdout
-    # It would take the user's own credentials there.
+    # This variable would send the user's own credentials to that endpoint.
     assert "CLOUD_STORAGE_EMULATOR_ENDPOINT" not in result.stdout
-    # The shell that reads it may be in another directory by then.
+    # The shell may run in another directory, so the path is absolute.
     assert connection.remote(service.address, TOKEN, "", "ca.pem").ca == str(
         Path("ca.pem").absolute()
     )
 
 
-def test_google_auth_uses_the_credentials_and_asks_nobody_else(
+def test_google_auth_uses_the_credentials_without_other_requests(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import google.auth
@@ -95,7 +96,7 @@ def test_google_auth_uses_the_credentials_and_asks_nobody_else(
     file.write_text(json.dumps(credentials_document(TOKEN, "p", service.address)))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
     monkeypatch.setenv("GCLOUD_PROJECT", "p")
-    # Whatever would leave this machine would come by here.
+    # All requests to other hosts would use this proxy.
     monkeypatch.setenv("HTTPS_PROXY", service.address)
     service.on("GET", "/v1/x", {})
     scope = "https://www.googleapis.com/auth/cloud-platform"

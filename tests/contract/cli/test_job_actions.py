@@ -1,4 +1,4 @@
-"""`trainshed jobs cancel`, `wait`, `delete` and `retry`: what is done to jobs."""
+"""`trainshed jobs cancel`, `wait`, `delete` and `retry`."""
 
 import json
 from typing import Any
@@ -11,7 +11,9 @@ from tests.contract.cli.fake_service import JOBS, FakeService, job, listed
 @pytest.mark.parametrize(
     ("verb", "done"), [("cancel", "is being cancelled"), ("delete", "is deleted")]
 )
-def test_others_go_on_after_one_that_fails(service: FakeService, verb: str, done: str) -> None:
+def test_command_continues_with_other_jobs_after_an_error(
+    service: FakeService, verb: str, done: str
+) -> None:
     service.on("GET", JOBS, listed())
     service.on("GET", f"{JOBS}/7", job())
     service.on("POST", f"{JOBS}/7:cancel", {})
@@ -31,7 +33,7 @@ def test_others_go_on_after_one_that_fails(service: FakeService, verb: str, done
         (("SUCCEEDED", "FAILED", "CANCELLED"), 1),
     ],
 )
-def test_waiting_mirrors_what_came_of_the_jobs(
+def test_wait_exits_with_a_status_for_the_jobs_results(
     service: FakeService, states: tuple[str, ...], status: int
 ) -> None:
     for uid, state in enumerate(states):
@@ -43,11 +45,11 @@ def test_waiting_mirrors_what_came_of_the_jobs(
     assert [over["state"] for over in json.loads(data.stdout)] == list(states)
 
 
-def test_waiting_ends_in_time(service: FakeService) -> None:
+def test_wait_exits_with_124_at_its_timeout(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/6", job("6", "SUCCEEDED"))
     service.on("GET", f"{JOBS}/7", job())
     result = service.cli("jobs", "wait", "6", "7", "--timeout", "0.5")
-    # On a machine with much to do, job 6 is not over in time either.
+    # On a busy machine, job 6 may not be reported as finished in time either.
     assert (result.exit_code, result.stderr.endswith(" 7\n")) == (124, True)
     assert service.cli("jobs", "wait", "6", "--timeout", "0").exit_code == 0
 
@@ -63,7 +65,7 @@ SPEC: dict[str, Any] = {
 CREATE = "/v1/projects/p/locations/us-central1/customJobs"
 
 
-def test_a_retry_is_the_job_as_it_was(service: FakeService) -> None:
+def test_retry_submits_the_same_job(service: FakeService) -> None:
     resource = {"name": "x", "state": "JOB_STATE_FAILED", "displayName": "digits", "jobSpec": SPEC}
     service.on("GET", f"{JOBS}/7", job("7", "FAILED", resource=resource))
     service.on("POST", CREATE, {"name": "projects/p/locations/us-central1/customJobs/8"})
@@ -77,7 +79,7 @@ def test_a_retry_is_the_job_as_it_was(service: FakeService) -> None:
     assert (refused.exit_code, "has not finished" in refused.stderr) == (1, True)
 
 
-def test_a_retry_of_an_ml_job_has_an_id_of_its_own(service: FakeService) -> None:
+def test_retry_of_an_ml_job_has_a_new_id(service: FakeService) -> None:
     training = {"scaleTier": "BASIC", "region": "us-east1"}
     about: dict[str, Any] = {"api": "ml", "name": "projects/p/jobs/one", "jobId": "one"}
     resource = {"jobId": "one", "trainingInput": training, "state": "FAILED"}

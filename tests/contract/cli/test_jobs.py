@@ -1,5 +1,5 @@
-"""`trainshed jobs`: how jobs are named, listed, described, followed. What is done to them:
-test_job_actions.py."""
+"""`trainshed jobs`: select, list, describe and follow jobs. test_job_actions.py tests the commands
+that change them."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.contract.cli.fake_service import (
 )
 
 
-def test_list_is_an_aligned_table(service: FakeService) -> None:
+def test_job_list_is_an_aligned_table(service: FakeService) -> None:
     jobs = listed(job("12", "RUNNING"), job("3", "SUCCEEDED", displayName="a longer name"))
     service.on("GET", JOBS, jobs)
     result = service.cli("jobs", "list")
@@ -37,7 +37,7 @@ def test_list_is_an_aligned_table(service: FakeService) -> None:
     assert service.cli("jobs", "list", "--sort", "lasted").stdout == result.stdout
 
 
-def test_how_far_a_job_is_stands_in_the_list_and_the_description(service: FakeService) -> None:
+def test_list_and_description_show_a_jobs_progress(service: FakeService) -> None:
     progress = {"done": 0.5, "text": "epoch 4 of 8", "remainingSeconds": 6840.0}
     service.on("GET", JOBS, listed(job("7", progress=progress)))
     words = "50 %, epoch 4 of 8, about 110 min left"
@@ -46,7 +46,7 @@ def test_how_far_a_job_is_stands_in_the_list_and_the_description(service: FakeSe
     assert words in service.cli("jobs", "describe", "7").stdout
 
 
-def test_list_goes_on_where_a_page_is_short(service: FakeService) -> None:
+def test_job_list_continues_after_a_short_page(service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("3"), token="t"), listed(token="u"), listed(job("2")))
     result = service.cli("jobs", "list", "--state", "running", "--format", "json")
     assert [record["uid"] for record in json.loads(result.stdout)] == ["3", "2"]
@@ -55,7 +55,7 @@ def test_list_goes_on_where_a_page_is_short(service: FakeService) -> None:
     assert service.sent[0].query["state"] == "running"
 
 
-def test_list_asks_for_what_its_options_name(service: FakeService) -> None:
+def test_list_options_become_query_parameters(service: FakeService) -> None:
     service.on("GET", JOBS, listed())
     result = service.cli(
         *("jobs", "list", "--mine", "--name", "digits gpu", "--metric", "loss<1"),
@@ -68,8 +68,9 @@ def test_list_asks_for_what_its_options_name(service: FakeService) -> None:
     assert "No such jobs in project -" in result.stderr
 
 
-def test_an_id_means_no_job_of_another_project_than_is_named(service: FakeService) -> None:
-    """Ids of one API are names, which each project may have: the newest of all projects has this one."""
+def test_job_id_is_looked_up_in_the_given_project(service: FakeService) -> None:
+    """IDs of ml jobs are names that each project can use. The newest job of all projects with this
+    ID is in another project."""
     service.on("GET", f"{JOBS}/a", job("7", jobId="a", project="p"))
     others = [job(uid, jobId=name, project="vision") for uid, name in (("8", "ab"), ("9", "a"))]
     service.on("GET", JOBS, listed(), listed(*others))
@@ -102,7 +103,7 @@ def test_describe_shows_error_and_replicas(service: FakeService) -> None:
     assert rows[1].split() == ["workerpool1-0", "WAITING", "–", "–", "node-0"]
 
 
-def test_the_beginning_of_an_id_is_enough(service: FakeService) -> None:
+def test_job_is_found_by_the_beginning_of_its_id(service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("1234"), job("1299"), job("5678")))
     service.on("GET", f"{JOBS}/5678", job("5678"))
     assert service.cli("jobs", "describe", "56").exit_code == 0
@@ -126,7 +127,7 @@ def test_logs_are_coloured_on_a_terminal(service: FakeService) -> None:
     assert plain == "workerpool0-0  oh\n"
 
 
-def test_a_stream_that_breaks_off_is_an_error(service: FakeService) -> None:
+def test_interrupted_log_stream_is_an_error(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job(state="SUCCEEDED"))
     service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")], broken=True))
     result = service.cli("jobs", "logs", "7")
@@ -135,7 +136,7 @@ def test_a_stream_that_breaks_off_is_an_error(service: FakeService) -> None:
     assert "IncompleteRead" not in result.stderr
 
 
-def test_watch_tells_the_story_and_the_end(service: FakeService) -> None:
+def test_watch_prints_the_timeline_and_the_result(service: FakeService) -> None:
     error = {"code": 3, "message": "It failed."}
     over = job(state="FAILED", error=error)
     service.on("GET", f"{JOBS}/7", job())
@@ -157,8 +158,8 @@ def test_watch_tells_the_story_and_the_end(service: FakeService) -> None:
     ]
 
 
-def test_describe_says_how_to_open_a_shell(service: FakeService) -> None:
-    """spec/operations#shells: of a job with web access, while it runs."""
+def test_describe_shows_the_shell_command_and_links(service: FakeService) -> None:
+    """spec/operations#shells: jobs with web access show this while they run."""
     links = {"workerpool0-0": "http://h/shell/#a", "workerpool1-0": "http://h/shell/#b"}
     service.on("GET", f"{JOBS}/7", job(webAccessUris=links))
     lines = service.cli("jobs", "describe", "7").stdout.splitlines()
@@ -176,15 +177,15 @@ def test_describe_shows_warnings_of_replicas(service: FakeService) -> None:
     assert "Warned   a is full\n         b is full\n" in shown
 
 
-def test_describe_says_why_a_job_waits(service: FakeService) -> None:
-    """All that may be said of it: test_dry_run.py."""
+def test_describe_shows_why_a_job_waits(service: FakeService) -> None:
+    """test_dry_run.py tests all texts for waiting jobs."""
     waiting = {"reason": "quota", "message": "needs 8 CPUs", "position": 1}
     service.on("GET", f"{JOBS}/7", job(state="QUEUED", waiting=waiting, waits=["x"]))
     shown = service.cli("jobs", "describe", "7").stdout
     assert "Waits    needs 8 CPUs (quota)\n         it is the next one\n" in shown
 
 
-def test_describe_shows_the_facts_of_a_failure_and_restarts(service: FakeService) -> None:
+def test_describe_shows_failure_details_and_restarts(service: FakeService) -> None:
     failure = {
         "rule": "replica_lost",
         "cause": "lost",
@@ -222,7 +223,7 @@ def test_describe_shows_the_facts_of_a_failure_and_restarts(service: FakeService
     assert second.endswith("  node-0  new disk")
 
 
-def test_the_timeline_has_times_between(service: FakeService) -> None:
+def test_timeline_shows_the_time_between_entries(service: FakeService) -> None:
     entries = [
         entry("created", "It was created.", 0),
         entry("admitted", "Attempt 1: 2 replicas placed.\nMore.", 1),
@@ -237,7 +238,7 @@ def test_the_timeline_has_times_between(service: FakeService) -> None:
     ]
 
 
-def test_a_name_means_the_newest_job_of_that_name(service: FakeService) -> None:
+def test_job_name_selects_the_newest_job_of_that_name(service: FakeService) -> None:
     jobs = listed(job("31"), job("22", displayName="other"), job("13"))
     service.on("GET", JOBS, jobs)
     service.on("GET", f"{JOBS}/31", job("31"))
@@ -248,7 +249,7 @@ def test_a_name_means_the_newest_job_of_that_name(service: FakeService) -> None:
     assert service.cli("jobs", "describe", "other").stderr == "other is 22\n"
 
 
-def test_last_is_the_newest_job(service: FakeService) -> None:
+def test_last_selects_the_newest_job(service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("31"), job("22")))
     service.on("GET", f"{JOBS}/31", job("31"))
     result = service.cli("jobs", "describe", "@last")
@@ -259,7 +260,7 @@ def test_last_is_the_newest_job(service: FakeService) -> None:
     assert "No job exists yet. Submit one: trainshed run" in none.stderr
 
 
-def test_yaml_is_what_json_is(service: FakeService) -> None:
+def test_yaml_output_equals_json_output(service: FakeService) -> None:
     about: dict[str, Any] = {
         "displayName": "yes: #1",
         "labels": {"a": "1", "b": ""},
@@ -280,7 +281,7 @@ def test_yaml_is_what_json_is(service: FakeService) -> None:
         ("nodes", "--data", "DATA", "list", "--format", "json"),
     ],
 )
-def test_shared_options_may_stand_anywhere(
+def test_shared_options_are_accepted_at_every_position(
     service: FakeService, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     service.on("GET", "/trainshed/v1/nodes", {"nodes": []})
@@ -294,7 +295,7 @@ def at(second: int, entry_: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def output(service: FakeService) -> FakeService:
-    """A failed job with two attempts, and what it wrote."""
+    """A failed job with two attempts and its output."""
     replicas = [replica("workerpool0-0", "EXITED", exit=exited(3)), replica("workerpool1-0")]
     error = {"code": 3, "message": "It failed."}
     service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, attempt=2, error=error))
@@ -305,9 +306,7 @@ def output(service: FakeService) -> FakeService:
     return service
 
 
-def test_the_lines_stand_in_order_and_the_error_behind_them(
-    trainshed: Invoke, output: FakeService
-) -> None:
+def test_logs_are_printed_in_order_before_the_error(trainshed: Invoke, output: FakeService) -> None:
     result = trainshed("jobs", "logs", "7", "--tail", "3")
     expected = ["workerpool0-0  epoch 1", "workerpool1-0  oh no", "workerpool0-0  epoch 2"]
     assert result.stdout.splitlines() == expected
@@ -316,7 +315,7 @@ def test_the_lines_stand_in_order_and_the_error_behind_them(
     assert request.query["tail"] == "3"
 
 
-def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, output: FakeService) -> None:
+def test_logs_support_timestamps_and_since(trainshed: Invoke, output: FakeService) -> None:
     result = trainshed("jobs", "logs", "7", "--timestamps", "--since", "10m")
     assert "2026-11-20 06:00:04.000  workerpool1-0  oh no" in result.stdout
     (request,) = [item for item in output.sent if item.path.endswith("/logs")]
@@ -325,7 +324,7 @@ def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, output: Fa
     assert "Write how long ago (30s, 10m, 2h, 1d) or a date" in wrong.stderr
 
 
-def test_describe_says_what_was_submitted(service: FakeService) -> None:
+def test_describe_shows_the_submitted_program(service: FakeService) -> None:
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": "1",
@@ -350,7 +349,7 @@ def test_describe_says_what_was_submitted(service: FakeService) -> None:
     assert "hidden" not in text
 
 
-def test_all_jobs_of_a_person_or_a_project_are_cancelled(service: FakeService) -> None:
+def test_cancel_all_jobs_of_a_user_or_project(service: FakeService) -> None:
     service.on("POST", f"{JOBS}:cancel", {"jobs": ["projects/p/locations/l/customJobs/7"]})
     shown = service.cli("jobs", "cancel", "--user", "ana@corp.example", "--project", "-")
     assert shown.stdout == "projects/p/locations/l/customJobs/7  is being cancelled\n"

@@ -1,4 +1,4 @@
-"""`trainshed list`, `describe` and `delete`: what is asked of the service, and what is printed, by kind.
+"""`trainshed list`, `describe` and `delete`: requests and output of each kind of resource.
 `trainshed status`."""
 
 import json
@@ -108,7 +108,7 @@ SECRET: dict[str, Any] = {
         ),
     ],
 )
-def test_a_list_is_a_table_of_columns_and_json_the_records(
+def test_list_prints_a_table_and_json_prints_the_records(
     service: FakeService, kind: str, path: str, record: dict[str, Any], titles: str, row: str
 ) -> None:
     service.on("GET", path, {path.rpartition("/")[2]: [record]})
@@ -125,7 +125,7 @@ def test_a_list_is_a_table_of_columns_and_json_the_records(
     assert f"There are no {kind}" in empty.stderr
 
 
-def test_pages_are_joined_and_nothing_hostile_is_printed(service: FakeService) -> None:
+def test_list_joins_pages_and_escapes_control_characters(service: FakeService) -> None:
     first = {"datasets": [dataset("8", displayName=HOSTILE)], "nextPageToken": "t"}
     service.on("GET", f"/v1/{PLACE}/datasets", first, {"datasets": [dataset("7")]})
     shown = service.cli("datasets", "list").stdout
@@ -137,7 +137,7 @@ def test_pages_are_joined_and_nothing_hostile_is_printed(service: FakeService) -
 
 
 @pytest.mark.parametrize("name", ["7", f"{PLACE}/datasets/7", "data 7"])
-def test_a_description_is_yaml_with_the_columns_first(service: FakeService, name: str) -> None:
+def test_describe_prints_yaml_with_the_columns_first(service: FakeService, name: str) -> None:
     service.on("GET", f"/v1/{PLACE}/datasets/7", dataset("7"))
     service.on("GET", f"/v1/{PLACE}/datasets", {"datasets": [dataset("8"), dataset("7")]})
     result = service.cli("datasets", "describe", name)
@@ -151,9 +151,7 @@ def test_a_description_is_yaml_with_the_columns_first(service: FakeService, name
 
 
 @pytest.mark.parametrize("name", ["node-1", "node-9"])
-def test_what_has_no_method_of_its_own_is_looked_up_in_the_list(
-    service: FakeService, name: str
-) -> None:
+def test_kind_without_get_method_is_found_in_its_list(service: FakeService, name: str) -> None:
     service.on("GET", f"{OWN}/nodes", {"nodes": [NODE]})
     result = service.cli("nodes", "describe", name)
     if name == "node-1":
@@ -163,7 +161,7 @@ def test_what_has_no_method_of_its_own_is_looked_up_in_the_list(
         assert (result.exit_code, result.stderr.endswith(shown)) == (1, True)
 
 
-def test_a_study_has_its_trials_and_the_best(service: FakeService) -> None:
+def test_described_study_contains_its_trials_and_the_best(service: FakeService) -> None:
     trials = [{"id": "1"}, {"id": "2"}, {"id": "3"}]
     at = f"/v1/{PLACE}/studies/9"
     service.on("GET", at, STUDY)
@@ -174,7 +172,7 @@ def test_a_study_has_its_trials_and_the_best(service: FakeService) -> None:
 
 
 @pytest.mark.parametrize("name", ["churn", EXPERIMENT["name"]])
-def test_an_experiment_has_its_runs(service: FakeService, name: str) -> None:
+def test_described_experiment_contains_its_runs(service: FakeService, name: str) -> None:
     runs = [{"name": f"{PLACE}/metadataStores/default/contexts/churn-{run}"} for run in ("b", "a")]
     contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
     service.on("GET", f"{contexts}/churn", EXPERIMENT)
@@ -187,7 +185,7 @@ def test_an_experiment_has_its_runs(service: FakeService, name: str) -> None:
     assert f'parent_contexts:"{EXPERIMENT["name"]}"' in service.sent[-1].query["filter"]
 
 
-def test_a_model_is_described_with_its_versions(service: FakeService) -> None:
+def test_described_model_contains_its_versions(service: FakeService) -> None:
     versions = [{"versionId": "2", "metadata": {"job": f"{PLACE}/customJobs/8"}}]
     service.on("GET", f"/v1/{MODEL['name']}", {"name": MODEL["name"]})
     service.on("GET", f"/v1/{MODEL['name']}:listVersions", {"models": versions})
@@ -206,14 +204,14 @@ def test_a_model_is_described_with_its_versions(service: FakeService) -> None:
 
 
 @pytest.mark.parametrize("kind", ["curves", "usage"])
-def test_what_belongs_to_a_job_is_described_by_its_name(service: FakeService, kind: str) -> None:
+def test_curves_and_usage_are_described_by_job_name(service: FakeService, kind: str) -> None:
     service.on("GET", f"{OWN}/jobs/7", job("7"))
     service.on("GET", f"{OWN}/jobs/7/{kind}", {"job": "7", "points": [1, 2]})
     result = service.cli("describe", kind, "7", "--format", "json")
     assert json.loads(result.stdout) == {"job": "7", "points": [1, 2]}, result.stderr
 
 
-def test_usage_is_listed_by_what_is_asked_for_and_as_csv(service: FakeService) -> None:
+def test_usage_is_grouped_and_printed_as_csv(service: FakeService) -> None:
     row = {"name": "ana@corp.example", "cpuHours": 4, "gigabyteHours": 15.5, "machineHours": 1}
     row |= {"cpuShare": 0.75}
     service.on("GET", f"{OWN}/usage", {"rows": [row]})
@@ -244,7 +242,7 @@ def test_usage_is_listed_by_what_is_asked_for_and_as_csv(service: FakeService) -
         ("tokens", "ana@corp.example", f"{OWN}/tokens/ana@corp.example", {}),
     ],
 )
-def test_one_is_deleted_or_a_version_of_it(
+def test_delete_removes_a_resource_or_one_version(
     service: FakeService, kind: str, name: str, path: str, query: dict[str, str]
 ) -> None:
     roles = "has no tokens any more; the roles remain (trainshed list grants)"
@@ -255,7 +253,7 @@ def test_one_is_deleted_or_a_version_of_it(
     assert (request.method, request.path, request.query) == ("DELETE", path, query)
 
 
-def test_what_cannot_be_deleted_is_refused_here(service: FakeService) -> None:
+def test_delete_of_an_undeletable_kind_is_rejected(service: FakeService) -> None:
     result = service.cli("nodes", "delete", "node-1")
     assert result.exit_code == 2
     assert "The kinds are datasets, models, secrets, studies" in result.stderr
@@ -272,7 +270,7 @@ STATUS = {
 }
 
 
-def test_the_service_at_a_glance(service: FakeService, tmp_path: Path) -> None:
+def test_status_prints_an_overview_of_the_service(service: FakeService, tmp_path: Path) -> None:
     service.on("GET", "/trainshed/v1/status", STATUS)
     service.on("GET", "/trainshed/v1/jobs", {"jobs": [job("7")], "nextPageToken": ""})
     result = service.cli("status")

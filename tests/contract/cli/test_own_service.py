@@ -1,4 +1,5 @@
-"""A service of a command's own; real ones: `tests/e2e/test_emulate.py`, `tests/e2e/test_run_local.py`."""
+"""A temporary service that a command starts for itself. Real ones are tested in
+`tests/e2e/test_emulate.py` and `tests/e2e/test_run_local.py`."""
 
 import contextlib
 import sys
@@ -16,8 +17,9 @@ from trainshed.cli import emulate, processes
 from trainshed.cli.connection import Endpoint, local
 
 
-def start_in(place: Path, monkeypatch: pytest.MonkeyPatch, *services: object) -> Mock:
-    """Have these processes in place of services that are started, and temporary directories in `place`."""
+def mock_services(place: Path, monkeypatch: pytest.MonkeyPatch, *services: object) -> Mock:
+    """Use these processes in place of started services, and create temporary directories in
+    `place`."""
     start = Mock(side_effect=services)
     monkeypatch.setattr(processes, "start", start)
     monkeypatch.setattr(processes, "local", Mock())
@@ -26,13 +28,13 @@ def start_in(place: Path, monkeypatch: pytest.MonkeyPatch, *services: object) ->
     return start
 
 
-def test_another_service_cancels_the_jobs_of_one_that_was_killed(
+def test_jobs_of_a_killed_temporary_service_are_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then its directory can go, and the command says what happened."""
+    """Afterwards the directory can be deleted, and the command reports the crash."""
     waits = (sys.executable, "-c", "input()")
     with running(*waits, stdin=-1) as first, running(*waits, stdin=-1) as second:
-        start = start_in(tmp_path, monkeypatch, first, second)
+        start = mock_services(tmp_path, monkeypatch, first, second)
         with (
             pytest.raises(click.ClickException, match=r"killed by signal 9.* were cancelled"),
             processes.own_service(None, "--emulate"),
@@ -46,15 +48,16 @@ def test_another_service_cancels_the_jobs_of_one_that_was_killed(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_command_ends_with_is_its_status_and_nothing_is_left(
+def test_temporary_service_keeps_the_exit_status_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/program#local-runs: so a job that failed is told by the status of `trainshed run --local`."""
-    # Blocked before it says that it is there: the signal cannot come between a check for it and the wait.
+    """spec/program#local-runs: `trainshed run --local` exits with the status of its job."""
+    # Block the signal before the program reports its start: it cannot arrive between a check and
+    # the wait.
     ends = "import signal; signal.pthread_sigmask(0, [15]); print(); signal.sigwait([15])"
     with running(sys.executable, "-uc", ends, stdout=-1) as service:
         assert service.stdout is not None and service.stdout.readline()
-        start_in(tmp_path, monkeypatch, service)
+        mock_services(tmp_path, monkeypatch, service)
         with pytest.raises(SystemExit, match=r"^1$"), processes.own_service(None):
             assert len([*tmp_path.iterdir()]) == 1
             raise SystemExit(1)
@@ -62,7 +65,7 @@ def test_what_a_command_ends_with_is_its_status_and_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_finds_its_emulator_and_its_status_is_the_commands(
+def test_emulate_runs_a_program_and_returns_its_status(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
@@ -85,7 +88,7 @@ def test_a_program_finds_its_emulator_and_its_status_is_the_commands(
     assert Path("seen").read_text() == service.address
     assert started[:3] == ["--emulate", "--port", "0"]
     assert started[3::2] == ["--plan", "--capture"]
-    # The service works elsewhere.
+    # The service has another working directory, so the paths are absolute.
     assert started[4::2] == [str(tmp_path / name) for name in ("plan.json", "sent.jsonl")]
     ended = service.cli("emulate", "--", "sh", "-c", "kill -9 $$")
     assert ended.exit_code == 128 + 9

@@ -1,4 +1,4 @@
-"""`trainshed run`: what is packed, what is asked of the service, and what is told before."""
+"""`trainshed run`: packaging, requests, and messages before the submit."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ PLAN: dict[str, Any] = {
 @pytest.fixture
 def ready(service: FakeService) -> FakeService:
     service.on("POST", EXPLAIN, PLAN)
-    # No machine type has one H200.
+    # No machine type has a single H200.
     service.on("GET", "/trainshed/v1/status", {"accelerators": ["NVIDIA_H200_141GB", "NVIDIA_L4"]})
     service.on("POST", "/upload/storage/v1/b/b/o", {})
     service.on("POST", CREATE, {"name": NAME})
@@ -46,7 +46,7 @@ def ready(service: FakeService) -> FakeService:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A program of several files, in a directory with what is none of it."""
+    """A program of several files, in a directory with unrelated files."""
     directory = tmp_path / "program"
     (directory / "lib").mkdir(parents=True)
     (directory / "my-task.py").write_text("import sys, model\nprint(model.who, sys.argv[1:])\n")
@@ -61,7 +61,7 @@ def created(service: FakeService) -> dict[str, Any]:
     return json.loads(service.bodies("POST", CREATE)[-1])
 
 
-def test_a_bucket_that_another_run_makes_meanwhile_is_there(service: FakeService) -> None:
+def test_bucket_created_by_a_parallel_run_is_used(service: FakeService) -> None:
     endpoint = Endpoint(service.address, TOKEN, bucket="b")
     place = {"project": "p", "region": "us-central1"}
     service.refuse("POST", "/storage/v1/b", 409, "You already own it.")
@@ -71,7 +71,7 @@ def test_a_bucket_that_another_run_makes_meanwhile_is_there(service: FakeService
         sending.require_bucket(endpoint, place)
 
 
-def test_a_file_becomes_a_job(trainshed: Invoke, ready: FakeService, program: Path) -> None:
+def test_run_of_a_file_creates_a_job(trainshed: Invoke, ready: FakeService, program: Path) -> None:
     result = trainshed(
         *("run", str(program / "my-task.py"), "--image", "pytorch", "--replicas", "3"),
         *("--env", "A=1", "--secret", "B=key", "--label", "team=x", "--timeout", "2h"),
@@ -110,7 +110,7 @@ def test_a_file_becomes_a_job(trainshed: Invoke, ready: FakeService, program: Pa
     assert "notice: Runs on Python 3.10." in text
 
 
-def test_a_notebook_and_web_pages_stand_in_a_label(trainshed: Invoke, ready: FakeService) -> None:
+def test_notebook_and_ports_are_stored_in_a_label(trainshed: Invoke, ready: FakeService) -> None:
     result = trainshed("run", "--notebook", "--port", "board=6006", "--image", "pytorch")
     assert result.exit_code == 0, result.stderr
     body = created(ready)
@@ -128,11 +128,11 @@ def test_a_notebook_and_web_pages_stand_in_a_label(trainshed: Invoke, ready: Fak
 
 
 @pytest.mark.parametrize(("path", "entry"), [("my-task.py", ""), ("", "my-task.py")])
-def test_a_packed_program_finds_its_files_and_its_arguments(
+def test_packed_program_finds_its_files_and_arguments(
     program: Path, tmp_path: Path, path: str, entry: str
 ) -> None:
-    """As a replica runs it: installed, with a working directory that holds nothing. What it has changed there
-    is not overwritten when it is started again."""
+    """The program runs like in a replica: installed, in an empty working directory. A second start
+    keeps the files that the program has changed there."""
     (program / 'lib/a, "b"').touch()
     packed = pack(program / path, entry, ())
     installed, work = tmp_path / "installed", tmp_path / "work"
@@ -157,7 +157,7 @@ def test_a_packed_program_finds_its_files_and_its_arguments(
     assert run() == "another ['--epochs', '3']\n"
 
 
-def test_what_is_run_of_a_package_is_found(tmp_path: Path) -> None:
+def test_entry_module_of_a_package_is_found(tmp_path: Path) -> None:
     package = tmp_path / "trainer"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -172,8 +172,9 @@ def test_what_is_run_of_a_package_is_found(tmp_path: Path) -> None:
     assert pack(package, "learn.py", ()).files == ("__init__.py", "data.py", "learn.py")
 
 
-def test_a_shell_script_is_packed_with_the_files_that_it_calls(tmp_path: Path) -> None:
-    """Directly or through others, with the modules that these import; no hidden or outside file."""
+def test_shell_script_is_packed_with_the_files_it_calls(tmp_path: Path) -> None:
+    """Files called directly or through other files are packed with the modules that they import.
+    Hidden files and files outside the directory are not."""
     tree = tmp_path / "tree"
     sources = {
         "run.sh": "set -e\n. ./env.sh && python3 lib/train.py --in data.csv 'x' | tee log.txt\n"
@@ -208,14 +209,14 @@ def test_a_shell_script_is_packed_with_the_files_that_it_calls(tmp_path: Path) -
         ("tf-cpu.2-11", "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11?"),
     ],
 )
-def test_the_short_name_of_a_prebuilt_image_is_corrected(image: str, text: str) -> None:
+def test_misspelled_prebuilt_image_gets_a_suggestion(image: str, text: str) -> None:
     with pytest.raises(click.UsageError) as refusal:
         image_uri(image, gpus=False)
     assert f"Did you mean --image {text}" in refusal.value.message
     assert image_uri("python:3.11", gpus=False) == "python:3.11"
 
 
-def test_a_program_that_no_python_can_read_is_not_submitted(
+def test_program_with_syntax_error_is_not_submitted(
     trainshed: Invoke, ready: FakeService, tmp_path: Path
 ) -> None:
     script = tmp_path / "task.py"
@@ -226,7 +227,7 @@ def test_a_program_that_no_python_can_read_is_not_submitted(
     assert not ready.sent
 
 
-def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
+def test_oversized_program_directory_is_rejected_unread(tmp_path: Path) -> None:
     (tmp_path / "task.py").touch()
     with (tmp_path / "data.bin").open("wb") as data:
         data.truncate(2**40)
@@ -248,7 +249,7 @@ def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
         pack(tmp_path / "note.ipynb", "", ())
 
 
-def test_a_link_takes_along_nothing_that_is_not_packed_itself(tmp_path: Path) -> None:
+def test_symlink_cannot_add_excluded_files_to_the_package(tmp_path: Path) -> None:
     tree, key = tmp_path / "tree", tmp_path / "keys" / "key.py"
     for file in (tree / "task.py", tree / ".env", key):
         file.parent.mkdir(exist_ok=True)
@@ -273,7 +274,7 @@ def test_a_link_takes_along_nothing_that_is_not_packed_itself(tmp_path: Path) ->
             pack(tree, "task.py", ())
 
 
-def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(
+def test_run_explains_a_job_that_fits_no_node(
     trainshed: Invoke, ready: FakeService, program: Path
 ) -> None:
     waiting = {"reason": "stock_out", "message": "needs 4 CPUs on one node; the largest has 1"}
@@ -285,9 +286,7 @@ def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(
     assert "trainshed up --node-cpus" in text
 
 
-def test_nothing_is_uploaded_for_a_job_that_is_refused(
-    trainshed: Invoke, ready: FakeService, program: Path
-) -> None:
+def test_rejected_job_uploads_nothing(trainshed: Invoke, ready: FakeService, program: Path) -> None:
     ready.refuse("POST", EXPLAIN, 400, "no", **{"job_spec.machine": "There is no such machine."})
     result = trainshed("run", str(program / "other.py"))
     assert result.exit_code == 1
@@ -295,7 +294,9 @@ def test_nothing_is_uploaded_for_a_job_that_is_refused(
     assert not [request for request in ready.sent if request.path.startswith("/upload")]
 
 
-def test_a_search_is_a_tuning_job(trainshed: Invoke, ready: FakeService, program: Path) -> None:
+def test_run_with_tune_creates_a_tuning_job(
+    trainshed: Invoke, ready: FakeService, program: Path
+) -> None:
     searches = CREATE.replace("customJobs", "hyperparameterTuningJobs")
     ready.on("POST", searches, {"name": NAME})
     tuned = ("lr=1e-4..1e-1:log", "layers=1..8", "batch=32,16", "opt=adam,sgd")
@@ -327,17 +328,17 @@ def test_a_search_is_a_tuning_job(trainshed: Invoke, ready: FakeService, program
 
 
 @pytest.mark.parametrize("form", ["gcloud", "python", "json"])
-def test_a_job_for_other_clients_is_printed_and_not_submitted(
+def test_run_as_prints_the_job_for_another_client_without_submitting(
     trainshed: Invoke, ready: FakeService, program: Path, form: str
 ) -> None:
     result = trainshed("run", str(program / "other.py"), "--as", form)
     assert result.exit_code == 0, result.stderr
     assert "trainshed_program.other" in result.stdout
     assert not ready.bodies("POST", CREATE)
-    assert ready.bodies("POST", "/upload/storage/v1/b/b/o"), "what it names is there"
+    assert ready.bodies("POST", "/upload/storage/v1/b/b/o"), "the printed job's package is uploaded"
 
 
-def test_a_job_file_of_either_api_is_submitted(
+def test_job_files_of_both_apis_are_submitted(
     trainshed: Invoke, ready: FakeService, tmp_path: Path
 ) -> None:
     pools = [{"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 2}]
@@ -391,7 +392,7 @@ def test_a_job_file_of_either_api_is_submitted(
         (("x.py", "--local", "--detach", "--as=json"), "--local excludes --detach, --as"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_sent(
+def test_invalid_arguments_are_reported_before_any_request(
     trainshed: Invoke, ready: FakeService, program: Path, words: tuple[str, ...], text: str
 ) -> None:
     value = [word.replace("PROGRAM", str(program)) for word in words]

@@ -1,4 +1,5 @@
-"""`trainshed runtimes`: list, build, warm, gc on a cache, without a service (spec/runtimes#environments)."""
+"""`trainshed runtimes`: list, build, warm and gc with a cache directory and without a service
+(spec/runtimes#environments)."""
 
 import json
 import os
@@ -35,7 +36,7 @@ def invoke(cache: Path) -> Invoke:
     return run
 
 
-def test_the_list_names_every_version_and_the_python_it_would_get(invoke: Invoke) -> None:
+def test_runtime_list_shows_every_version_and_its_python(invoke: Invoke) -> None:
     listed = invoke("list", "--format", "json")
     assert listed.exit_code == 0, (listed.output, listed.exception)
     offers = json.loads(listed.stdout)
@@ -48,8 +49,8 @@ def test_the_list_names_every_version_and_the_python_it_would_get(invoke: Invoke
     assert sum("not built" in line or "needs Python" in line for line in lines) == len(offers)
 
 
-def test_downloads_go_alone_and_at_any_age(invoke: Invoke, cache: Path) -> None:
-    """spec/runtimes. What is built stays, old as it is."""
+def test_gc_downloads_removes_only_downloads(invoke: Invoke, cache: Path) -> None:
+    """spec/runtimes. Built environments remain, regardless of their age."""
     at = time.time_ns() - 60 * DAY
     built = Shelf(cache / "environments").put("kept", lambda draft: draft.mkdir())
     os.utime(built / ".built", ns=(at, at))
@@ -61,10 +62,10 @@ def test_downloads_go_alone_and_at_any_age(invoke: Invoke, cache: Path) -> None:
     remove_cache(cache)
 
 
-def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
+def test_runtime_is_built_with_progress_listed_and_removed(
     invoke: Invoke, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How it is built: tests/contract/runtimes/test_runtimes_built.py."""
+    """tests/contract/runtimes/test_runtimes_built.py tests the build itself."""
     kept = of_reducers()
     assert kept is not None
     environments = cache / "environments"
@@ -95,7 +96,7 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     listed = invoke("list", "reduction-server").output
     assert any("reduction-server" in line and " built " in line for line in listed.splitlines())
 
-    # It was used just now; nobody is so hasty.
+    # The runtime was used just now, so even an age of 0 keeps it.
     assert "0 removed" in invoke("gc", "--older-than", "0").output
     at = time.time_ns() - 40 * DAY
     os.utime(path / ".built", ns=(at, at))

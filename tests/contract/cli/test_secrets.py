@@ -1,4 +1,4 @@
-"""`trainshed secrets`: what is asked of the service, and what is printed; a value never is."""
+"""`trainshed secrets`: requests and output. A secret's value is never printed."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,9 @@ def shows_no_value(result: Result) -> bool:
         ("-----BEGIN\nMIIE\n", "-----BEGIN\nMIIE\n"),
     ],
 )
-def test_what_comes_in_is_the_value(service: FakeService, words: str, value: str) -> None:
+def test_secret_value_is_read_from_standard_input(
+    service: FakeService, words: str, value: str
+) -> None:
     stored(service)
     result = service.cli("secrets", "set", "db", input=words)
     assert result.exit_code == 0, result.output
@@ -44,7 +46,7 @@ def test_what_comes_in_is_the_value(service: FakeService, words: str, value: str
     assert shows_no_value(result)
 
 
-def test_a_file_or_a_variable_may_hold_it(
+def test_secret_value_is_read_from_a_file_or_variable(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored(service)
@@ -65,7 +67,7 @@ def test_a_file_or_a_variable_may_hold_it(
         (("db",), b"\xff\xfe", 1, "Encode the value as base64"),
     ],
 )
-def test_what_cannot_be_taken_is_refused_here(
+def test_unusable_secret_value_is_rejected_before_sending(
     service: FakeService, arguments: tuple[str, ...], words: str | bytes, code: int, text: str
 ) -> None:
     result = service.cli("secrets", "set", *arguments, input=words)

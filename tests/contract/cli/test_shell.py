@@ -1,4 +1,4 @@
-"""`trainshed jobs shell`, `forward`, `autopsy`: what goes wrong, and where a connection ends."""
+"""`trainshed jobs shell`, `forward` and `autopsy`: errors, and the end of a connection."""
 
 import json
 import socket
@@ -16,10 +16,10 @@ from trainshed.cli.jobs import shell
 
 
 @pytest.mark.parametrize("sent", [b"all of it", b""])
-def test_a_connection_ends_where_its_far_end_ends(
+def test_forwarded_connection_closes_with_its_remote_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sent: bytes
 ) -> None:
-    """Whoever reads an answer to its end waits for that."""
+    """A local client that reads a response to its end waits for the connection's end."""
 
     def answer(far: ServerConnection) -> None:
         far.recv()
@@ -39,10 +39,10 @@ def test_a_connection_ends_where_its_far_end_ends(
     assert ("does not answer" in capsys.readouterr().err) == (not sent)
 
 
-def test_a_copy_gives_its_program_no_rights(
+def test_autopsy_copy_has_no_setuid_bits_or_group_access(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root's tar, too, takes no set-user-id bits, and nobody else gets at the files."""
+    """Even tar as root extracts no set-user-ID bits, and other users cannot access the files."""
     source, copy = tmp_path / "source", tmp_path / "copy"
     source.mkdir()
     (source / "tool").touch()
@@ -57,7 +57,7 @@ def test_a_copy_gives_its_program_no_rights(
     assert not {path.stat().st_mode & 0o7077 for path in (copy, copy / "tool")} - {0}
 
 
-def test_a_shell_that_cannot_be_had_is_told(service: FakeService) -> None:
+def test_unavailable_shell_prints_the_services_error(service: FakeService) -> None:
     path = "/trainshed/v1/jobs/7"
     service.on("GET", path, job(state="FAILED"))
     service.refuse("POST", f"{path}:shell", 400, "It is over.")
@@ -66,5 +66,6 @@ def test_a_shell_that_cannot_be_had_is_told(service: FakeService) -> None:
         assert done.exit_code == 1
         assert "It is over." in done.output
     assert json.loads(service.sent[-1].body) == {"replica": "", "autopsy": True}
-    # An unset variable: without a port a shell would be asked for, and listened for.
+    # An unset variable in a shell script can produce this argument. A missing port must not open a
+    # shell.
     assert service.cli("jobs", "forward", "7", "8888:").exit_code == 2

@@ -1,5 +1,4 @@
-"""`trainshed jobs` for searches: what is asked of the service, and what is
-printed (spec/tuning#studies)."""
+"""`trainshed jobs` for tuning jobs: requests and output (spec/tuning#studies)."""
 
 from typing import Any
 
@@ -60,7 +59,7 @@ def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
 OVER = search(trial(1, 0.5), trial(2, 0.75), state="SUCCEEDED")
 
 
-def test_describe_begins_with_the_best(service: FakeService) -> None:
+def test_described_tuning_job_shows_the_best_trial_first(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", search(trial(1, 0.5), trial(2, 0.75), trial(3)))
     lines = service.cli("jobs", "describe", "7").stdout.splitlines()
     assert lines[6:] == [
@@ -78,7 +77,7 @@ def test_describe_begins_with_the_best(service: FakeService) -> None:
     ]
 
 
-def test_watch_tells_trials_as_lines_and_ends_with_the_best(service: FakeService) -> None:
+def test_watch_of_a_tuning_job_prints_trials_and_the_best_one(service: FakeService) -> None:
     serve_search(service, search(trial(1)), OVER)
     result = service.cli("jobs", "watch", "7")
     assert result.exit_code == 0, result.stderr
@@ -89,11 +88,11 @@ def test_watch_tells_trials_as_lines_and_ends_with_the_best(service: FakeService
         "best is trial 2: accuracy 0.75 at step 12",
         "with lr=0.02, units=8",
     ]
-    # The lines of many trials are not asked for.
+    # Logs of many trials are not requested.
     assert not [request for request in service.sent if request.path.endswith("/logs")]
 
 
-def test_a_pipeline_tells_of_its_trials_and_its_model(service: FakeService) -> None:
+def test_watched_pipeline_prints_its_trials_and_model(service: FakeService) -> None:
     child = OVER | {"uid": "8"}
     own: dict[str, Any] = {
         "kind": "pipeline",
@@ -113,8 +112,8 @@ def test_a_pipeline_tells_of_its_trials_and_its_model(service: FakeService) -> N
 
 
 @pytest.mark.parametrize("words", [(), ("-f",)])
-def test_logs_are_of_the_trial_alone(service: FakeService, words: tuple[str, ...]) -> None:
-    """Whoever follows them is done with the trial, while its tuning job goes on."""
+def test_logs_of_a_trial_exclude_other_trials(service: FakeService, words: tuple[str, ...]) -> None:
+    """A follower stops at the end of the trial, although its tuning job continues."""
     service.on("GET", f"{JOBS}/7", search(trial(3)))
     lines = [line("workerpool0-0", "one")]
     service.on("GET", f"{JOBS}/{trial(3)['job']}/watch", Stream([job("73", "SUCCEEDED")]))
@@ -126,7 +125,7 @@ def test_logs_are_of_the_trial_alone(service: FakeService, words: tuple[str, ...
 
 
 @pytest.mark.parametrize(("trials", "text"), [((1, 3), "--trial 3"), ((), "started no trial yet")])
-def test_logs_of_a_tuning_job_name_a_trial(
+def test_logs_of_a_tuning_job_require_a_trial_number(
     service: FakeService, trials: tuple[int, ...], text: str
 ) -> None:
     service.on("GET", f"{JOBS}/7", search(*map(trial, trials)))

@@ -1,4 +1,5 @@
-"""What every engine's suite gets: an engine, a way to build plans, and events that can be awaited."""
+"""Fixtures for the tests of every engine: a running engine, launch plans, and events that a test
+can await."""
 
 import asyncio
 import json
@@ -43,17 +44,18 @@ from trainshed.replica.protocol import LEVEL_SESSION
 
 PYTHON = sys.executable
 PRIMARY = ReplicaId(0, 0)
-PATIENCE = 60.0
+EVENT_TIMEOUT = 60.0
 SECOND = 10**9
 
 
 class House:
-    """An engine with its data directory and everything that was heard from it; can be restarted."""
+    """A running engine with its data directory and all received events. It can be restarted."""
 
     def __init__(self, data: Path, level: str | None) -> None:
         self.data = data
         self.rules = ProgramRules(level)
-        # The interpreter that tests run may lie where only its owner can go.
+        # Programs must be able to read the interpreter that runs the tests, even if its directory
+        # is private.
         self.options: dict[str, Any] = {"read_only": (Path(sys.prefix), Path(sys.base_prefix))}
         self.events: list[EngineEvent] = []
         self._changed = asyncio.Event()
@@ -76,8 +78,8 @@ class House:
             await self._reader
 
     async def restart(self, *, rules: Mapping[str, Any] | None = None, **options: Any) -> None:
-        """As if the service had been restarted: a new engine on the same data, nothing heard yet. `options`:
-        what it is built with from now on, with those `rules`."""
+        """Restart like the service: create a new engine on the same data, without earlier events.
+        `options` and `rules` apply to this and all later engines."""
         await self.close()
         self.events.clear()
         self.options |= options
@@ -85,9 +87,9 @@ class House:
         self.engine = LocalEngine(self.data, Options(rules=self.rules, **self.options))
         await self.open()
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not true():
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(EVENT_TIMEOUT):
+            while not is_true():
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -97,7 +99,7 @@ class House:
     async def allocate(
         self, uid: JobUid, replicas: list[ReplicaId] | None = None
     ) -> tuple[Slot, ...]:
-        """Slots on the first node."""
+        """Allocate slots on the first node."""
         node = (await self.engine.capacity())[0].name
         requests = [SlotRequest(r, f"host-{uid}-{r}", node) for r in replicas or [PRIMARY]]
         slots = await self.engine.allocate(uid, 1, requests)
@@ -105,7 +107,7 @@ class House:
         return slots
 
     async def end_all(self) -> None:
-        """Stop everything that this test allocated; each slot reports its end, for the second time or not."""
+        """Stop all allocated slots, and wait until each slot has reported an end after this call."""
         self.events.clear()
         for uid in self._gangs:
             await self.engine.stop(uid, 1, 0)
@@ -119,17 +121,17 @@ class House:
         await self.until(over)
 
     def forget(self, uid: JobUid) -> None:
-        """The test has released it."""
+        """Exclude a job that the test itself has released from `end_all`."""
         self._gangs[uid] = ()
 
     def zygote(self) -> int:
-        """Process id of the engine's zygote."""
+        """Return the process ID of the engine's zygote."""
         handle = self.engine._spawner._handle  # pyright: ignore[reportPrivateUsage] - to kill it
         assert handle is not None
         return handle.pid
 
     async def run(self, *argv: str, **fields: object) -> JobUid:
-        """Start one replica; returns its job."""
+        """Start one replica and return its job."""
         uid = self.job()
         await self.allocate(uid)
         await self.engine.launch([self.plan(uid, *argv, **fields)])
@@ -145,7 +147,7 @@ class House:
         return await self.run(PYTHON, "-u", "-c", program, **fields)
 
     def seen(self, uid: JobUid) -> list[ReplicaEvent | LinesWritten | MetricsWritten | StartWaits]:
-        """What was heard of a job, in order."""
+        """Return the received events of a job in order."""
         of_jobs = (
             e for e in self.events if not isinstance(e, NodeChanged | CapacityChanged | NodesChosen)
         )
@@ -213,7 +215,8 @@ class House:
         return self.data / "slots" / str(uid) / "1" / str(replica)
 
     def shim(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> dict[str, int]:
-        """What a slot's journal says of who served it last: process id and start of the `shim`."""
+        """Return the process ID and start time of the shim that served a slot last, from the slot's
+        journal."""
         entries: dict[str, int] = {}
         for line in (self.slot(uid, replica) / "journal").read_text().splitlines():
             entries.update(json.loads(line) if line else {})
@@ -222,7 +225,8 @@ class House:
 
 @asynccontextmanager
 async def opened(data: Path, level: str | None) -> AsyncGenerator[House]:
-    """An open engine; at the end nothing that it started may be left. Skips where there is no such level."""
+    """Open an engine, and check at the end that none of its processes are left. Skip the test if
+    the machine does not support the level."""
     house = House(data, level)
     try:
         await house.open()
@@ -255,19 +259,19 @@ def data(tmp_path: Path) -> Path:
 async def house(
     data: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[House]:
-    # A busy preloader may take long to answer, and its program would begin cold.
-    patient = (
+    # A busy preloader may answer slowly, and its program would then start cold.
+    patient_start = (
         "from trainshed.replica.supervisor import warm_start as w; w._PATIENCE = 60; zygote.run"
     )
-    begin = spawner._START.replace("zygote.run", patient)  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(spawner, "_START", begin)
+    start = spawner._START.replace("zygote.run", patient_start)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(spawner, "_START", start)
     async with opened(data, request.param) as house:
         yield house
 
 
 @pytest.fixture
 def common_place() -> Iterator[Path]:
-    """A directory that programs of all users may write to if it is shown to them."""
+    """A directory that programs of all users can write to if their view contains it."""
     with tempfile.TemporaryDirectory(prefix="trainshed-common-") as name:
         place = Path(name)
         place.chmod(0o777)

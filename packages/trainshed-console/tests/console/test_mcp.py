@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.api.test_access import audit, token_of
-from tests.contract.api.test_trainshed_tuning import begun
+from tests.contract.api.test_trainshed_tuning import start_trials
 from tests.people import known
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_tuning import tuning_job
@@ -117,7 +117,7 @@ async def test_a_job_from_its_dry_run_to_the_reason_of_its_failure(house: House)
     arguments["job"] = tuning_job()
     search = (await tool(house, "submit_job", **arguments))["name"]
     assert (await tool(house, "describe_job", job=search))["tuning"]["running"] == 0
-    for uid, name in zip((71, 72), await begun(house, search, 71, 72), strict=True):
+    for uid, name in zip((71, 72), await start_trials(house, search, 71, 72), strict=True):
         await house.run(name)
         house.write_log(uid, "workerpool0-0", (START, f"loss: {uid} - val_loss: 1"))
     compared = await tool(house, "compare_jobs", jobs=[search, name])

@@ -11,7 +11,7 @@ from tests.console.test_pages import CUSTOM_JOBS, submit
 from tests.console.test_sessions import JOB
 from tests.contract.api.house import SECOND
 from tests.contract.api.rooms import node
-from tests.contract.api.test_api_usage import PRIMARY, begun, look, write
+from tests.contract.api.test_api_usage import PRIMARY, first_entry, usage_entry, write
 from tests.people import known
 from tests.unit.jobs import exited
 from trainshed.core.capacity import NodeCondition, Waiting, WaitReason
@@ -78,8 +78,8 @@ async def test_nodes_show_what_is_held_and_what_is_used(
     full = str((await started(house, "trains")).name)
     gone = full.replace("1000", "999")
     gpu: list[float | None] = [4 << 30, 16 << 30, 5 << 30, 61]
-    looks = look(1, 0.5, 900, [0.5, *gpu]), look(2, 2.0, 3 << 10, [1.0, *gpu])
-    write(house, PRIMARY, begun("GPU-a"), *looks)
+    looks = usage_entry(1, 0.5, 900, [0.5, *gpu]), usage_entry(2, 2.0, 3 << 10, [1.0, *gpu])
+    write(house, PRIMARY, first_entry("GPU-a"), *looks)
     house.capacity.known = (
         node("node-1", f"{full} {PRIMARY}"),
         node("node-2", f"{gone} {PRIMARY}"),

@@ -48,7 +48,7 @@ async def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet
 ) -> None:
     # Cold, it took 18 s on a busy machine.
-    monkeypatch.setattr(conftest, "PATIENCE", 180.0)
+    monkeypatch.setattr(conftest, "EVENT_TIMEOUT", 180.0)
     runtime = FrameworkRuntime(tmp_path, sheet)
     begun = await preloaded(house, runtime, *sheet.preloads, pause=1.0)
     assert begun.startswith("started warm: ") and sheet.preloads[-1] in begun, begun
