@@ -65,7 +65,7 @@ async def test_the_newest_or_the_named_version_is_given(safe: Safe) -> None:
 async def test_a_secret_that_is_gone_is_named(safe: Safe) -> None:
     await safe.add("db", "first")
     await safe.add("api", "of another project", "q")
-    with pytest.raises(SecretMissing, match="project p has no secret api any more") as refused:
+    with pytest.raises(SecretMissing, match="project p no longer has the secret api") as refused:
         await safe.vault.values("p", {DB, API})
     assert "first" not in str(refused.value)
 

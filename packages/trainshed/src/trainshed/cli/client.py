@@ -239,7 +239,7 @@ class Client:
 
 
 class Answer:
-    """An answer to read in a `with`, once."""
+    """An HTTP response. Use it in a `with` block, and read it once."""
 
     def __init__(
         self,

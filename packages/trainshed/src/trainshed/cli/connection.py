@@ -92,7 +92,7 @@ def find(url: str | None, token: str | None, data: Path | None, ca: str | None =
 
 
 def find_here(url: str | None, token: str | None, data: Path | None, ca: str | None) -> Endpoint:
-    """Do the same as `find`, but ignore TRAINSHED_ENDPOINT."""
+    """Find the service as `find` does, but ignore TRAINSHED_ENDPOINT."""
     if url is not None:
         return remote(url, token, "Check the address of --url.", ca)
     login = known_login() if data is None and "TRAINSHED_DATA" not in os.environ else {}

@@ -51,7 +51,7 @@ _NOTES = """\
 # API client library  discovery.build("ml", "v1", static_discovery=True, client_options={{
 #                                     "api_endpoint": os.environ["TRAINSHED_ENDPOINT"]}})
 # Cloud Storage       google.cloud.storage.Client(); gsutil as it is:  gsutil ls
-# Other gRPC clients  go on as they are: the roots file holds everybody's roots, and this service's
+# Other gRPC clients  need no change: the roots file contains public roots and this service's
 """
 # First if the service has gRPC: over REST the SDK treats every answer of 409 as a Conflict.
 _SDK_BY_GRPC = """\

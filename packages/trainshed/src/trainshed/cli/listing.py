@@ -18,7 +18,7 @@ from trainshed.cli.text.tables import table_of
 
 
 class _KindName(click.ParamType[Kind]):
-    """The name of a kind, also in the singular. `fits`: whether the command accepts a kind."""
+    """Converts a kind's name, plural or singular. `fits`: a predicate for kinds that the command accepts."""
 
     name = "kind"
 

@@ -34,8 +34,8 @@ class Kind:
     listed: str = ""
     #: The list's field in the answer; None = `name`.
     key: str | None = None
-    #: Query of requests to the service's own API; `{project}` and `{region}` are replaced. `listing`: more
-    #: for the list.
+    #: Query of requests to the service's own API; `{project}` and `{region}` are replaced. `listing`:
+    #: additional parameters for the list.
     query: Mapping[str, str] | None = None
     listing: Mapping[str, str] | None = None
     #: The field with a record's name; the last part of a resource's name is its id.
@@ -86,7 +86,7 @@ class Place:
     ) -> list[Json]:
         """Return all records of a kind, in the service's order. Raises RequestError, Unreachable.
 
-        `every`: include unused records; `wanted`: more for the query.
+        `every`: include unused records; `wanted`: additional query parameters.
         """
         path, key = self.filled(kind.listed), kind.key or kind.name
         query = {"all": "true"} if every and kind.unusual else {}

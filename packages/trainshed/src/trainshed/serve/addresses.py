@@ -55,9 +55,9 @@ def browsers_address(settings: Settings, port: int) -> str:
 
 
 def pages_host(settings: Settings, address: str) -> str | None:
-    """Return the host below whose name pages of jobs have theirs, with the port of `address`, at which
-    browsers reach the service; None = there is none. Browsers take all names below `localhost` for their own
-    machine."""
+    """Return the parent host name of job pages, with the port of `address`; None = pages of jobs are
+    unavailable. `address`: the service's URL for browsers. Browsers resolve all names below `localhost` to
+    their own machine."""
     here = urlsplit(address)
     port = f":{here.port}" if here.port else ""
     if here.hostname == "localhost" or is_loopback(here.hostname or ""):
@@ -72,8 +72,8 @@ def address_of(host: str, port: int) -> str:
 
 
 def write_private(path: Path, content: dict[str, Any] | str) -> None:
-    """Replace a file of JSON, or of text, atomically, readable only by its owner; a reader sees the old or
-    the new one."""
+    """Replace a JSON or text file atomically. Only its owner can read it. Readers see the old or the new
+    content."""
     text = content if isinstance(content, str) else json.dumps(content) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.write(str(path), text, sync=False, is_shared=True)

@@ -128,8 +128,8 @@ def _note(files: Certificates) -> Path:
 
 
 def _is_good(files: Certificates, names: tuple[str, ...], now: float) -> bool:
-    """Whether the existing files are good enough. Uses the note beside them, because reading a certificate
-    itself takes a library."""
+    """Return whether the existing files are valid for these names, and for long enough. Reads the note next
+    to them, because reading a certificate needs a library."""
     try:
         note: dict[str, Any] = json.loads(_note(files).read_text())
         ends = min(float(note["ends"]), float(note["authority_ends"]))
@@ -144,45 +144,46 @@ def _is_good(files: Certificates, names: tuple[str, ...], now: float) -> bool:
 
 
 def _check(chain: Path, key: Path) -> None:
-    """Raise CertificatesUnusable unless the two are readable and belong together."""
+    """Raise CertificatesUnusable unless the certificate and the key are readable and match."""
     for path, what in ((chain, "certificate"), (key, "key")):
         try:
             path.read_bytes()
         except OSError as failure:
             raise CertificatesUnusable(
                 f"The {what} {path} cannot be read: {failure.strerror}. "
-                "Give --tls-cert and --tls-key files in PEM that this user may read."
+                "Specify files in PEM that this user can read with --tls-cert and --tls-key."
             ) from None
 
     def no_password() -> str:
         raise CertificatesUnusable(
-            f"The key {key} is encrypted: give --tls-key one that is not, readable by this user alone."
+            f"The key {key} is encrypted. Specify an unencrypted key with --tls-key, and let only this "
+            "user read it."
         )
 
     try:
-        # It reads both, and compares their public keys.
+        # This call compares the public keys of both files.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key, no_password)
     except (ssl.SSLError, ValueError) as failure:
         if "KEY_VALUES_MISMATCH" in str(failure):
             cause = f"the key {key} belongs to another certificate"
         else:
-            cause = f"it, or the key {key}, is not in PEM ({failure})"
+            cause = f"the certificate, or the key {key}, is not in PEM ({failure})"
         raise CertificatesUnusable(
-            f"The certificate {chain} cannot be served: {cause}. Give --tls-cert the server's certificate, "
-            "followed by those between it and its root, and --tls-key its key; or neither, for an "
-            "authority of the service's own."
+            f"The certificate {chain} cannot be used: {cause}. --tls-cert needs the server's certificate, "
+            "followed by its intermediate certificates, and --tls-key its key. Without both options, the "
+            "service creates its own authority."
         ) from None
 
 
 def _write_roots(made: Certificates) -> None:
-    """Write the roots for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH. That variable replaces all other roots, and the
-    user's programs may call others than this service."""
+    """Write the file of roots for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH. This variable replaces gRPC's own roots,
+    so the file also contains the public ones: users' programs may call other services."""
     parts = (*public_roots(), made.ca.read_text())
     _put(made.roots, "\n".join(part.strip() for part in parts) + "\n", 0o600)
 
 
 def public_roots() -> Iterable[str]:
-    """Yield the roots within the gRPC package, which is found without being loaded."""
+    """Yield the public roots in the installed gRPC package, without importing it."""
     spec = importlib.util.find_spec("grpc")
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(place, "_cython", "_credentials", "roots.pem")
@@ -191,9 +192,9 @@ def public_roots() -> Iterable[str]:
 
 
 def _make(files: Certificates, names: tuple[str, ...], now: float) -> None:
-    """Make a server's certificate, and the authority if there is none. The note is written last, so that what
-    a crash leaves unfinished is made again. Raises ValueError if only a part of the authority exists."""
-    # Only here: it takes 12 MB.
+    """Create a server certificate, and the authority if none exists. The note is written last, so that the
+    files are created again after a crash. Raises ValueError if the authority's key is missing."""
+    # Imported only here: the library needs 12 MB of memory.
     from trainshed.access.authority import Authority
 
     ca, ca_key = files.ca, files.ca.with_suffix(".key")
@@ -201,8 +202,8 @@ def _make(files: Certificates, names: tuple[str, ...], now: float) -> None:
     if ca.exists():
         if not ca_key.exists():
             raise ValueError(
-                f"{ca_key} is missing, which {ca} belongs to; restore it, or move {ca} away: then a new "
-                "authority is made, and clients have to be told of it"
+                f"{ca_key}, the key of {ca}, is missing. Restore it. If you move {ca} away instead, the "
+                "service creates a new authority, and clients must trust the new one"
             )
         authority = Authority.read(ca.read_bytes(), ca_key.read_bytes())
         if authority.ends - now < RENEW_DAYS * _DAY:
@@ -231,8 +232,8 @@ def interception_files(data: Path) -> Interception:
 
 
 def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> Interception:
-    """Make or renew the files if necessary, and return their paths. `now`: seconds since the epoch;
-    `environ`: the service's own. Raises CertificatesUnusable, OSError."""
+    """Create or renew the files if necessary, and return their paths. `now`: seconds since the epoch.
+    `environ`: the service's environment. Raises CertificatesUnusable, OSError."""
     interception = interception_files(data)
     names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
     storage = signed(data / "tls", "storage", names, now)
@@ -244,13 +245,13 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
 
 
 def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
-    """Return the service's roots and all others that a program would trust, each once, because they also
-    replace the machine's own."""
+    """Return the service's root and all roots of this machine and of `environ`, without duplicates. Programs
+    trust only the file of these roots."""
     usual = ssl.get_default_verify_paths().cafile
     paths = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
     texts = [ca.read_text()]
     for path in (*paths, *([usual] if usual else []), *roots.PLACES):
-        # A missing file that is named would not have been found by the program either.
+        # The program would not have found a missing file either.
         with contextlib.suppress(OSError):
             texts.append(Path(path).read_text(errors="replace"))
     if not (usual or any(map(os.path.isfile, roots.PLACES))):
@@ -265,7 +266,7 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
 
 
 def _put(path: Path, text: str, mode: int) -> None:
-    """Write a file atomically, unless it has this text and mode already."""
+    """Write a file atomically, unless it already has this text and mode."""
     with contextlib.suppress(OSError):  # It may not exist yet.
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
             return

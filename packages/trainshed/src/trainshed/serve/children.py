@@ -33,8 +33,8 @@ thread lives as long as the process."""
 
 
 class BucketKeeper:
-    """Has a bucket process started whenever there is a caller. The first connection waits for it, and so does
-    the first one after it has ended, for whatever reason."""
+    """Starts a bucket process when a client connects and none is running. The connection waits until the
+    process accepts it."""
 
     def __init__(self, setup: BucketSetup, listeners: Listeners) -> None:
         self._setup = setup
@@ -49,8 +49,8 @@ class BucketKeeper:
         self._keeping = keep(self._keep, "keeping the bucket process")
 
     async def close(self) -> None:
-        """Ask the process to finish its requests, and wait until it has ended; kill it if that takes too
-        long. Then close the listeners."""
+        """Send SIGTERM to the process, which then finishes its requests, and wait for its exit. Kill it after
+        `STOP_TIMEOUT`. Then close the listeners."""
         self._closing.set()
         self._called.set()
         if self._process is not None:
@@ -81,7 +81,7 @@ class BucketKeeper:
                 pause = 0.0
 
     async def _is_called(self) -> bool:
-        """Wait for a caller. Return False if the keeper is closed."""
+        """Wait for a connection. Return False if the keeper is closed."""
         if not self._closing.is_set():
             loop, listeners = asyncio.get_running_loop(), self._listeners.sockets().values()
             for listener in listeners:
@@ -107,7 +107,7 @@ class BucketKeeper:
             process.terminate()
         status = await asyncio.to_thread(process.wait)
         self._process = None
-        # New callers wait at a listener.
+        # The listening sockets hold new connections until the next process accepts them.
         self._called.clear()
         return f"it ended with status {status}" if status else None
 

@@ -29,8 +29,8 @@ _START_SCOPE: Final = (
 
 
 def prepare() -> None:
-    """Make this process able to limit replicas by control groups, if the machine allows that. Call it before
-    other processes are started: they inherit the group. Blocks for a tenth of a second."""
+    """Enable this process to limit replicas by control groups, if the machine allows it. Call this before
+    starting other processes, which inherit the group. Blocks for a tenth of a second."""
     own, is_booted = cgroups.own_group(), Path(cgroups.BOOTED).is_dir()
     if jobs := cgroups.jobs_unit(own):
         _divide(jobs)
@@ -43,9 +43,9 @@ def prepare() -> None:
 
 
 def situation(service: int) -> tuple[str, str]:
-    """Return what keeps the kernel from holding limits for a service: `none` (version 1 without rights),
-    `container`, `unit`, `user` (without systemd of its own) or `bus`; and the name of its unit. `service`:
-    the id of its process, or of this one if it does not run."""
+    """Return why the kernel cannot enforce limits for a service, and the name of its unit. The reason is
+    `none` (control groups v1 without rights), `container`, `unit`, `user_unit`, `user` (a user without a
+    systemd instance) or `bus`. `service`: its process ID, or that of this process if the service is down."""
     own = cgroups.own_group(membership=f"/proc/{service}/cgroup")
     unit = own.rpartition("/")[2].removesuffix(".service")
     if not own or not Path(cgroups.BOOTED).is_dir():

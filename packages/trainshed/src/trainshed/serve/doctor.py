@@ -103,7 +103,8 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
-    """Yield the finding about the whole database, read at some seconds per GB; none without a database."""
+    """Yield the finding of a complete read of the database, which takes some seconds per GB; nothing if no
+    database exists."""
     from trainshed.api.additions import import_additions
     from trainshed.store.codec import ADVICE
     from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable

@@ -224,7 +224,7 @@ def http_form(method: str, request: Message) -> dict[str, Any]:
 
 
 def _json_name(request: Message, name: str) -> str:
-    """Return a field's name in JSON; "" for a field of a part, which stays in it."""
+    """Return the JSON name of a request's field; "" for a field of a nested message (`job.name`)."""
     known = request.DESCRIPTOR.fields_by_name.get(name)
     return known.json_name if known is not None else ""
 

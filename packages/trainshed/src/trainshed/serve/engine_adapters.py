@@ -72,8 +72,8 @@ def build_terms(
 
 
 class Vault:
-    """Opens sealed secrets for programs that are about to start. `job_token`: returns the token by which a
-    job's replicas know each other, for the job's uid."""
+    """Decrypts secrets for programs that are about to start. `job_token`: returns the token with which the
+    replicas of a job authenticate each other, given the job's uid."""
 
     def __init__(self, secrets: Secrets, sealer: Sealer, job_token: Callable[[int], str]) -> None:
         self._secrets = secrets
@@ -81,8 +81,8 @@ class Vault:
         self._job_token = job_token
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """Return the values, as the protocol says; each takes a point lookup in the store and a few
-        microseconds of decryption."""
+        """Return the values of secrets. Each costs one lookup in the store and a few microseconds of
+        decryption."""
         made = {ref: self._job_token(ref.job_uid) for ref in refs if ref.job_uid}
         stored = [ref for ref in refs if ref not in made]
         return made | await self._stored(project_id, stored) if stored else made
@@ -94,9 +94,9 @@ class Vault:
             raise EngineUnavailable(f"The secrets cannot be read: {failure}") from None
         if missing := sorted(ref for ref in refs if ref not in secrets):
             raise SecretMissing(
-                f"The project {project_id} has no secret {' and no secret '.join(map(str, missing))} any "
-                "more: it was deleted after the job was created. Set it again with `trainshed secrets "
-                "set`, and submit the job anew."
+                f"The project {project_id} no longer has the secret "
+                f"{' nor the secret '.join(map(str, missing))}: it was deleted after the job was created. "
+                "Set it with `trainshed secrets set`, and submit the job again."
             )
         ids = {ref: SecretId(project_id, ref.name, secrets[ref].version) for ref in refs}
         try:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 DRAIN = 2
 """Maximum seconds for open requests when the service stops."""
 _ACTIVATED_DRAIN = 10
-"""The same, if systemd keeps the sockets, so that new callers wait for the next service."""
+"""Maximum seconds for open requests at the stop, if systemd keeps the sockets for new callers."""
 STOP_JOBS = 60
 """Seconds in addition to their grace period for jobs that stop together with the service."""
 

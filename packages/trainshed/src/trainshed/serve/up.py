@@ -67,12 +67,12 @@ def _add_settings(function: Callable[..., None]) -> Callable[..., None]:
     help="Use TLS on all ports; this machine may use plain HTTP.",
 )
 @click.option(
-    "--insecure", is_flag=True, default=None, help="Use plain HTTP also with other machines."
+    "--insecure", is_flag=True, default=None, help="Use plain HTTP for other machines too."
 )
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log every request: --log-level info.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every request. Same as --log-level info.")
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option(
     "--detach",

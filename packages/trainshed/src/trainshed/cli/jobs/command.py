@@ -120,7 +120,7 @@ def list_(
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
 
-    # A table needs one more job, to detect that others exist.
+    # Request one job more than the table shows, to detect whether more jobs exist.
     wanted = limit if form == "json" else limit + 1
     where = None if above else chosen
     jobs = list_jobs(client, where, limit=wanted, parent=above, glance="true", **filters)

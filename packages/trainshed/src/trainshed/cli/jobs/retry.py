@@ -24,7 +24,7 @@ from trainshed.core.units import Nanos
     "--watch/--detach",
     "follow",
     default=None,
-    help="Follow the job until it finishes, or not. Default: follow on a terminal.",
+    help="Whether to follow the job until it finishes. Default: follow on a terminal.",
 )
 @output_format("text", "Output as text, or JSON or YAML for programs.")
 @takes_endpoint

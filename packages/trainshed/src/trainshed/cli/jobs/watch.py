@@ -144,7 +144,9 @@ def ending(over: JobView, now: Nanos) -> list[str]:
     "--tail", type=click.IntRange(min=1), metavar="N", help="Start with the last N lines."
 )
 @click.option("--timestamps", is_flag=True, help="Print the time of each line.")
-@click.option("--since", metavar="TIME", callback=since, help="Start at this time, or 10m (ago).")
+@click.option(
+    "--since", metavar="TIME", callback=since, help="Start at this time, or this long ago: 10m."
+)
 @output_format("text", "Output as text, or one JSON object or YAML document per line.")
 @takes_endpoint
 def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: Any) -> None:

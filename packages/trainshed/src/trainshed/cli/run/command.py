@@ -173,7 +173,7 @@ class ProgramCommand(click.Command):
 @click.option(
     "--watch/--detach",
     default=None,
-    help="Follow the job until it finishes, or not. Default: follow on a terminal.",
+    help="Whether to follow the job until it finishes. Default: follow on a terminal.",
 )
 @click.option(
     "--local",

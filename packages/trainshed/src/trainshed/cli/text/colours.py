@@ -31,7 +31,7 @@ def one_line(text: str) -> str:
 
 def coloured(text: str) -> str:
     """Return a program's line for a terminal, with its colours, which end with the line. Parts that the
-    program printed over each other, as progress bars do, become separate lines."""
+    program overwrote with carriage returns, as progress bars do, become separate lines."""
     if text.isprintable():
         return text
     return "\n".join(_line(line) for line in _RETURN.sub("\n", text.removesuffix("\r")).split("\n"))

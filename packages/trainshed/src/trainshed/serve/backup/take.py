@@ -134,7 +134,7 @@ class Backup:
                     self._file(self._data / path, path)
 
     def _file(self, source: Path, path: str) -> None:
-        """Take a file as far as it goes now; a file that may be missing, or that is only appended to."""
+        """Copy a file up to its current length. The file may be missing, and other processes may append to it."""
         try:
             fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
