@@ -1,5 +1,5 @@
-"""The service's side of the advisor: a process for each question, because numeric libraries take 30 MB and
-can crash their process."""
+"""Runs the advisor for the service: one process per call. Numeric libraries need 30 MB of memory and can
+crash their process."""
 
 import asyncio
 import contextlib
@@ -18,20 +18,20 @@ from trainshed.studies.stopping import decide_all
 from trainshed.wire.trainshed_v1.jobs import Outlook
 
 _MAX_CONCURRENT: Final = 2
-"""Suggestions that are computed at once: one for many points does not hold up the others."""
+"""Maximum concurrent suggestions. A request for many points does not delay the other ones."""
 _TIMEOUT: Final = 600.0
-"""Seconds after which a call without an answer fails; a thousand suggestions take half of that."""
+"""Seconds after which a call without an answer fails. A thousand suggestions take half of that."""
 _ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""With several threads, sums are added in another order each time, but a suggestion has to be the same each
-time; besides, the processors belong to the jobs."""
+"""Environment of the advisor: one thread per library. Several threads add numbers in a varying order, but
+equal inputs must give equal suggestions. The CPUs also belong to the jobs."""
 T = TypeVar("T")
 
 
 class ProcessAdvisor:
-    """Algorithms and stopping rules, for callers on an event loop. Outlooks are computed one after the other,
-    beside suggestions."""
+    """Calls the algorithms and stopping rules from an event loop. Outlooks are computed one by one, in
+    parallel to suggestions."""
 
     def __init__(self) -> None:
         self._suggesting, self._looking = asyncio.Semaphore(_MAX_CONCURRENT), asyncio.Lock()
@@ -41,27 +41,29 @@ class ProcessAdvisor:
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
     ) -> Proposals:
-        """Do as `Algorithm.suggest` of the algorithm that the study asks for. Raises AdvisorFailed."""
+        """Return the proposals of the study's algorithm, as `Algorithm.suggest` does. Raises
+        AdvisorFailed."""
         async with self._suggesting:
             return await self._ask(SuggestCall(spec, tuple(trials), count, seed), Proposals)
 
     async def should_stop(
         self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
     ) -> tuple[StoppingVerdict, ...]:
-        """Return whether the study's rule, if it has one, wants the trials of these numbers stopped early,
-        each compared with all others of `curves`. Verdicts are in the order of `numbers`; each must have a
-        curve."""
+        """Return the verdicts of the study's stopping rule, if it has one, on the trials with these numbers,
+        in the same order. Each trial is compared with all other trials of `curves`, and must have a curve
+        there."""
         return await asyncio.to_thread(decide_all, spec, curves, numbers)
 
     async def outlook(
         self, spec: StudySpec, trials: Sequence[Seen], parameters: Sequence[str]
     ) -> Outlook:
-        """Return what the study's model expects (`gp.bandit.outlook`). Raises AdvisorFailed."""
+        """Return the model's expectation of the study's objective (`gp.bandit.outlook`). Raises
+        AdvisorFailed."""
         async with self._looking:
             return await self._ask(ExpectCall(spec, tuple(trials), tuple(parameters)), Outlook)
 
     async def close(self) -> None:
-        """End all processes; calls under way fail."""
+        """Kill all processes. Calls in progress fail."""
         self._closed = True
         for process in self._running:
             _kill(process)
@@ -93,7 +95,7 @@ class ProcessAdvisor:
 
 
 async def start() -> Process:
-    """Start a process that reads a call. Raises OSError."""
+    """Start a process that reads one call. Raises OSError."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # A file in the working directory must not take the place of a library.
@@ -103,7 +105,7 @@ async def start() -> Process:
         stdin=PIPE,
         stdout=PIPE,
         env=os.environ | _ONE_THREAD,
-        # Ctrl-C at the terminal is the service's to take.
+        # Only the service reacts to Ctrl-C on the terminal.
         start_new_session=True,
     )
 

@@ -1,8 +1,6 @@
-"""The advisor's process: reads a call from standard input, answers on standard output, and ends.
-
-Whatever a library prints goes to standard error: the answer has a descriptor of its own. Numpy is loaded by
-the algorithms: the service imports this module, too.
-"""
+"""The advisor's process: reads a call from standard input, writes the answer to standard output, and exits.
+Standard output of libraries is redirected to standard error, because the answer has its own descriptor. Only
+the algorithms import NumPy, because the service imports this module too."""
 
 import os
 import sys
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def algorithm_for(name: AlgorithmName) -> Algorithm:
-    """Return the algorithm that a study asks for."""
+    """Return the algorithm with this name."""
     match name:
         case AlgorithmName.RANDOM_SEARCH:
             from trainshed.studies.random_search import RandomSearch
@@ -40,11 +38,11 @@ def algorithm_for(name: AlgorithmName) -> Algorithm:
 
 
 class SuggestCall(Struct, frozen=True, tag=True):
-    """Asks the algorithm that a study names for points."""
+    """A call of an algorithm for new points."""
 
     spec: StudySpec
     trials: tuple[Seen, ...]
-    #: How many points.
+    #: The number of points.
     count: int
     seed: int
 
@@ -54,7 +52,7 @@ class SuggestCall(Struct, frozen=True, tag=True):
 
 
 class ExpectCall(Struct, frozen=True, tag=True):
-    """Asks what the model of a study expects over some of its parameters."""
+    """A call for the model's expectation over one or two parameters of a study."""
 
     spec: StudySpec
     trials: tuple[Seen, ...]
@@ -70,7 +68,8 @@ Call = SuggestCall | ExpectCall
 
 
 def main() -> None:
-    """Answer one call, and end before that if the parent dies, whose id is the one argument."""
+    """Answer one call. The only argument is the parent's process ID. The process exits early if the parent
+    dies."""
     kernel.help_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -19,7 +19,7 @@ class Seen(Struct, frozen=True):
     number: int
     state: TrialState
     parameters: Parameters
-    #: Its final measurement; None while it is pending, or for good if it is infeasible.
+    #: The final measurement; None for pending and infeasible trials.
     final: Measurement | None = None
 
 
@@ -32,13 +32,14 @@ class Proposals(Struct, frozen=True):
     """Points that an algorithm proposes, the most promising first."""
 
     parameters: tuple[Parameters, ...]
-    #: Nothing is left to try (grid search has come to its end); there may be fewer than asked for.
+    #: Whether no points are left, as at the end of grid search. There may then be fewer points than
+    #: requested.
     exhausted: bool = False
 
 
 class Algorithm(Protocol):
-    """Proposes trials. Blocks while it computes, and so is called in a process of its own. Raises nothing for
-    a valid spec."""
+    """Proposes trials. It blocks while it computes, so it runs in its own process. Raises nothing for a valid
+    spec."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
         """Return `count` further points to try, the most promising first, in addition to pending
@@ -58,7 +59,7 @@ class Curve(Struct, frozen=True):
     number: int
     #: Ascending by step.
     measurements: tuple[Measurement, ...]
-    #: Nothing more will be measured.
+    #: Whether the trial has ended, so no measurements follow.
     is_over: bool
 
 
@@ -66,7 +67,7 @@ class StoppingVerdict(Struct, frozen=True):
     """The decision of a stopping rule on a trial."""
 
     should_stop: bool
-    #: In words, for the timeline: what the rule saw, or why it is too early to decide.
+    #: The reason in words, for the timeline: the compared values, or why it is too early to decide.
     why: str
 
 

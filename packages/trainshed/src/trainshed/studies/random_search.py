@@ -1,9 +1,6 @@
-"""Random search and grid search: algorithms that ignore the measurements of trials
-(facts/tuning#ml).
-
-Random search draws every trial independently, numbers evenly on their scale, lists evenly over
-their values. Grid search walks one grid over the whole tree of parameters, in a fixed order.
-"""
+"""Random search and grid search, which ignore measurements of trials (facts/tuning#ml). Random search draws
+every trial independently: numbers uniformly on their scale, and lists uniformly over their values. Grid
+search visits one grid over the tree of parameters in a fixed order."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -16,11 +13,11 @@ from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.space import Node, Space
 
 STEPS = 11
-"""Grid places of a DOUBLE: its two ends, and the tenths between them."""
+"""Grid points of a DOUBLE parameter: both bounds, and steps of a tenth between them."""
 
 
 class RandomSearch:
-    """Implements `studies.port.Algorithm`. Looks only at the numbers of trials."""
+    """Implements `studies.port.Algorithm`. Uses only the numbers of trials."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
         space = Space(spec.parameters)
@@ -47,13 +44,13 @@ class GridSearch:
 
 
 def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
-    """Yield all points of a tree of parameters, in the order in which the last one changes fastest."""
+    """Yield all points of a tree of parameters. The last parameter changes fastest."""
     nodes = [Node(parameter) for parameter in parameters]
 
     chosen: dict[int, Value] = {}
 
     def values(node: Node) -> Iterator[Value | None]:
-        """Yield the values of a parameter, given the values of the parameters before it; None = it
+        """Yield the values of a parameter, given the values of the parameters before it; None = the parameter
         is inactive."""
         parent, when = node.parameter.parent, node.parameter.when
         if parent is not None and not (
@@ -65,7 +62,7 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
         else:
             yield from (node.value(step / (STEPS - 1)) for step in range(STEPS))
 
-    # A stack in place of recursion: there may be a thousand parameters.
+    # A stack instead of recursion: there may be a thousand parameters.
     levels = [values(nodes[0])]
     while levels:
         chosen.pop(len(levels) - 1, None)

@@ -1,5 +1,4 @@
-"""Numerical mathematics of several parts of the algorithms, with NumPy only. Everything is
-float64."""
+"""Numerical routines that several algorithms share, with NumPy only, in float64."""
 
 from collections.abc import Callable
 
@@ -11,11 +10,11 @@ Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _BLOCK = 32
-"""Rows of a triangular matrix that are inverted at once."""
+"""Rows of a triangular matrix that are inverted together."""
 
 _MAX_STEP = 3.0
-"""Length of a step of `minimize_bounded`: a factor of twenty for a logarithmic value, all of a
-cube."""
+"""Maximum step length of `minimize_bounded`: a factor of twenty for a logarithmic value, and the whole range
+of the cube."""
 
 
 def whitening(matrix: Array) -> Array | None:
@@ -25,7 +24,7 @@ def whitening(matrix: Array) -> Array | None:
         factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         return None
-    # By blocks: NumPy's inverse knows nothing of triangles and takes seven times as long.
+    # In blocks: NumPy's inverse does not use the triangular form and takes seven times as long.
     inverse = np.zeros_like(matrix)
     for at in range(0, len(matrix), _BLOCK):
         rows = slice(at, at + _BLOCK)
@@ -43,8 +42,8 @@ def minimize_bounded(
     evaluations: int,
     tolerance: float = 1e-9,
 ) -> tuple[Array, float]:
-    """Return the point within the box that BFGS reaches from `start`, and the value there. `tolerance`: the
-    gain, as a share of the value, below which it ends."""
+    """Return the point within the box that BFGS reaches from `start`, and its value. `tolerance`: stop when
+    the relative gain is below this."""
     at = np.clip(start, low, high)
     value, gradient = value_and_gradient(at)
     inverse = np.eye(len(at))
@@ -58,7 +57,7 @@ def minimize_bounded(
         reached, ahead = value_and_gradient(there)
         rise = reached - value
         if rise > -1e-4 * abs(expected):
-            # To the least of the parabola through what is known.
+            # Move to the minimum of the parabola through the known values.
             step *= min(max(0.5 * expected / (expected - rise), 0.1), 0.5)
             continue
         change = np.where(free, ahead - gradient, 0.0)
@@ -74,7 +73,8 @@ def minimize_bounded(
 
 
 def _step(inverse: Array, gradient: Array, may_fall: Mask, may_rise: Mask) -> tuple[Mask, Array]:
-    """Return which coordinates may move downhill (Bertsekas 1982), and the step by the inverse Hessian."""
+    """Return which coordinates may decrease the value (Bertsekas 1982), and the step by the inverse
+    Hessian."""
     free = np.where(gradient > 0.0, may_fall, may_rise)
     step = -np.where(free, inverse @ np.where(free, gradient, 0.0), 0.0)
     return free, step * (_MAX_STEP / max(_MAX_STEP, float(np.linalg.norm(step))))

@@ -1,10 +1,12 @@
-"""Parameters as numbers, each and as a tree: encoding to a flat table, snapping to legal values, decoding
-(spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
+"""Converts parameters to numbers: encoding of a tree of parameters as a flat table, snapping to legal values,
+and decoding (spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
 
-A point is a row with one **code** per node of the tree: the place in [0, 1] on its scale for a number, the
-index of its category for a category, NaN for an inactive node. A **genotype** is the same without NaN, so
-that a search can flip a parent and find the children's codes. A study starts at the defaults or the centre,
-then follows Latin hypercubes. Has no other random source and knows no algorithm.
+A point is a row with one **code** per node of the tree. The code of a number is its position in [0, 1] on its
+scale. The code of a category is its index. The code of an inactive node is NaN. A **genotype** has no NaN: it
+also contains codes of inactive nodes, so that a search can change a parent and find its children's codes.
+
+A study starts at the defaults or the centre, and continues with Latin hypercubes. This module has no other
+random source, and is independent of the algorithms.
 """
 
 import math
@@ -18,20 +20,21 @@ from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 from trainshed.studies.routines import Array, Mask, Positions
 
-_EVENLY = 16
-"""Points that lie evenly in every parameter: one in each stretch of its scale."""
+_HYPERCUBE_SIZE = 16
+"""Number of consecutive points that form a Latin hypercube: each parameter has one in each of as many
+intervals of its scale."""
 
 SAME_CODE = 1e-14
-"""Codes this near are one: no more than rounding makes. Of values from 0 to a million, 0 and 1e-5 are 1e-11
-apart."""
+"""Codes with at most this difference are equal; rounding causes no larger one. In a range from 0 to a
+million, the codes of 0 and 1e-5 differ by 1e-11."""
 
 UNKNOWN = -1.0
-"""The code of a category that the spec does not list: different from all others."""
+"""The code of a category that is not in the spec. It differs from all other codes."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the tree and its scale. `allowed`: the codes of the parent for which it is active."""
+    """A node of the tree with its scale. `allowed`: the parent's codes for which the node is active."""
 
     parameter: Parameter
     allowed: tuple[float, ...] = ()
@@ -42,14 +45,14 @@ class Node:
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
-        """Least and largest legal value of a numeric node."""
+        """The minimum and maximum legal value of a numeric node."""
         if self.parameter.type is ParameterType.DISCRETE:
             return self.parameter.values[0], self.parameter.values[-1]
         return self.parameter.low, self.parameter.high
 
     @cached_property
     def choices(self) -> Sequence[Value]:
-        """The legal values in their order; none if they are a continuum."""
+        """The legal values in order; empty for a continuous node."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
                 return (self.parameter.low,) if self.parameter.low == self.parameter.high else ()
@@ -62,7 +65,7 @@ class Node:
 
     @property
     def size(self) -> int:
-        """How many legal values there are; 0 = a continuum."""
+        """The number of legal values; 0 = continuous."""
         if self.parameter.type is ParameterType.INTEGER:  # There may be too many for `len`.
             return int(self.parameter.high) - int(self.parameter.low) + 1
         return len(self.choices)
@@ -73,7 +76,7 @@ class Node:
         return self.scaled(np.asarray(self.parameter.values, dtype=np.float64))
 
     def scaled(self, values: Array) -> Array:
-        """Return the codes of numeric values within the bounds. The code of a node's only value is 0.5."""
+        """Return the codes of numeric values within the bounds. A node with one value has the code 0.5."""
         low, high = self.bounds
         if low == high:
             return np.full(values.shape, 0.5)
@@ -86,7 +89,8 @@ class Node:
                 return 1.0 - np.log((low + high - values) / low) / math.log(high / low)
 
     def unscaled(self, codes: Array, margin: float = 0.0) -> Array:
-        """Return values of codes, not yet clipped or rounded. `margin`: how far both ends are moved out."""
+        """Return the values of codes, without clipping or rounding. `margin`: distance by which both bounds
+        are moved outward."""
         low, high = self.bounds
         low, high = max(low - margin, low / 2 if low > 0 else -math.inf), high + margin
         match self.parameter.scale:
@@ -112,8 +116,8 @@ class Node:
                 return np.clip(np.floor(codes), 0, self.size - 1)
 
     def placed(self, shares: Array) -> Array:
-        """Return legal codes for shares in [0, 1): listed values get equal parts, numbers lie evenly on their
-        scale."""
+        """Return legal codes for shares in [0, 1). Listed values get equal parts; numbers are uniform on
+        their scale."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
                 return self.snapped(shares)
@@ -126,8 +130,8 @@ class Node:
                 return np.minimum(np.floor(shares * self.size), self.size - 1)
 
     def code(self, value: Value | None) -> float:
-        """Return the code of a stored value. A numeric node takes a value that is no finite number for the
-        middle, and one out of bounds for the bound."""
+        """Return the code of a stored value. A numeric node replaces a value that is not finite by the
+        middle, and clips others to the bounds."""
         if self.is_categorical:
             is_listed = isinstance(value, str) and value in self.parameter.categories
             return float(self.parameter.categories.index(str(value))) if is_listed else UNKNOWN
@@ -138,7 +142,7 @@ class Node:
         return float(self.snapped(self.scaled(near))[0])
 
     def value(self, code: float) -> Value:
-        """Return the legal value of a code, of the type that the public API gives it."""
+        """Return the legal value of a code, in the type of the public API."""
         match self.parameter.type:
             case ParameterType.CATEGORICAL:
                 return self.parameter.categories[min(max(int(code), 0), self.size - 1)]
@@ -170,25 +174,25 @@ class Space:
             )
             nodes.append(Node(parameter, allowed))
         self.nodes: tuple[Node, ...] = tuple(nodes)
-        #: p, the number of nodes.
+        #: The number p of nodes.
         self.width = len(nodes)
         columns = [
             index
             for index, node in enumerate(nodes)
             for _ in range(node.size if node.is_categorical else 1)
         ]
-        #: Which node each column of the embedding comes from, shape (q,).
+        #: The node of each column of the embedding, shape (q,).
         self.groups: Positions = np.array(columns, dtype=np.int64)
-        #: For each node: whether its code may move by any small amount, shape (p,).
+        #: Whether the code of each node can change continuously, shape (p,).
         self.is_smooth: Mask = np.array([node.size == 0 for node in nodes], dtype=np.bool_)
-        #: For each node: whether it is categorical, shape (p,).
+        #: Whether each node is categorical, shape (p,).
         self.is_listed: Mask = np.array([node.is_categorical for node in nodes], dtype=np.bool_)
-        #: For each column of the embedding: whether it is the code of a numeric node, shape (q,).
+        #: Whether each column of the embedding is the code of a numeric node, shape (q,).
         self.is_number: Mask = ~self.is_listed[self.groups]
 
     def encode(self, points: Sequence[Parameters]) -> Array:
-        """Return the codes of stored points, shape (n, p). Parameters that the tree does not know are ignored
-        (a user may have created the trial)."""
+        """Return the codes of stored points, shape (n, p). Parameters outside the tree are ignored, because
+        users can create trials."""
         table = np.full((len(points), self.width), np.nan)
         for row, point in zip(table, points, strict=True):
             values = dict(point)
@@ -201,7 +205,7 @@ class Space:
         return table
 
     def snap(self, genotypes: Array) -> Array:
-        """Return the legal points nearest to genotypes: every code legal, NaN if inactive, shape (n, p)."""
+        """Return the nearest legal points of genotypes: legal codes, NaN for inactive nodes, shape (n, p)."""
         codes = np.empty_like(genotypes)
         for index, node in enumerate(self.nodes):
             codes[:, index] = node.snapped(genotypes[:, index])
@@ -212,14 +216,14 @@ class Space:
         return codes
 
     def place(self, shares: Array) -> Array:
-        """Return genotypes for points of the unit cube, shape (n, p): numbers evenly on their scale, lists
-        evenly over their values."""
+        """Return genotypes for points of the unit cube, shape (n, p): numbers uniform on their scale, lists
+        uniform over their values."""
         return np.column_stack(
             [node.placed(shares[:, index]) for index, node in enumerate(self.nodes)]
         )
 
     def genotypes(self, codes: Array) -> Array:
-        """Return the codes with the gaps of inactive nodes filled by the middle."""
+        """Return the codes with NaN of inactive nodes replaced by the middle."""
         filled = codes.copy()
         for index, node in enumerate(self.nodes):
             column = filled[:, index]
@@ -230,8 +234,9 @@ class Space:
         return filled
 
     def embed(self, codes: Array) -> Array:
-        """Return codes as points of a Euclidean space, shape (n, q): unequal categories are 1 apart, inactive
-        numbers in the middle, inactive and unknown categories equally far from all."""
+        """Return codes as points of a Euclidean space, shape (n, q). Different categories have distance 1.
+        Inactive numbers are in the middle. Inactive and unknown categories have the same distance from all
+        categories."""
         table = np.zeros((len(codes), len(self.groups)))
         at = 0
         for index, node in enumerate(self.nodes):
@@ -247,7 +252,7 @@ class Space:
         return table
 
     def decode(self, codes: Array) -> Parameters:
-        """Return one row of snapped codes as a trial's parameters: the active ones, in the tree's order."""
+        """Return one row of snapped codes as a trial's active parameters, in the tree's order."""
         return tuple(
             (node.parameter.id, node.value(float(code)))
             for node, code in zip(self.nodes, codes, strict=True)
@@ -256,7 +261,8 @@ class Space:
 
     @cached_property
     def first(self) -> Array:
-        """The genotype to begin with: the defaults where given, else the middle, shape (p,)."""
+        """The genotype at which a study starts: the defaults where they exist, otherwise the middle, shape
+        (p,)."""
         middle = [
             0.0 if node.is_categorical else float(node.snapped(np.array([0.5]))[0])
             for node in self.nodes
@@ -271,10 +277,12 @@ class Space:
 
 
 def starting_point(space: Space, number: int, seed: int) -> Array:
-    """Return the genotype for trial `number` (from 1 on) of a study, shape (p,)."""
+    """Return the genotype for trial `number` (from 1) of a study, shape (p,)."""
     if number <= 1:
         return space.first
-    cube, at = divmod(number - 2, _EVENLY)
+    cube, at = divmod(number - 2, _HYPERCUBE_SIZE)
     rng = np.random.default_rng((seed, cube))
-    stretches = rng.permuted(np.tile(np.arange(_EVENLY), (space.width, 1)), axis=1)[:, at]
-    return space.place((stretches + rng.random((_EVENLY, space.width))[at])[None, :] / _EVENLY)[0]
+    stretches = rng.permuted(np.tile(np.arange(_HYPERCUBE_SIZE), (space.width, 1)), axis=1)[:, at]
+    return space.place(
+        (stretches + rng.random((_HYPERCUBE_SIZE, space.width))[at])[None, :] / _HYPERCUBE_SIZE
+    )[0]

@@ -1,5 +1,5 @@
-"""Decides whether a trial is stopped early, by the median rule: its best value so far is compared with what
-the others had measured on average by then. Pure, and without numpy."""
+"""Decides whether to stop a trial early, by the median rule: its best value so far is compared with the
+averages of the other trials up to the same step. Pure, and without NumPy."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -18,13 +18,14 @@ _MIN_TRIALS = 5
 
 
 class _Axes(Struct, frozen=True):
-    """The two axes of a curve, and the texts for values on them."""
+    """The two axes of a curve, and the texts of values on them."""
 
     metric: Metric
     use_elapsed: bool
 
     def points(self, curve: Curve) -> list[tuple[float, float]]:
-        """Return (step or nanoseconds, objective) of each measurement, ascending; more is better."""
+        """Return (step or nanoseconds, objective) of each measurement, ascending; the objective is to be
+        maximized."""
         return sorted(
             (
                 measurement.elapsed if self.use_elapsed else measurement.step,
@@ -35,10 +36,10 @@ class _Axes(Struct, frozen=True):
         )
 
     def averages(self, curve: Curve) -> tuple[list[float], list[float]]:
-        """Return the places of the points, and what the trial had measured on average by each."""
+        """Return the positions of the points, and the trial's average up to each of them."""
         points = self.points(curve)
         ys = [y for _, y in points]
-        # Rounding must not lift an average above all that it is made of. A sum that is too large is infinite.
+        # Rounding must not raise an average above its largest value. A sum that is too large is infinite.
         sums = enumerate(zip(accumulate(ys), accumulate(ys, max), strict=True), 1)
         return [x for x, _ in points], [min(total / n, best) for n, (total, best) in sums]
 
@@ -52,15 +53,16 @@ class _Axes(Struct, frozen=True):
 def decide_all(
     spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
 ) -> tuple[StoppingVerdict, ...]:
-    """Return a verdict on each of the trials of these numbers, at its last measurement, compared with all of
-    `curves` that are over. The best trial is never stopped: no average is above its own value."""
+    """Return a verdict on each of the trials with these numbers, at its last measurement. It is compared with
+    all finished trials of `curves`. The best trial is never stopped, because no average exceeds its own best
+    value."""
     rule, aims = spec.median_stopping, spec.metrics
     if rule is None or len(aims) != 1:
         why = "The study has no rule for early stopping, or does not have exactly one objective."
         return (StoppingVerdict(False, why),) * len(numbers)
     axes = _Axes(aims[0], rule.use_elapsed)
     known = {curve.number: curve for curve in curves}
-    # Once for all verdicts: there may be a million measurements.
+    # Computed once for all verdicts: there may be a million measurements.
     others = [axes.averages(curve) for curve in curves if curve.is_over]
     return tuple(_decide(axes, known[number], others) for number in numbers)
 

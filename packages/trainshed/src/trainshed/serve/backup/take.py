@@ -134,7 +134,7 @@ class Backup:
                     self._file(self._data / path, path)
 
     def _file(self, source: Path, path: str) -> None:
-        """Copy a file up to its current length. The file may be missing, and other processes may append to it."""
+        """Copy a file up to its current length. It may be missing. Other processes may append to it."""
         try:
             fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""The GP bandit: the default algorithm, a pure function of the spec, the stored trials and the seed
-(docs/adr/0018).
+"""The default algorithm: a Gaussian-process bandit, as a pure function of the spec, the stored trials and the
+seed (docs/adr/0018).
 
-Follows the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
-with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, a trust region, a
-search over the mixed space. In addition, every second trial exploits: it goes where the mean is best; the
-process knows main effects (`process`); where trials fail is modelled separately (`belief`); and fewer
-outputs are ranked (`belief.warp`). Nothing is kept between calls: the same trials give the same answer.
+It follows the published Vizier paper (arXiv 2408.11527): a quasi-random start, warped outputs, a Gaussian
+process with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, a trust
+region, and a search over the mixed space. There are four additions. Every second trial exploits: it maximizes
+the mean. The process models main effects (`process`). A separate model covers failures (`belief`). Fewer
+outputs are ranked (`belief.warp`). No state is kept between calls, so the same trials give the same answer.
 """
 
 from collections.abc import Sequence
@@ -27,35 +27,35 @@ from trainshed.studies.routines import Array
 from trainshed.studies.space import Node, Space, starting_point
 from trainshed.wire.trainshed_v1.jobs import Outlook, OutlookAxis
 
-_SMALL = 512
-"""A space with no more points than this is searched by rating them all."""
+_MAX_SCORED_POINTS = 512
+"""Maximum points of a space whose points are all scored instead of searched."""
 
-_STARTS = 64
-"""Quasi-random points among which the first that was not tried is taken."""
+_MAX_START_POINTS = 64
+"""Maximum quasi-random points that are tried for the start of a study."""
 
 _SEEDS = 20
-"""Number of best points beside which the search begins."""
+"""Number of best points around which the search starts."""
 
 _MIN_VALUES = 3
-"""Different values from which on an outlook is more than a guess."""
+"""Minimum number of different values for an outlook."""
 
-_ALONG, _ACROSS = 61, 25
-"""Places of an outlook over one parameter, and of each of two."""
+_POINTS_ALONG_ONE, _POINTS_ALONG_TWO = 61, 25
+"""Number of points of an outlook over one parameter, and per parameter over two."""
 
-_LISTED = 100
-"""Most places of a parameter whose values can be counted."""
+_MAX_LISTED_POINTS = 100
+"""Maximum points of an outlook for a parameter with countable values."""
 
-_ALL_BUT_THE_SAME = 1e-5
-"""Distance, in units of the cube, within which a further trial teaches nothing."""
+_MIN_DISTANCE = 1e-5
+"""Distance, in units of the cube, below which two points count as equal."""
 
 _COEFFICIENT = 1.8
-"""Of the upper confidence bound, as in the paper."""
+"""Coefficient of the upper confidence bound, as in the paper."""
 
-_EXPLOIT_EVERY = 2
-"""One trial in so many exploits: its coefficient is 0."""
+_EXPLOIT_INTERVAL = 2
+"""Every n-th trial exploits: its coefficient is 0."""
 
-_EXPLOIT_BESIDE = 0.3
-"""In place of 0 while trials are pending."""
+_EXPLOIT_PENDING_COEFFICIENT = 0.3
+"""Coefficient of an exploiting trial while other trials are pending."""
 
 
 class GaussianProcessBandit:
@@ -68,8 +68,8 @@ class GaussianProcessBandit:
 
 
 class _Study:
-    """One call's view of a study. The models are fitted once: completed trials do not change while it
-    lasts."""
+    """The view of a study during one call. Completed trials do not change in that time, so the models are
+    fitted once."""
 
     def __init__(self, spec: StudySpec, trials: Sequence[Seen], seed: int) -> None:
         self._spec = spec
@@ -79,16 +79,16 @@ class _Study:
         self._done = self._space.encode([trial.parameters for trial in self._shown.done])
         self._tried = {trial.parameters for trial in trials}
         self._running = {trial.parameters for trial in trials if not trial.state.is_over}
-        #: All points, if they can be counted and are few; else none.
+        #: All points of a small space; empty for other spaces.
         self._all: list[Parameters] = []
         if all(node.size for node in self._space.nodes):
-            points = list(islice(grid(spec.parameters), _SMALL + 1))
-            self._all = points if len(points) <= _SMALL else []
+            points = list(islice(grid(spec.parameters), _MAX_SCORED_POINTS + 1))
+            self._all = points if len(points) <= _MAX_SCORED_POINTS else []
         self._beliefs: tuple[Belief, ...] = ()
         self._success: Posterior | None = None
 
     def propose(self, number: int) -> Parameters:
-        """Return the point for trial `number`, which counts as pending from now on."""
+        """Return the point for trial `number`. It counts as pending from then on."""
         proposed = self._modelled if self._shown.is_enough else self._start
         point = proposed(number)
         self._tried.add(point)
@@ -97,9 +97,9 @@ class _Study:
         return point
 
     def _start(self, number: int) -> Parameters:
-        """Return the point while nothing is known: the quasi-random one of this number, or the next that was
-        not tried yet."""
-        numbers = range(number, number + _STARTS)
+        """Return a point without using a model: the quasi-random point of this number, or the next untried
+        one."""
+        numbers = range(number, number + _MAX_START_POINTS)
         codes = self._space.snap(
             np.array([starting_point(self._space, at, self._seed) for at in numbers])
         )
@@ -113,8 +113,8 @@ class _Study:
             self._success = successes(self._space, self._shown, points)
         codes = self._space.encode([trial.parameters for trial in self._shown.pending])
         rng = np.random.default_rng((self._seed, number))
-        if number % _EXPLOIT_EVERY == 0:
-            coefficient = _EXPLOIT_BESIDE if len(codes) else 0.0
+        if number % _EXPLOIT_INTERVAL == 0:
+            coefficient = _EXPLOIT_PENDING_COEFFICIENT if len(codes) else 0.0
             best = self._search(self._score(codes, rng, coefficient), codes, rng)
             point = self._fresh(best)
             if point is not None and self._is_new(best.codes[:1], codes):
@@ -123,7 +123,7 @@ class _Study:
         return self._fresh(best) or self._space.decode(best.codes[0])
 
     def _score(self, pending: Array, rng: np.random.Generator, coefficient: float) -> Score:
-        """Return the score to maximize. `coefficient`: of the bound."""
+        """Return the score to maximize. `coefficient`: of the upper confidence bound."""
         points = self._space.embed(pending)
         return bound_score(self._beliefs, self._success, points, coefficient, rng)
 
@@ -138,22 +138,23 @@ class _Study:
         return Search(space, score, trust).maximize(space.genotypes(self._done[best]), rng)
 
     def _fresh(self, best: Found) -> Parameters | None:
-        """Return the best point that was not tried; if all were, the best that is not pending, if any."""
+        """Return the best untried point. If all were tried, return the best point that is not pending; None
+        if none exists."""
         decode, codes = self._space.decode, best.codes
         fresh = (point for point in map(decode, codes) if point not in self._tried)
         free = (point for point in map(decode, codes) if point not in self._running)
         return next(chain(fresh, free), None)
 
     def _is_new(self, codes: Array, pending: Array) -> bool:
-        """Whether a point differs enough from all that were tried or are pending."""
+        """Return whether a point differs enough from all tried and pending points."""
         seen = self._space.embed(np.vstack([self._done, pending]))
         apart = np.abs(seen - self._space.embed(codes)).max(axis=1)
-        return bool(apart.min() > _ALL_BUT_THE_SAME)
+        return bool(apart.min() > _MIN_DISTANCE)
 
 
 def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> Outlook:
-    """Return what the model expects of the first metric over the chosen parameters, one or two of the spec's,
-    with all others as in the best trial; else why it expects nothing."""
+    """Return the model's expectation of the first metric over one or two chosen parameters. All other
+    parameters have their values in the best trial. Return the reason if the model has no expectation."""
     if spec.algorithm is not Algorithm.DEFAULT:
         return Outlook(reason="Random and grid search use no model of the search space.")
     metric, shown, space = spec.metrics[0], choose(spec, trials), Space(spec.parameters)
@@ -202,9 +203,9 @@ def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> O
 
 
 def _places(nodes: Sequence[Node]) -> list[Array]:
-    """Return the codes of the places along each parameter, ascending."""
-    along = _ALONG if len(nodes) == 1 else _ACROSS
-    counts = [max(along, min(node.size, _LISTED)) for node in nodes]
+    """Return the codes at which the outlook is computed, ascending, for each parameter."""
+    along = _POINTS_ALONG_ONE if len(nodes) == 1 else _POINTS_ALONG_TWO
+    counts = [max(along, min(node.size, _MAX_LISTED_POINTS)) for node in nodes]
     shares = [np.linspace(0.0, 1.0, count) for count in counts]
     return [np.unique(node.placed(some)) for node, some in zip(nodes, shares, strict=True)]
 
@@ -212,8 +213,8 @@ def _places(nodes: Sequence[Node]) -> list[Array]:
 def _tried(
     nodes: Sequence[Node], places: Sequence[Array], codes: Array, values: Array
 ) -> tuple[tuple[Value, ...], ...]:
-    """Return the parameters of trials and what they measured; of names that have no place, none. `codes`: by
-    trial and parameter."""
+    """Return the parameters of trials with their measured values. Parameters without codes are omitted.
+    `codes`: by trial and parameter."""
     columns = zip(nodes, places, codes.T, strict=True)
     has_place = np.all(
         [np.isin(of, at) if node.is_categorical else ~np.isnan(of) for node, at, of in columns],
@@ -226,8 +227,8 @@ def _tried(
 
 
 def _worth(labels: Array, known: Array, values: Array) -> Array:
-    """Return the values of labels, interpolated between the `known` observed values. Beyond them
-    the slope is the slope from the middle to the end."""
+    """Return metric values for labels, interpolated between the `known` observed values. Outside them,
+    extrapolate with the slope between the middle and the end."""
     order = np.argsort(known, kind="stable")
     at, of, middle = known[order], values[order], len(order) // 2
     worth = np.interp(labels, at, of)
@@ -242,5 +243,5 @@ def _worth(labels: Array, known: Array, values: Array) -> Array:
 
 
 def _short(values: Array) -> tuple[float, ...]:
-    """Return the values with as many digits as a picture shows."""
+    """Return the values rounded to the precision of a chart."""
     return tuple(float(f"{value:.6g}") for value in values)

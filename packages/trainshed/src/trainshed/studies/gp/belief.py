@@ -1,8 +1,5 @@
-"""The model of a study's metrics: one Gaussian process per metric, fitted to the trials that
-`selection` has chosen, and the scores that follow from them.
-
-Uses the spec and the measured values, independent of the search for points.
-"""
+"""The model of a study's metrics: one Gaussian process per metric, fitted to the trials that `selection` has
+chosen, and the scores that follow from it. Independent of the search for points."""
 
 import math
 from collections.abc import Sequence
@@ -32,25 +29,25 @@ from trainshed.studies.gp.selection import Shown
 from trainshed.studies.routines import Array, Positions
 from trainshed.studies.space import Space
 
-_FITTED = 160
-"""Most rows that the hyperparameters are fitted to; more rows say little more about them."""
+_MAX_FITTED_ROWS = 160
+"""Maximum rows for fitting hyperparameters. More rows hardly improve them."""
 
-_EVALUATIONS = 50
-"""Of the hyperparameters' likelihood, from each start of their fit."""
+_MAX_EVALUATIONS = 50
+"""Maximum evaluations of the likelihood, from each start of the fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
     """The model of one metric."""
 
-    #: The rows of its data among the trials that the model is shown, ascending.
+    #: Rows of its data among the model's trials, ascending.
     rows: Positions
     data: Data
     hyper: Hyperparameters
     known: Posterior
 
     def bound(self, pending: Array, coefficient: float) -> UpperBound:
-        """Return the upper confidence bound beside pending trials. `pending`: embeddings, shape (k, q)."""
+        """Return the upper confidence bound, given pending trials. `pending`: embeddings, shape (k, q)."""
         if len(pending) == 0:
             return UpperBound(self.known, self.known, coefficient)
         return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
@@ -58,7 +55,7 @@ class Belief:
 
 def believe(spec: StudySpec, space: Space, shown: Shown, points: Array) -> tuple[Belief, ...]:
     """Return one belief per metric, in the spec's order. Needs enough trials (`Shown.is_enough`). `points`:
-    the embeddings of the completed trials that are shown."""
+    the embeddings of the model's completed trials."""
     return tuple(_belief(spec, space, shown, points, at) for at in range(len(spec.metrics)))
 
 
@@ -70,33 +67,32 @@ def _belief(spec: StudySpec, space: Space, shown: Shown, points: Array, at: int)
     labels = every[shown.rows][rows]
     data = Data(points[rows], labels, space.groups, space.width)
     priors = HIGH_NOISE if spec.noise is Noise.HIGH else LOW_NOISE
-    hyper = fit(data.only(_representative(data.labels)), priors, _EVALUATIONS)
+    hyper = fit(data.only(_representative(data.labels)), priors, _MAX_EVALUATIONS)
     return Belief(rows, data, hyper, Posterior(data, hyper))
 
 
 def successes(space: Space, shown: Shown, points: Array) -> Posterior | None:
-    """Return a model of where trials succeed, positive where that is likelier than not; None if all of them
-    did.
-
-    It is apart from what trials measure: a failed trial taken as a very bad one would bend the model of the
-    objective down along the whole border, where the best points often lie (as large a batch as memory holds).
-    """
+    """Return a model of the success of trials, positive where success is more likely than failure; None if
+    all succeeded. It is separate from the metrics. If failed trials counted as bad values, they would lower
+    the metric's model near the border of the failing region, where the best points often are. An example is
+    the largest batch size that fits in memory."""
     succeeded = shown.succeeded[shown.rows]
     if succeeded.all():
         return None
     data = Data(points, np.where(succeeded, 0.5, -0.5), space.groups, space.width)
     last = len(succeeded) - 1
-    rows = np.unique(np.linspace(0, last, min(last + 1, _FITTED)).astype(np.int64))
-    return Posterior(data, fit(data.only(rows), LOW_NOISE, _EVALUATIONS))
+    rows = np.unique(np.linspace(0, last, min(last + 1, _MAX_FITTED_ROWS)).astype(np.int64))
+    return Posterior(data, fit(data.only(rows), LOW_NOISE, _MAX_EVALUATIONS))
 
 
 def _representative(labels: Array) -> Positions:
-    """Return the rows to fit hyperparameters to: all, or the best and an even spread of the others."""
-    if len(labels) <= _FITTED:
+    """Return the rows for fitting hyperparameters: all, or the best ones and an even selection of the other
+    ones."""
+    if len(labels) <= _MAX_FITTED_ROWS:
         return np.arange(len(labels), dtype=np.int64)
     order = np.argsort(-labels, kind="stable")
-    half = _FITTED // 2
-    spread = np.linspace(half, len(labels) - 1, _FITTED - half).astype(np.int64)
+    half = _MAX_FITTED_ROWS // 2
+    spread = np.linspace(half, len(labels) - 1, _MAX_FITTED_ROWS - half).astype(np.int64)
     return np.sort(np.concatenate([order[:half], order[spread]])).astype(np.int64)
 
 
@@ -107,9 +103,8 @@ def bound_score(
     coefficient: float,
     rng: np.random.Generator,
 ) -> Score:
-    """Return the score that the upper bounds give. With one objective it is that objective's bound, with
-    several it is what the bounds add to the Pareto front. It is weighed by the chance of success where
-    trials failed."""
+    """Return the score for the search: the upper bound of one objective, or for several the gain of the
+    Pareto front. If trials failed, it is weighted by the probability of success."""
     bounds = [aim.bound(pending, coefficient) for aim in beliefs]
     if len(beliefs) > 1:
         score: Score = _front_gain(beliefs, bounds, pending, rng)
@@ -133,18 +128,18 @@ def _front_gain(
 
 
 _LOG_OFFSET = 1.5
-"""The paper's: how much the logarithm stretches; 1 would not stretch at all."""
+"""Stretching of the logarithm, as in the paper; 1 = no stretching."""
 
-_TAIL = 0.2
-"""Share of the trials, the worst ones, for which only the ranks count."""
+_RANKED_SHARE = 0.2
+"""The worst trials, as a share of all, whose values are replaced by ranks."""
 
-_FAR = 1e8
-"""A value that is so many times farther from the best than the median counts only by its rank: a penalty,
-say."""
+_PENALTY_FACTOR = 1e8
+"""A value whose distance from the best is this many times that of the median is replaced by its rank. It is
+probably a penalty."""
 
 
 def warp(values: Array) -> Array:
-    """Return labels of values that are to be maximized: within [-0.5, 0.5], monotone; 0 if all are alike."""
+    """Return labels for values to maximize: monotone, within [-0.5, 0.5]; 0 if all values are equal."""
     ranked = _tail_ranked(_tamed(values))
     best, worst = float(ranked.max()), float(ranked.min())
     if best == worst:
@@ -154,14 +149,14 @@ def warp(values: Array) -> Array:
 
 
 def _tamed(values: Array) -> Array:
-    """Return the values, all scaled by the same power of two if their squares would overflow or vanish."""
+    """Return the values, scaled by one power of two if their squares would overflow or underflow."""
     peak = float(np.abs(values).max())
     return np.ldexp(values, -int(np.frexp(peak)[1])) if not 1e-100 < peak < 1e100 else values
 
 
 def _tail_ranked(values: Array) -> Array:
-    """Return the values, those below the pivot moved to where half a normal distribution, as wide as the
-    others, has them."""
+    """Return the values with those below the pivot replaced by quantiles of a half-normal distribution with
+    the scale of the other values."""
     distinct = np.unique(values)
     pivot = _pivot(np.sort(values))
     better = distinct[distinct >= pivot]
@@ -178,8 +173,8 @@ def _tail_ranked(values: Array) -> Array:
 
 
 def _pivot(ascending: Array) -> float:
-    """Return the worst value that stays unchanged."""
+    """Return the worst value that remains unchanged."""
     count = len(ascending)
     best, middle = float(ascending[-1]), float(ascending[count // 2])
-    near = int(np.searchsorted(ascending, best - _FAR * (best - middle)))
-    return float(ascending[max(near, math.ceil(_TAIL * (count - 1)))])
+    near = int(np.searchsorted(ascending, best - _PENALTY_FACTOR * (best - middle)))
+    return float(ascending[max(near, math.ceil(_RANKED_SHARE * (count - 1)))])

@@ -1,16 +1,14 @@
-"""The Gaussian process: the distribution at any point, with gradients, given observed points and
-hyperparameters.
+"""The Gaussian process: the distribution of a function at any point, with gradients, given observed points
+and hyperparameters.
 
-A function has a joint part, Matérn-5/2 over all parameters with a length scale for each, plus main
-effects: one smooth function of each single parameter. The paper (arXiv 2408.11527) has the joint
-part only. But most effects of tuned parameters are their own (Duvenaud et al. 2011, arXiv
-1112.4394), and knowledge about one parameter then holds for all values of the others.
+The function is the sum of a joint part and main effects. The joint part is Matérn-5/2 over all parameters,
+with one length scale per parameter. A main effect is a smooth function of one parameter. The paper (arXiv
+2408.11527) has only the joint part. But most tuned parameters act independently (Duvenaud et al. 2011, arXiv
+1112.4394). Knowledge about one of them then applies to all values of the other ones.
 
-The hyperparameters that explain the observations best are found by MAP with BFGS and gradients.
-Priors are the paper's; priors of the main effects have the same form.
-
-Labels are warped before (`belief.warp`), points embedded (`space.Space.embed`). Shapes: n observed
-points, m requested, p nodes, q columns of the embedding.
+The hyperparameters are fitted by MAP with BFGS and gradients. The priors are those of the paper; priors of
+main effects have the same form. Labels are warped before (`belief.warp`), and points are embedded
+(`space.Space.embed`). Shapes: n observed points, m requested points, p nodes, q columns of the embedding.
 """
 
 import math
@@ -24,7 +22,7 @@ JITTER = 1e-9
 """Added to the diagonal, as a share of the signal's variance."""
 
 _MIN_VARIANCE = 1e-14
-"""Least variance, as a share of the prior one; what is less is rounding."""
+"""Minimum variance, as a share of the prior variance. Smaller values are rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,14 @@ class Hyperparameters:
     noise: float
     #: Squared length scales of the joint part, shape (p,).
     lengths: Array
-    #: Variance of all main effects together.
+    #: Variance of the sum of all main effects.
     main: float
     #: Squared length scales of the main effects, shape (p,).
     main_lengths: Array
 
     @property
     def total(self) -> float:
-        """The variance of the function as long as nothing is known."""
+        """The prior variance of the function."""
         return self.signal + self.main
 
 
@@ -56,9 +54,9 @@ class Data:
     points: Array
     #: Shape (n,).
     labels: Array
-    #: Which node each column comes from, shape (q,).
+    #: The node of each column, shape (q,).
     groups: Positions
-    #: p, the number of nodes.
+    #: The number p of nodes.
     width: int
 
     def only(self, rows: Positions) -> "Data":
@@ -66,11 +64,8 @@ class Data:
 
 
 class Posterior:
-    """The model's prediction at any point, given observed ones.
-
-    `pending`: points, shape (k, q), that count as observed for the deviation; with some, the mean has no
-    meaning.
-    """
+    """The model's prediction at any point, given observed points. `pending`: points, shape (k, q), that count
+    as observed for the standard deviation. If `pending` is not empty, do not use the mean."""
 
     def __init__(self, data: Data, hyper: Hyperparameters, pending: Array | None = None) -> None:
         points = data.points if pending is None else np.vstack([data.points, pending])
@@ -88,7 +83,7 @@ class Posterior:
             self._alpha = self._whitening.T @ (self._whitening @ data.labels)
 
     def _covariance(self, points: Array) -> Array:
-        """Return the covariance of the function at any points with that at observed ones, shape (m, n)."""
+        """Return the covariance between the function at `points` and at the observed points, shape (m, n)."""
         scaled = points * self._scale
         squares = self._norms - 2.0 * (scaled @ self._points.T)
         squares += np.einsum("ij,ij->i", scaled, scaled)[:, None]
@@ -107,7 +102,7 @@ class Posterior:
         return cross
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation (of the function, not of a noisy observation), shape (m,)."""
+        """Return the mean and the standard deviation of the function (without noise), each of shape (m,)."""
         cross = self._covariance(points)
         white = cross @ self._whitening.T
         prior = self._hyper.total
@@ -115,7 +110,8 @@ class Posterior:
         return cross @ self._alpha, np.sqrt(np.maximum(variance, _MIN_VARIANCE * prior))
 
     def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
-        """Return mean and deviation at one point, and their gradients by its embedding, shape (q,)."""
+        """Return the mean and the standard deviation at one point, and their gradients with respect to its
+        embedding, shape (q,)."""
         prior = self._hyper.total
         cross, pull = self._pull(point)
         white = self._whitening @ cross
@@ -126,7 +122,8 @@ class Posterior:
         return float(cross @ self._alpha), deviation, self._alpha @ pull, spread
 
     def _pull(self, point: Array) -> tuple[Array, Array]:
-        """Return the covariance of one point with the observed ones, shape (n,), and its gradient, (n, q)."""
+        """Return the covariance of one point with the observed points, shape (n,), and its gradient, shape
+        (n, q)."""
         away = point * self._scale - self._points
         shape, slope = matern(np.einsum("ij,ij->i", away, away))
         cross = self._hyper.signal * shape
@@ -135,8 +132,8 @@ class Posterior:
         return cross + effects, pull + main_pull
 
     def _effects(self, point: Array) -> tuple[Array, Array]:
-        """Return the main effects' covariance of one point with the observed ones, shape (n,), and its
-        gradient, (n, q)."""
+        """Return the main effects' covariance of one point with the observed points, shape (n,), and its
+        gradient, shape (n, q)."""
         away = point * self._main_scale - self._main_points
         squares = np.zeros((len(away), len(self._hyper.lengths)))
         if len(self._groups) == squares.shape[1]:
@@ -148,7 +145,7 @@ class Posterior:
 
 
 def matern(squares: Array) -> tuple[Array, Array]:
-    """Return Matérn-5/2 of squared scaled distances, and its derivative by them."""
+    """Return the Matérn-5/2 function of squared scaled distances, and its derivative with respect to them."""
     root = np.sqrt(5.0 * squares)
     fall = np.exp(-root)
     slope = (-5.0 / 6.0) * (1.0 + root) * fall
@@ -156,8 +153,8 @@ def matern(squares: Array) -> tuple[Array, Array]:
 
 
 def _whitening(hyper: Hyperparameters, covariance: Array) -> Array:
-    """Return `whitening` of the observations' covariance, adding ever more to the diagonal until there is
-    one."""
+    """Return `whitening` of the observations' covariance. Increase the diagonal until the matrix is positive
+    definite."""
     jitter = JITTER
     while True:
         np.fill_diagonal(covariance, hyper.total * (1.0 + jitter) + hyper.noise)
@@ -169,8 +166,8 @@ def _whitening(hyper: Hyperparameters, covariance: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Bounds of one kind of hyperparameter and a log-normal prior: penalty `weight * log(x / centre)²` (the
-    paper's form)."""
+    """The bounds of a hyperparameter and its log-normal prior: the penalty `weight * log(x / centre)²`, as in
+    the paper."""
 
     low: float
     high: float
@@ -182,9 +179,9 @@ class Prior:
 class Priors:
     """The prior distributions of hyperparameters."""
 
-    #: Variance, in units of the labels', as are `noise` and `main`.
+    #: Variances, in units of the labels' variance: `signal`, `noise`, `main`.
     signal: Prior
-    #: Squared length scales, in units of the cube, as is `main_length`.
+    #: Squared length scales, in units of the cube: `length`, `main_length`.
     length: Prior
     noise: Prior
     main: Prior
@@ -198,29 +195,32 @@ LOW_NOISE = Priors(
     main=Prior(1e-5, 10.0, 0.039),
     main_length=Prior(5e-4, 1e2, 0.5),
 )
-"""The paper's priors, with own ones for main effects. Main effects may be shorter than
-the joint part: a hundred trials are enough to follow ten waves of one parameter, but not of all together."""
+"""The paper's priors, with additional ones for main effects. Main effects may have shorter length scales than
+the joint part. A hundred trials can resolve ten waves of one parameter, but not of all parameters
+together."""
 
-_WAVY = 0.01
-"""Squared length scale of main effects at the second start, which finds waves on a wide bowl."""
+_SHORT_LENGTH = 0.01
+"""Squared length scale of main effects at the second start of the fit. It finds short waves on a wide
+valley."""
 
 HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
-"""For studies that say that their observations are noisy."""
+"""Priors for studies whose spec declares noisy observations."""
 
 
 def fit(data: Data, priors: Priors, evaluations: int) -> Hyperparameters:
-    """Return the best hyperparameters (MAP) that BFGS finds in so many evaluations from each
-    start: from the priors' centres, and from wavy main effects. The same data give the same answer."""
+    """Return the best hyperparameters (MAP) that BFGS finds, with at most `evaluations` per start. The two
+    starts are the centres of the priors, and short waves as main effects. The same data give the same
+    result."""
     evidence = _Evidence(data, priors)
     wavy = evidence.centre.copy()
-    wavy[3 + data.width :] = math.log(_WAVY)
+    wavy[3 + data.width :] = math.log(_SHORT_LENGTH)
     fits = [evidence.best(start, evaluations) for start in (evidence.centre, wavy)]
     return min(fits, key=lambda fitted: fitted[0])[1]
 
 
 class _Evidence:
-    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, lengths…, main,
-    main lengths…)."""
+    """The negative log posterior of hyperparameters, and its gradient with respect to log(signal, noise,
+    lengths…, main, main lengths…)."""
 
     def __init__(self, data: Data, priors: Priors) -> None:
         self._labels = data.labels
@@ -241,7 +241,7 @@ class _Evidence:
         self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
 
     def best(self, start: Array, evaluations: int) -> tuple[float, Hyperparameters]:
-        """Return the loss and the hyperparameters that the search reaches from `start`."""
+        """Return the loss and the hyperparameters that the optimization reaches from `start`."""
         theta, loss = minimize_bounded(
             self, start, self._low, self._high, evaluations=evaluations, tolerance=1e-6
         )

@@ -1,5 +1,5 @@
-"""Finds the point with the best score: random points over the mixed space, of which the best are
-refined by gradients and single steps. Pure: all randomness comes from the given generator."""
+"""Finds the point with the best score. It scores random points of the mixed space, and refines the best ones
+by gradients and single steps. Pure: all randomness comes from the generator in the arguments."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,22 @@ from trainshed.studies.gp.acquisition import Score, TrustRegion
 from trainshed.studies.routines import Array, minimize_bounded
 from trainshed.studies.space import Node, Space
 
-_OUTSIDE = -1e6
-"""Far below every score: points outside of the trust region are compared by how far outside they are."""
+_OUTSIDE_SCORE = -1e6
+"""Offset far below every score, for points outside of the trust region. They are compared by their distance
+from it."""
 
-_STEPPED = 64
-"""Most categories that a single step tries; the crowd sees all."""
+_MAX_STEP_CATEGORIES = 64
+"""Maximum categories that a single step tries. The random points cover all categories."""
 
-_APART = 0.2
-"""Points to refine differ by more than this in some node, or they would come to the same place."""
+_MIN_REFINE_DISTANCE = 0.2
+"""Minimum distance of points to refine, in some node. Closer points would reach the same maximum."""
 
 _RANDOM_POINTS = 512
-"""Points beside the seeds that are rated, and points anywhere."""
-_CLIMBS = 8
-"""How many of the best are then refined."""
-_EVALUATIONS = 40
-"""Of the score, for each of these."""
+"""Number of random points near the seeds, and of those anywhere."""
+_REFINED_POINTS = 8
+"""Number of best points to refine."""
+_MAX_EVALUATIONS = 40
+"""Maximum evaluations of the score for each refined point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Found:
 
 
 def rated(space: Space, score: Score, codes: Array) -> Found:
-    """Return all of the given points, best first; for a space that is small enough to rate every one."""
+    """Return all points of a small space with their scores, best first."""
     scores = score.values(space.embed(codes))
     order = np.argsort(-scores, kind="stable")
     return Found(codes[order], scores[order])
@@ -50,13 +51,15 @@ class Search:
     trust: TrustRegion
 
     def maximize(self, seeds: Array, rng: np.random.Generator) -> Found:
-        """Return points, best first. `seeds`: genotypes near which good points may be, best first (shape
-        (s, p), s may be 0)."""
-        crowd = self._crowd(seeds, rng)
+        """Return points, best first. `seeds`: genotypes near which good points may be, best first, shape (s,
+        p); s may be 0."""
+        crowd = self._sample(seeds, rng)
         scores = self._rate(crowd)
         order = np.argsort(-scores, kind="stable")
         crowd, scores = crowd[order], scores[order]
-        climbed = [self._climb(crowd[at], float(scores[at])) for at in _apart(crowd, _CLIMBS)]
+        climbed = [
+            self._refine(crowd[at], float(scores[at])) for at in _distinct(crowd, _REFINED_POINTS)
+        ]
         crowd = np.vstack([*[point for point, _ in climbed], crowd])
         scores = np.concatenate([[value for _, value in climbed], scores])
         order = np.argsort(-scores, kind="stable")
@@ -65,10 +68,10 @@ class Search:
     def _rate(self, genotypes: Array) -> Array:
         points = self.space.embed(self.space.snap(genotypes))
         excess = self.trust.excess(points[:, self.space.is_number])
-        return np.where(excess > 0.0, _OUTSIDE - excess, self.score.values(points))
+        return np.where(excess > 0.0, _OUTSIDE_SCORE - excess, self.score.values(points))
 
-    def _crowd(self, seeds: Array, rng: np.random.Generator) -> Array:
-        """Return random points, the seeds, and points beside the seeds at several distances."""
+    def _sample(self, seeds: Array, rng: np.random.Generator) -> Array:
+        """Return random points, the seeds, and points near the seeds at several distances."""
         space, size = self.space, _RANDOM_POINTS
         anywhere = space.place(rng.random((size, space.width)))
         if len(seeds) == 0:
@@ -83,11 +86,12 @@ class Search:
         children[:, listed] = np.where(swapped, anywhere, parents)[:, listed]
         return np.vstack([seeds, children, anywhere])
 
-    def _climb(self, genotype: Array, value: float) -> tuple[Array, float]:
-        """Return the local maximum near a point: by gradients in smooth nodes, by single steps in others."""
+    def _refine(self, genotype: Array, value: float) -> tuple[Array, float]:
+        """Return the local maximum near a point, by gradients in smooth nodes and by single steps in other
+        nodes."""
         for _ in range(4):
             before = value
-            genotype, value = self._follow(genotype, value)
+            genotype, value = self._ascend(genotype, value)
             if self.space.is_smooth.all():
                 break
             genotype, value = self._step(genotype, value)
@@ -95,11 +99,11 @@ class Search:
                 break
         return genotype, value
 
-    def _follow(self, genotype: Array, value: float) -> tuple[Array, float]:
+    def _ascend(self, genotype: Array, value: float) -> tuple[Array, float]:
         space = self.space
         codes = space.snap(genotype[None, :])[0]
         free = np.flatnonzero(space.is_smooth & ~np.isnan(codes))
-        if len(free) == 0 or value < _OUTSIDE / 2:
+        if len(free) == 0 or value < _OUTSIDE_SCORE / 2:
             return genotype, value
         point = space.embed(codes[None, :])[0]
         columns = np.searchsorted(space.groups, free)
@@ -112,7 +116,7 @@ class Search:
             return -reached, -uphill[columns]
 
         best, _ = minimize_bounded(
-            loss, codes[free], low[columns], high[columns], evaluations=_EVALUATIONS
+            loss, codes[free], low[columns], high[columns], evaluations=_MAX_EVALUATIONS
         )
         moved = genotype.copy()
         moved[free] = best
@@ -120,11 +124,11 @@ class Search:
         return (moved, reached) if reached > value else (genotype, value)
 
     def _step(self, genotype: Array, value: float) -> tuple[Array, float]:
-        """Return the best of all points that differ in one listed or whole-numbered node by one step or one
-        category, if it is better than this one."""
+        """Return the best point that differs in one listed or integer node by one step or category, if it is
+        better than this one."""
         neighbours: list[Array] = []
         for index, node in enumerate(self.space.nodes):
-            for code in _beside(node, float(genotype[index])):
+            for code in _neighbours(node, float(genotype[index])):
                 other = genotype.copy()
                 other[index] = code
                 neighbours.append(other)
@@ -137,23 +141,31 @@ class Search:
         )
 
 
-def _apart(genotypes: Array, count: int) -> list[int]:
-    """Return up to `count` rows, from the first on, that are not nearly the same."""
+def _distinct(genotypes: Array, count: int) -> list[int]:
+    """Return up to `count` rows, in order, that differ from each other by at least the minimum distance."""
     chosen: list[int] = []
     for at in range(len(genotypes)):
-        if all(np.abs(genotypes[at] - genotypes[other]).max() > _APART for other in chosen):
+        if all(
+            np.abs(genotypes[at] - genotypes[other]).max() > _MIN_REFINE_DISTANCE
+            for other in chosen
+        ):
             chosen.append(at)
         if len(chosen) == count:
             break
     return chosen
 
 
-def _beside(node: Node, code: float) -> list[float]:
-    """Return codes to step to: other categories; listed and whole numbers 1, 2, 4… values away, both ways."""
+def _neighbours(node: Node, code: float) -> list[float]:
+    """Return the codes of neighbouring values: other categories, or listed values and integers at distances
+    1, 2, 4… in both directions."""
     if node.size <= 1:
         return []
     if node.is_categorical:
-        return [float(other) for other in range(min(node.size, _STEPPED)) if other != int(code)]
+        return [
+            float(other)
+            for other in range(min(node.size, _MAX_STEP_CATEGORIES))
+            if other != int(code)
+        ]
     here = node.choices.index(node.value(code))
     reach = [(1 << power) * sign for power in range(node.size.bit_length()) for sign in (-1, 1)]
     places = sorted({min(max(here + step, 0), node.size - 1) for step in reach} - {here})

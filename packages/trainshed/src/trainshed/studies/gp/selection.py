@@ -1,9 +1,7 @@
-"""Chooses the trials of a study that the Gaussian processes are shown.
-
-For a long study these are the best trials, the newest and an even spread of the others: the cost of a
-Gaussian process grows with the cube of its points, a suggestion has to stay under half a second at 20,000
-trials, and most of those say the same. The choice is made on plain values, before anything is encoded.
-"""
+"""Selects the trials for the Gaussian processes. In a long study these are the best trials, the newest ones,
+and an even selection of the rest. The cost of a Gaussian process grows with the cube of its points. A
+suggestion must take less than half a second with 20,000 trials, most of which add no information. The
+selection uses plain values, before any encoding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,48 +14,48 @@ from trainshed.studies.port import Seen
 from trainshed.studies.routines import Array, Mask, Positions
 
 MAX_TRIALS = 400
-"""Most completed trials that the model is shown."""
+"""Maximum completed trials in the model."""
 
-_BEST = 160
-"""Of these, how many are the best ones."""
+_BEST_TRIALS = 160
+"""Number of best trials among them."""
 
-_NEWEST = 80
-"""Of these, how many are the newest ones."""
+_NEWEST_TRIALS = 80
+"""Number of newest trials among them."""
 
 MAX_PENDING = 100
-"""Most pending trials that the model is shown: the newest."""
+"""Maximum pending trials in the model; the newest ones are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The trials that the model is shown."""
+    """The trials in the model."""
 
-    #: Values of **all** completed trials by metric, more is better, NaN = none, shape (n, metrics).
+    #: Values of **all** completed trials by metric, to be maximized; NaN = no value; shape (n, metrics).
     values: Array
-    #: The rows of the trials in the model, ascending.
+    #: The rows of the model's trials, ascending.
     rows: Positions
-    #: The completed trials that it is shown.
+    #: The completed trials in the model.
     done: tuple[Seen, ...]
-    #: The pending trials that it is shown.
+    #: The pending trials in the model.
     pending: tuple[Seen, ...]
 
     @property
     def succeeded(self) -> Mask:
-        """For all completed trials, whether they have a value of every metric."""
+        """Return, for all completed trials, whether they have a value of every metric."""
         return np.asarray(np.isfinite(self.values).all(axis=1), dtype=np.bool_)
 
     @property
     def is_enough(self) -> bool:
-        """Whether the model can be fitted: one trial has measured every metric."""
+        """Return whether the model can be fitted: one trial has measured every metric."""
         return bool(self.succeeded.any())
 
     def with_pending(self, trial: Seen) -> "Shown":
-        """Return the same with one more pending trial."""
+        """Return a copy with one more pending trial."""
         return replace(self, pending=(*self.pending, trial)[-MAX_PENDING:])
 
 
 def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
-    """Return the trials that the model is shown. `trials` may be in any order."""
+    """Return the trials for the model. `trials` may be in any order."""
     ordered = sorted(trials, key=lambda trial: trial.number)
     done = [trial for trial in ordered if trial.state.is_over]
     pending = [trial for trial in ordered if not trial.state.is_over]
@@ -78,8 +76,8 @@ def _values(spec: StudySpec, trial: Seen) -> list[float]:
 
 
 def _rows(values: Array) -> Positions:
-    """Return the rows of the completed trials for the model, by their `values`. With several
-    metrics, trials are compared by the sum of their ranks."""
+    """Return the rows of the completed trials for the model, selected by `values`. With several metrics,
+    trials are compared by the sum of their ranks."""
     count = len(values)
     if count <= MAX_TRIALS:
         return np.arange(count)
@@ -88,8 +86,8 @@ def _rows(values: Array) -> Positions:
         order = np.argsort(np.where(np.isnan(column), np.inf, -column), kind="stable")
         ranks[order] += np.arange(count)
     chosen = np.zeros(count, dtype=np.bool_)
-    chosen[np.argsort(ranks, kind="stable")[:_BEST]] = True
-    chosen[-_NEWEST:] = True
+    chosen[np.argsort(ranks, kind="stable")[:_BEST_TRIALS]] = True
+    chosen[-_NEWEST_TRIALS:] = True
     rest = np.flatnonzero(~chosen)
     places = np.linspace(0, len(rest) - 1, MAX_TRIALS - int(chosen.sum())).astype(np.int64)
     chosen[rest[places]] = True
