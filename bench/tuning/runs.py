@@ -23,7 +23,7 @@ from trainshed import studies
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.studies.advisor_process import algorithm_for
-from trainshed.studies.port import Algorithm, Seen
+from trainshed.studies.port import Algorithm, TrialData
 
 RANDOM = "random"
 CANDIDATES = (RANDOM, *(engine.value for engine in Engine))
@@ -60,7 +60,7 @@ def run(task: Task) -> Result:
     problem, algorithm = PROBLEMS[task.problem], candidate(task.candidate)
     objective = problem.objective(task.seed)
     draw = random.Random(f"{task.problem}:{task.seed}:noise")
-    trials: list[Seen] = []
+    trials: list[TrialData] = []
     regrets: list[float] = []
     best, regret, spent = float("inf"), float("inf"), 0.0
     for done in range(task.trials):
@@ -69,15 +69,15 @@ def run(task: Task) -> Result:
         proposed = algorithm.suggest(problem.spec, trials, missing, task.seed).parameters
         spent += time.perf_counter() - begun
         for parameters in proposed:
-            trials.append(Seen(len(trials) + 1, TrialState.ACTIVE, parameters))
+            trials.append(TrialData(len(trials) + 1, TrialState.ACTIVE, parameters))
         oldest = trials[done]
         true = objective(dict(oldest.parameters))
         if true is None:
-            trials[done] = Seen(oldest.number, TrialState.INFEASIBLE, oldest.parameters)
+            trials[done] = TrialData(oldest.number, TrialState.INFEASIBLE, oldest.parameters)
         else:
             measured = problem.told(true, draw)
             final = Measurement(((METRIC, measured),))
-            trials[done] = Seen(oldest.number, TrialState.SUCCEEDED, oldest.parameters, final)
+            trials[done] = TrialData(oldest.number, TrialState.SUCCEEDED, oldest.parameters, final)
             if measured < best:
                 best, regret = measured, true - problem.least
         regrets.append(regret)

@@ -16,7 +16,7 @@ from trainshed.core.tuning.records import SeenSummaries
 from trainshed.core.units import Nanos
 from trainshed.store.sqlite.database import Store
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.studies.port import Curve, Proposals, Seen, StoppingVerdict
+from trainshed.studies.port import Curve, Proposals, StoppingVerdict, TrialData
 
 
 class CountingAdvisor(ProcessAdvisor):
@@ -29,7 +29,7 @@ class CountingAdvisor(ProcessAdvisor):
         self.most = most
 
     async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
         del seed
         last = max((trial.number for trial in trials), default=0)
@@ -69,7 +69,7 @@ class LearningAdvisor(CountingAdvisor):
         self.bar = bar
 
     async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
         left = count if self.most is None else max(0, min(count, self.most - len(trials)))
         shown = list(trials)
@@ -82,7 +82,7 @@ class LearningAdvisor(CountingAdvisor):
             dice = random.Random(f"{seed} {facts}")
             point = tuple((parameter.id, dice.random()) for parameter in spec.parameters)
             points.append(point)
-            shown.append(Seen(len(shown) + 1, TrialState.ACTIVE, point))
+            shown.append(TrialData(len(shown) + 1, TrialState.ACTIVE, point))
         return Proposals(tuple(points), exhausted=left < count)
 
     async def should_stop(

@@ -26,7 +26,7 @@ from trainshed.core.study.records import Parameters, Trial, TrialState
 from trainshed.core.study.spec import Algorithm, StudySpec
 from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
-from trainshed.studies.port import AdvisorFailed, Proposals, Seen
+from trainshed.studies.port import AdvisorFailed, Proposals, TrialData
 
 PARTS = 12 if SOAKS else 5
 """Starts within an incarnation at which it is cancelled."""
@@ -150,7 +150,7 @@ class _Stuck(LearningAdvisor):
     failure: Exception = AdvisorFailed("LinAlgError: it is singular")
 
     async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
         if spec.algorithm is Algorithm.DEFAULT:
             raise self.failure

@@ -24,7 +24,7 @@ from trainshed.core.study.spec import StudySpec
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.studies import Studies
-from trainshed.studies.port import AdvisorFailed, Proposals, Seen
+from trainshed.studies.port import AdvisorFailed, Proposals, TrialData
 
 Happening = Callable[[], Coroutine[Any, Any, None]]
 
@@ -42,7 +42,7 @@ class Advisor(LearningAdvisor):
         self.meanwhile: Happening | None = None
 
     async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
         if self.faults:
             raise self.faults.pop(0)

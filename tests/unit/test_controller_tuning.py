@@ -21,7 +21,7 @@ from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialStat
 from trainshed.core.study.spec import Selection, StudySpec
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.store.port import Commit, NewWork
-from trainshed.studies.port import AdvisorFailed, Proposals, Seen
+from trainshed.studies.port import AdvisorFailed, Proposals, TrialData
 
 SECOND = 10**9
 
@@ -32,7 +32,7 @@ class Advisor(CountingAdvisor):
     fails = False
 
     async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
         if self.fails:
             raise AdvisorFailed("its process ended")

@@ -20,7 +20,7 @@ from trainshed.studies import advisor_client as client
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.advisor_process import SuggestCall, algorithm_for
 from trainshed.studies.gp.bandit import outlook
-from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen
+from trainshed.studies.port import AdvisorFailed, Curve, Proposals, TrialData
 
 
 def spec(algorithm: Algorithm = Algorithm.RANDOM_SEARCH) -> StudySpec:
@@ -36,7 +36,7 @@ async def advisor() -> AsyncIterator[ProcessAdvisor]:
     await advisor.close()
 
 
-SEEN = (Seen(1, TrialState.SUCCEEDED, (("x", 0.5),), Measurement(((METRIC, 0.5),), 1)),)
+SEEN = (TrialData(1, TrialState.SUCCEEDED, (("x", 0.5),), Measurement(((METRIC, 0.5),), 1)),)
 
 
 async def test_it_answers_what_the_algorithm_says(advisor: ProcessAdvisor) -> None:

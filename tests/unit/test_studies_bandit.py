@@ -41,7 +41,7 @@ from trainshed.core.study.spec import (
     Value,
 )
 from trainshed.studies.gp.bandit import GaussianProcessBandit, outlook
-from trainshed.studies.port import Seen, seen
+from trainshed.studies.port import TrialData, trial_data
 from trainshed.studies.random_search import RandomSearch
 
 pytestmark = pytest.mark.numerical
@@ -91,7 +91,7 @@ def test_it_is_far_better_than_random() -> None:
 
 
 @cache
-def played(count: int) -> list[Seen]:
+def played(count: int) -> list[TrialData]:
     return play(BANDIT, FLAT, bowl, count)
 
 
@@ -168,7 +168,7 @@ def test_several_objectives_fill_the_front() -> None:
     def keeps(seed: int) -> bool:
         trials: list[Trial] = []
         for number in range(1, 21):
-            (point,) = BANDIT.suggest(spec, [*map(seen, trials)], 1, seed).parameters
+            (point,) = BANDIT.suggest(spec, [*map(trial_data, trials)], 1, seed).parameters
             x, y = (float(value) for _, value in point)
             final = Measurement((("near", x * x + y * y), ("far", -((x - 1) ** 2) - y * y)))
             trials.append(
@@ -187,7 +187,7 @@ RATE = StudySpec((double("rate", 1e-4, 1.0, Scale.LOG),), (LOSS,))
 RANDOM = replace(RATE, algorithm=Algorithm.RANDOM_SEARCH)
 
 
-def rates(*tried: float) -> list[Seen]:
+def rates(*tried: float) -> list[TrialData]:
     """Trials that measure how far their rate is from 1e-3, in powers of ten."""
     away = [abs(np.log10(rate) + 3.0) for rate in tried]
     return [over(n, (("rate", tried[n]),), away[n]) for n in range(len(tried))]
@@ -236,7 +236,7 @@ def test_an_outlook_over_two_parameters_has_the_others_as_in_the_best_trial() ->
     ],
 )
 def test_without_an_outlook_it_says_why(
-    spec: StudySpec, trials: list[Seen], parameter: str, words: str
+    spec: StudySpec, trials: list[TrialData], parameter: str, words: str
 ) -> None:
     assert words in outlook(spec, trials, (parameter,)).reason
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.contract.studies.trees import LISTED, LOSS, cube, legal, over, pending, trees
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec
-from trainshed.studies.port import Seen
+from trainshed.studies.port import TrialData
 from trainshed.studies.random_search import STEPS, GridSearch, grid
 from trainshed.studies.space import Space, starting_point
 
@@ -63,7 +63,7 @@ def test_defaults_come_first() -> None:
 COUNTABLE = StudySpec(LISTED, (LOSS,))
 
 
-def run_out(spec: StudySpec, trials: list[Seen]) -> list[Parameters]:
+def run_out(spec: StudySpec, trials: list[TrialData]) -> list[Parameters]:
     """What is proposed until the grid is exhausted."""
     points: list[Parameters] = []
     while True:

@@ -23,7 +23,7 @@ from bench.tuning.engines.tree import (
     walk,
 )
 from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
-from trainshed.studies.port import Algorithm, Proposals, Seen
+from trainshed.studies.port import Algorithm, Proposals, TrialData
 
 STARTUP = 10
 """Completed trials before a sampler uses a model; before, it draws at random (the library's default)."""
@@ -52,8 +52,10 @@ class OptunaAlgorithm:
         self._optuna = optuna
         self._sampler = sampler
 
-    def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
-        def propose(known: Sequence[Seen], number: int) -> Seen:
+    def suggest(
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
+    ) -> Proposals:
+        def propose(known: Sequence[TrialData], number: int) -> TrialData:
             study = self._study(spec, known, seed_of(seed, number))
             trial = study.ask()
 
@@ -64,7 +66,7 @@ class OptunaAlgorithm:
 
         return Proposals(reproducible(trials, count, propose))
 
-    def _study(self, spec: StudySpec, trials: Sequence[Seen], seed: int) -> Any:
+    def _study(self, spec: StudySpec, trials: Sequence[TrialData], seed: int) -> Any:
         study = self._optuna.create_study(
             directions=[metric.goal.value.lower() for metric in spec.metrics],
             sampler=self._sampler(self._optuna, spec, seed),
@@ -77,7 +79,7 @@ class OptunaAlgorithm:
         study.add_trials([trial for trial in library_trials if trial is not None])
         return study
 
-    def _told(self, spec: StudySpec, distributions: Mapping[str, Any], trial: Seen) -> Any:
+    def _told(self, spec: StudySpec, distributions: Mapping[str, Any], trial: TrialData) -> Any:
         """Return the library's trial, or None for a trial that is infeasible or that the library cannot
         represent.
         """

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec, Value, is_same
-from trainshed.studies.port import Seen
+from trainshed.studies.port import TrialData
 
 Place = float | int | str
 """A value in the library's terms: a number on its scale, the position in the list, or the category."""
@@ -96,7 +96,9 @@ def is_log(parameter: Parameter) -> bool:
 
 
 def reproducible(
-    trials: Sequence[Seen], count: int, propose: Callable[[Sequence[Seen], int], Seen]
+    trials: Sequence[TrialData],
+    count: int,
+    propose: Callable[[Sequence[TrialData], int], TrialData],
 ) -> tuple[Parameters, ...]:
     """Return `count` proposals, each made with the previous ones pending, so that one call for two equals two
     calls for one. `propose` receives the trials, and the number of its proposal if it is stored next.
@@ -109,9 +111,9 @@ def reproducible(
     return tuple(proposed)
 
 
-def pending(number: int, parameters: Parameters | None) -> Seen:
+def pending(number: int, parameters: Parameters | None) -> TrialData:
     """Return a proposal as the trial that it creates."""
-    return Seen(number, TrialState.REQUESTED, parameters or ())
+    return TrialData(number, TrialState.REQUESTED, parameters or ())
 
 
 def seed_of(seed: int, number: int) -> int:

@@ -51,7 +51,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.port import Commit, NewWork
 from trainshed.store.sqlite.database import Store, open_database
-from trainshed.studies.port import Seen
+from trainshed.studies.port import TrialData
 from trainshed.summaries.directories import LogDirectory
 from trainshed.wire.trainshed_v1.jobs import Outlook
 from trainshed_tracking.addition import addition_with
@@ -436,8 +436,10 @@ class House:
         self.notices.publish(JobUid(uid))
 
 
-async def _expected(spec: StudySpec, trials: Sequence[Seen], parameters: Sequence[str]) -> Outlook:
-    """Return a study's outlook. The real service computes it in its advisor process."""
+async def _expected(
+    spec: StudySpec, trials: Sequence[TrialData], parameters: Sequence[str]
+) -> Outlook:
+    """Return a study\'s outlook. The real service computes it in its advisor process."""
     from trainshed.studies.gp.bandit import outlook
 
     return outlook(spec, trials, parameters)

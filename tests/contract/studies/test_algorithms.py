@@ -22,7 +22,7 @@ from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import Parameter, ParameterType, StudySpec
 from trainshed.studies.advisor_process import algorithm_for
-from trainshed.studies.port import Algorithm, Seen
+from trainshed.studies.port import Algorithm, TrialData
 from trainshed.studies.random_search import RandomSearch
 
 pytestmark = pytest.mark.numerical
@@ -43,7 +43,7 @@ def algorithm(request: pytest.FixtureRequest) -> Algorithm:
 
 
 @cache
-def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[Seen]:
+def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[TrialData]:
     """Six that are over, one of them infeasible, and two pending."""
     objective = mixed_loss if spec is TREE else bowl
     trials = play(algorithm, spec, objective, 5)
@@ -69,7 +69,7 @@ def test_same_trials_and_seed_give_the_same_answer(algorithm: Algorithm, spec: S
     """spec/tuning#reproducible: a study that is read back, in any order, goes on as if nothing happened."""
     trials = some_trials(algorithm, spec)
     first = algorithm.suggest(spec, trials, 2, 7)
-    stored = msgspec.json.decode(msgspec.json.encode(trials), type=tuple[Seen, ...])
+    stored = msgspec.json.decode(msgspec.json.encode(trials), type=tuple[TrialData, ...])
     assert algorithm.suggest(spec, stored[::-1], 2, 7) == first
 
 
@@ -91,7 +91,7 @@ def test_two_at_once_are_one_after_the_other(
 
 @pytest.mark.parametrize("value", [None, 1.0], ids=["infeasible", "flat"])
 def test_trials_that_are_all_alike_are_no_end(algorithm: Algorithm, value: float | None) -> None:
-    trials: list[Seen] = []
+    trials: list[TrialData] = []
     for number in range(1, 13):
         (point,) = algorithm.suggest(FLAT, trials, 1, 7).parameters
         trials.append(over(number, point, value))
@@ -123,7 +123,7 @@ def test_a_space_of_one_point(algorithm: Algorithm) -> None:
 def test_countable_spaces_stay_legal_to_the_end(algorithm: Algorithm) -> None:
     """More trials than there are points: grid search ends, others may repeat (facts/tuning#vertex); only
     random search does so before all were tried."""
-    trials: list[Seen] = []
+    trials: list[TrialData] = []
     for number in range(1, 22):
         proposals = algorithm.suggest(COUNTABLE, trials, 1, 7)
         if proposals.exhausted:

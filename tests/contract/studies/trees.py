@@ -15,7 +15,7 @@ from trainshed.core.study.spec import (
     StudySpec,
     Value,
 )
-from trainshed.studies.port import Algorithm, Seen
+from trainshed.studies.port import Algorithm, TrialData
 
 Objective = Callable[[dict[str, Value]], float | None]
 """What a made program measures; None = the trial is infeasible."""
@@ -111,28 +111,28 @@ def may_be(parameter: Parameter, value: Value) -> bool:
             return type(value) is float and parameter.low <= value <= parameter.high
 
 
-def over(number: int, point: Parameters, value: float | None, metric: str = "loss") -> Seen:
+def over(number: int, point: Parameters, value: float | None, metric: str = "loss") -> TrialData:
     if value is None:
-        return Seen(number, TrialState.INFEASIBLE, point)
-    return Seen(number, TrialState.SUCCEEDED, point, Measurement(((metric, value),)))
+        return TrialData(number, TrialState.INFEASIBLE, point)
+    return TrialData(number, TrialState.SUCCEEDED, point, Measurement(((metric, value),)))
 
 
-def pending(number: int, point: Parameters) -> Seen:
-    return Seen(number, TrialState.ACTIVE, point)
+def pending(number: int, point: Parameters) -> TrialData:
+    return TrialData(number, TrialState.ACTIVE, point)
 
 
 def play(
     algorithm: Algorithm, spec: StudySpec, objective: Objective, count: int, seed: int = 7
-) -> list[Seen]:
+) -> list[TrialData]:
     """A study of `count` trials, one after the other."""
-    trials: list[Seen] = []
+    trials: list[TrialData] = []
     for number in range(1, count + 1):
         (point,) = algorithm.suggest(spec, trials, 1, seed).parameters
         trials.append(over(number, point, objective(dict(point))))
     return trials
 
 
-def best(trials: Sequence[Seen]) -> float:
+def best(trials: Sequence[TrialData]) -> float:
     """The least value measured."""
     values = [trial.final.value("loss") for trial in trials if trial.final is not None]
     return min(value for value in values if value is not None)

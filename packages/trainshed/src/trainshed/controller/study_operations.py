@@ -24,7 +24,7 @@ from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.studies.port import seen
+from trainshed.studies.port import trial_data
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class StudyOperations:
         count = min(count, MAX_TRIALS - len(history))
         if count <= 0:
             return []
-        shown = [seen(trial) for trial in history]
+        shown = [trial_data(trial) for trial in history]
         suggestions = await self._advisor.suggest(study.spec, shown, count, study.uid)
         is_over = suggestions.exhausted and not suggestions.parameters
         if is_over and study.state is StudyState.ACTIVE:

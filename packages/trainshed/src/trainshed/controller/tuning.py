@@ -24,7 +24,7 @@ from trainshed.core.tuning.trial_jobs import begin
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
-from trainshed.studies.port import AdvisorFailed, Proposals, Seen, seen
+from trainshed.studies.port import AdvisorFailed, Proposals, TrialData, trial_data
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class TuningReconciler:
         if asking is None or asking.cancelled():
             history = await self._stores.studies.history((*job.spec.resumed, job.study))
             trials = {trial.number: trial for trial in (*history, *transition.trials.values())}
-            shown = tuple(seen(trials[number]) for number in sorted(trials))
+            shown = tuple(trial_data(trials[number]) for number in sorted(trials))
             self._asking[job.uid] = begin_task(
                 self._suggest(job, shown, count), f"job {job.uid}: suggesting"
             )
@@ -156,7 +156,7 @@ class TuningReconciler:
         return begun
 
     async def _suggest(
-        self, job: TuningJob, shown: tuple[Seen, ...], count: int
+        self, job: TuningJob, shown: tuple[TrialData, ...], count: int
     ) -> tuple[Proposals, str | None]:
         """Return points that the advisor suggests, and why they were drawn at random; None = they come from
         the study's own algorithm. Has the job looked at when they are there."""

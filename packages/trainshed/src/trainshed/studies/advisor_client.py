@@ -13,7 +13,7 @@ import msgspec
 
 from trainshed.core.study.spec import StudySpec
 from trainshed.studies.advisor_process import Call, ExpectCall, SuggestCall
-from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
+from trainshed.studies.port import AdvisorFailed, Curve, Proposals, StoppingVerdict, TrialData
 from trainshed.studies.stopping import decide_all
 from trainshed.wire.trainshed_v1.jobs import Outlook
 
@@ -39,7 +39,7 @@ class ProcessAdvisor:
         self._closed = False
 
     async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
         """Return the proposals of the study's algorithm, as `Algorithm.suggest` does. Raises
         AdvisorFailed."""
@@ -55,7 +55,7 @@ class ProcessAdvisor:
         return await asyncio.to_thread(decide_all, spec, curves, numbers)
 
     async def outlook(
-        self, spec: StudySpec, trials: Sequence[Seen], parameters: Sequence[str]
+        self, spec: StudySpec, trials: Sequence[TrialData], parameters: Sequence[str]
     ) -> Outlook:
         """Return the model's expectation of the study's objective (`gp.bandit.outlook`). Raises
         AdvisorFailed."""

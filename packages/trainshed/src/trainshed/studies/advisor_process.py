@@ -12,7 +12,7 @@ from msgspec import Struct
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import StudySpec
 from trainshed.replica.system import kernel
-from trainshed.studies.port import Algorithm, Proposals, Seen
+from trainshed.studies.port import Algorithm, Proposals, TrialData
 
 if TYPE_CHECKING:
     from trainshed.wire.trainshed_v1.jobs import Outlook
@@ -41,7 +41,7 @@ class SuggestCall(Struct, frozen=True, tag=True):
     """A call of an algorithm for new points."""
 
     spec: StudySpec
-    trials: tuple[Seen, ...]
+    trials: tuple[TrialData, ...]
     #: The number of points.
     count: int
     seed: int
@@ -55,7 +55,7 @@ class ExpectCall(Struct, frozen=True, tag=True):
     """A call for the model's expectation over one or two parameters of a study."""
 
     spec: StudySpec
-    trials: tuple[Seen, ...]
+    trials: tuple[TrialData, ...]
     parameters: tuple[str, ...]
 
     def answer(self) -> "Outlook":

@@ -13,7 +13,7 @@ from trainshed.core.study.records import Measurement, Parameters, Trial, TrialSt
 from trainshed.core.study.spec import StudySpec
 
 
-class Seen(Struct, frozen=True):
+class TrialData(Struct, frozen=True):
     """The data of a trial for an algorithm."""
 
     number: int
@@ -23,9 +23,9 @@ class Seen(Struct, frozen=True):
     final: Measurement | None = None
 
 
-def seen(trial: Trial) -> Seen:
+def trial_data(trial: Trial) -> TrialData:
     """Return a trial in its form for algorithms."""
-    return Seen(trial.number, trial.state, trial.parameters, trial.final)
+    return TrialData(trial.number, trial.state, trial.parameters, trial.final)
 
 
 class Proposals(Struct, frozen=True):
@@ -41,7 +41,9 @@ class Algorithm(Protocol):
     """Proposes trials. It blocks while it computes, so it runs in its own process. Raises nothing for a valid
     spec."""
 
-    def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
+    def suggest(
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
+    ) -> Proposals:
         """Return `count` further points to try, the most promising first, in addition to pending
         points.
 

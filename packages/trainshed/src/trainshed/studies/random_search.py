@@ -9,7 +9,7 @@ import numpy as np
 
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter, StudySpec, Value, is_same
-from trainshed.studies.port import Proposals, Seen
+from trainshed.studies.port import Proposals, TrialData
 from trainshed.studies.space import Node, Space
 
 STEPS = 11
@@ -19,7 +19,9 @@ STEPS = 11
 class RandomSearch:
     """Implements `studies.port.Algorithm`. Uses only the numbers of trials."""
 
-    def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
+    def suggest(
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
+    ) -> Proposals:
         space = Space(spec.parameters)
         next_number = max((trial.number for trial in trials), default=0) + 1
         shares = np.array(
@@ -36,7 +38,9 @@ class GridSearch:
     """Implements `studies.port.Algorithm`. Does not propose points that were tried or are pending,
     regardless of their origin."""
 
-    def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
+    def suggest(
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
+    ) -> Proposals:
         tried = {trial.parameters for trial in trials}
         fresh = (point for point in grid(spec.parameters) if point not in tried)
         points = tuple(islice(fresh, count))

@@ -38,7 +38,7 @@ from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.studies import Studies
-from trainshed.studies.port import Seen
+from trainshed.studies.port import TrialData
 from trainshed.telemetry.meters import Lag, Meters
 from trainshed.wire.trainshed_v1.jobs import Outlook, ViewLink
 
@@ -308,7 +308,7 @@ class Services(Struct, frozen=True):
     exports: Exports
     #: Returns what the model of a study expects over some of its parameters, given its trials. Raises
     #: AdvisorFailed.
-    outlook: Callable[[StudySpec, Sequence[Seen], Sequence[str]], Awaitable[Outlook]]
+    outlook: Callable[[StudySpec, Sequence[TrialData], Sequence[str]], Awaitable[Outlook]]
     capacity: CapacityView
     reservations: Reserving
     links: Links

@@ -34,7 +34,7 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos, text_micros
 from trainshed.core.works import Work
 from trainshed.store.points import EVERYTHING, Part
-from trainshed.studies.port import AdvisorFailed, seen
+from trainshed.studies.port import AdvisorFailed, trial_data
 from trainshed.wire.trainshed_v1 import replicas as records
 from trainshed.wire.trainshed_v1.jobs import Glance, Outlook, Progress, Trend
 
@@ -128,7 +128,7 @@ async def outlook(call: JsonCall) -> Outlook:
         raise InvalidRequest((Violation("parameter", text),))
     history = await services.studies.history(uids)
     try:
-        return await services.outlook(spec, [seen(trial) for trial in history], chosen)
+        return await services.outlook(spec, [trial_data(trial) for trial in history], chosen)
     except AdvisorFailed as failure:
         raise Unavailable(f"The outlook could not be computed: {failure}. Try again.") from failure
 

@@ -17,11 +17,11 @@ from trainshed.core.study.progress import score
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import Algorithm, Scale, StudySpec, Value
 from trainshed.studies.gp.acquisition import Score, TrustRegion, trust_radius
-from trainshed.studies.gp.belief import Belief, believe, bound_score, successes
+from trainshed.studies.gp.belief import Belief, bound_score, fit_beliefs, successes
 from trainshed.studies.gp.process import Posterior
-from trainshed.studies.gp.search import Found, Search, rated
+from trainshed.studies.gp.search import Candidates, Search, score_all
 from trainshed.studies.gp.selection import choose
-from trainshed.studies.port import Proposals, Seen
+from trainshed.studies.port import Proposals, TrialData
 from trainshed.studies.random_search import grid
 from trainshed.studies.routines import Array
 from trainshed.studies.space import Node, Space, starting_point
@@ -61,7 +61,9 @@ _EXPLOIT_PENDING_COEFFICIENT = 0.3
 class GaussianProcessBandit:
     """Implements `studies.port.Algorithm`."""
 
-    def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
+    def suggest(
+        self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
+    ) -> Proposals:
         study = _Study(spec, trials, abs(seed))
         latest = max((trial.number for trial in trials), default=0)
         return Proposals(tuple(study.propose(latest + ahead) for ahead in range(1, count + 1)))
@@ -71,7 +73,7 @@ class _Study:
     """The view of a study during one call. Completed trials do not change in that time, so the models are
     fitted once."""
 
-    def __init__(self, spec: StudySpec, trials: Sequence[Seen], seed: int) -> None:
+    def __init__(self, spec: StudySpec, trials: Sequence[TrialData], seed: int) -> None:
         self._spec = spec
         self._seed = seed
         self._space = Space(spec.parameters)
@@ -93,7 +95,7 @@ class _Study:
         point = proposed(number)
         self._tried.add(point)
         self._running.add(point)
-        self._shown = self._shown.with_pending(Seen(number, TrialState.REQUESTED, point))
+        self._shown = self._shown.with_pending(TrialData(number, TrialState.REQUESTED, point))
         return point
 
     def _start(self, number: int) -> Parameters:
@@ -109,7 +111,7 @@ class _Study:
     def _modelled(self, number: int) -> Parameters:
         if not self._beliefs:
             points = self._space.embed(self._done)
-            self._beliefs = believe(self._spec, self._space, self._shown, points)
+            self._beliefs = fit_beliefs(self._spec, self._space, self._shown, points)
             self._success = successes(self._space, self._shown, points)
         codes = self._space.encode([trial.parameters for trial in self._shown.pending])
         rng = np.random.default_rng((self._seed, number))
@@ -127,17 +129,17 @@ class _Study:
         points = self._space.embed(pending)
         return bound_score(self._beliefs, self._success, points, coefficient, rng)
 
-    def _search(self, score: Score, pending: Array, rng: np.random.Generator) -> Found:
+    def _search(self, score: Score, pending: Array, rng: np.random.Generator) -> Candidates:
         space = self._space
         if self._all:
-            return rated(space, score, space.encode(self._all))
+            return score_all(space, score, space.encode(self._all))
         seen = space.embed(np.vstack([self._done, pending]))[:, space.is_number]
         trust = TrustRegion(seen, trust_radius(len(self._shown.values), space.width))
         aim = self._beliefs[0]
         best = aim.rows[np.argsort(-aim.data.labels, kind="stable")[:_SEEDS]]
         return Search(space, score, trust).maximize(space.genotypes(self._done[best]), rng)
 
-    def _fresh(self, best: Found) -> Parameters | None:
+    def _fresh(self, best: Candidates) -> Parameters | None:
         """Return the best untried point. If all were tried, return the best point that is not pending; None
         if none exists."""
         decode, codes = self._space.decode, best.codes
@@ -152,7 +154,7 @@ class _Study:
         return bool(apart.min() > _MIN_DISTANCE)
 
 
-def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> Outlook:
+def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str]) -> Outlook:
     """Return the model's expectation of the first metric over one or two chosen parameters. All other
     parameters have their values in the best trial. Return the reason if the model has no expectation."""
     if spec.algorithm is not Algorithm.DEFAULT:
@@ -166,7 +168,7 @@ def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> O
         )
         return Outlook(reason=text)
     codes = space.encode([trial.parameters for trial in shown.done])
-    aim = believe(spec, space, shown, space.embed(codes))[0]
+    aim = fit_beliefs(spec, space, shown, space.embed(codes))[0]
     top = int(aim.rows[np.argmax(aim.data.labels)])
     best, ids = shown.done[top], [node.parameter.id for node in space.nodes]
     active = {ids[at]: at for at in np.flatnonzero(~np.isnan(codes[top]))}

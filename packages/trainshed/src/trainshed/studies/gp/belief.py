@@ -25,7 +25,7 @@ from trainshed.studies.gp.process import (
     Posterior,
     fit,
 )
-from trainshed.studies.gp.selection import Shown
+from trainshed.studies.gp.selection import ModelTrials
 from trainshed.studies.routines import Array, Positions
 from trainshed.studies.space import Space
 
@@ -53,13 +53,15 @@ class Belief:
         return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
 
 
-def believe(spec: StudySpec, space: Space, shown: Shown, points: Array) -> tuple[Belief, ...]:
-    """Return one belief per metric, in the spec's order. Needs enough trials (`Shown.is_enough`). `points`:
+def fit_beliefs(
+    spec: StudySpec, space: Space, shown: ModelTrials, points: Array
+) -> tuple[Belief, ...]:
+    """Return one belief per metric, in the order of the spec. Requires `ModelTrials.is_enough`. `points`:
     the embeddings of the model's completed trials."""
     return tuple(_belief(spec, space, shown, points, at) for at in range(len(spec.metrics)))
 
 
-def _belief(spec: StudySpec, space: Space, shown: Shown, points: Array, at: int) -> Belief:
+def _belief(spec: StudySpec, space: Space, shown: ModelTrials, points: Array, at: int) -> Belief:
     values, succeeded = shown.values[:, at], shown.succeeded
     rows = np.flatnonzero(succeeded[shown.rows])
     every = np.zeros(len(values))
@@ -71,7 +73,7 @@ def _belief(spec: StudySpec, space: Space, shown: Shown, points: Array, at: int)
     return Belief(rows, data, hyper, Posterior(data, hyper))
 
 
-def successes(space: Space, shown: Shown, points: Array) -> Posterior | None:
+def successes(space: Space, shown: ModelTrials, points: Array) -> Posterior | None:
     """Return a model of the success of trials, positive where success is more likely than failure; None if
     all succeeded. It is separate from the metrics. If failed trials counted as bad values, they would lower
     the metric's model near the border of the failing region, where the best points often are. An example is

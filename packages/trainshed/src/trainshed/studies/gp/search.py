@@ -28,18 +28,18 @@ _MAX_EVALUATIONS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Candidates:
     """Points, best first: snapped codes, shape (m, p), and their scores."""
 
     codes: Array
     scores: Array
 
 
-def rated(space: Space, score: Score, codes: Array) -> Found:
+def score_all(space: Space, score: Score, codes: Array) -> Candidates:
     """Return all points of a small space with their scores, best first."""
     scores = score.values(space.embed(codes))
     order = np.argsort(-scores, kind="stable")
-    return Found(codes[order], scores[order])
+    return Candidates(codes[order], scores[order])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Search:
     score: Score
     trust: TrustRegion
 
-    def maximize(self, seeds: Array, rng: np.random.Generator) -> Found:
+    def maximize(self, seeds: Array, rng: np.random.Generator) -> Candidates:
         """Return points, best first. `seeds`: genotypes near which good points may be, best first, shape (s,
         p); s may be 0."""
         crowd = self._sample(seeds, rng)
@@ -63,7 +63,7 @@ class Search:
         crowd = np.vstack([*[point for point, _ in climbed], crowd])
         scores = np.concatenate([[value for _, value in climbed], scores])
         order = np.argsort(-scores, kind="stable")
-        return Found(self.space.snap(crowd[order]), scores[order])
+        return Candidates(self.space.snap(crowd[order]), scores[order])
 
     def _rate(self, genotypes: Array) -> Array:
         points = self.space.embed(self.space.snap(genotypes))

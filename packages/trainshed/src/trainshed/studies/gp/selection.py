@@ -10,7 +10,7 @@ import numpy as np
 
 from trainshed.core.study.progress import score
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.port import Seen
+from trainshed.studies.port import TrialData
 from trainshed.studies.routines import Array, Mask, Positions
 
 MAX_TRIALS = 400
@@ -27,7 +27,7 @@ MAX_PENDING = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ModelTrials:
     """The trials in the model."""
 
     #: Values of **all** completed trials by metric, to be maximized; NaN = no value; shape (n, metrics).
@@ -35,9 +35,9 @@ class Shown:
     #: The rows of the model's trials, ascending.
     rows: Positions
     #: The completed trials in the model.
-    done: tuple[Seen, ...]
+    done: tuple[TrialData, ...]
     #: The pending trials in the model.
-    pending: tuple[Seen, ...]
+    pending: tuple[TrialData, ...]
 
     @property
     def succeeded(self) -> Mask:
@@ -49,12 +49,12 @@ class Shown:
         """Return whether the model can be fitted: one trial has measured every metric."""
         return bool(self.succeeded.any())
 
-    def with_pending(self, trial: Seen) -> "Shown":
+    def with_pending(self, trial: TrialData) -> "ModelTrials":
         """Return a copy with one more pending trial."""
         return replace(self, pending=(*self.pending, trial)[-MAX_PENDING:])
 
 
-def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
+def choose(spec: StudySpec, trials: Sequence[TrialData]) -> ModelTrials:
     """Return the trials for the model. `trials` may be in any order."""
     ordered = sorted(trials, key=lambda trial: trial.number)
     done = [trial for trial in ordered if trial.state.is_over]
@@ -63,12 +63,12 @@ def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
         len(done), len(spec.metrics)
     )
     rows = _rows(values)
-    return Shown(
+    return ModelTrials(
         values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MAX_PENDING:])
     )
 
 
-def _values(spec: StudySpec, trial: Seen) -> list[float]:
+def _values(spec: StudySpec, trial: TrialData) -> list[float]:
     if trial.final is None:
         return [np.nan] * len(spec.metrics)
     measured = ((metric, trial.final.value(metric.id)) for metric in spec.metrics)
