@@ -88,7 +88,9 @@ def test_an_authority_that_lost_its_key_is_not_replaced_in_secret(tmp_path: Path
     own(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").unlink()
     own(tmp_path, "127.0.0.1", NOW + DAY)  # As long as it need not sign, it is not missed.
-    with pytest.raises(CertificatesUnusable, match=r"ca\.key is missing.*move .*ca\.pem away"):
+    with pytest.raises(
+        CertificatesUnusable, match=r"ca\.key, the key of .*, is missing.*move .*ca\.pem away"
+    ):
         own(tmp_path, "10.1.2.3", NOW + DAY)
 
 
@@ -144,7 +146,7 @@ def encrypted(chain: Path, key: Path) -> None:
     ("harm", "words"),
     [
         (missing, r"key .*key\.pem cannot be read: No such file"),
-        (no_pem, r"cert\.pem cannot be served: .*not in PEM"),
+        (no_pem, r"cert\.pem cannot be used: .*not in PEM"),
         (of_another, r"key\.pem belongs to another certificate"),
         (encrypted, r"key\.pem is encrypted"),
     ],
