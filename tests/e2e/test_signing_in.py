@@ -30,7 +30,7 @@ from tests.e2e.running import (
     trainshed,
 )
 from tests.issuer import CLIENT, GCLOUD, ScriptedIssuer, issuing
-from trainshed.access.account_tokens import SKEW
+from trainshed.access.account_tokens import MAX_CLOCK_SKEW
 
 pytestmark = pytest.mark.e2e
 ROBOT = f"nightly@{PROJECT}.iam.gserviceaccount.com"
@@ -149,7 +149,7 @@ def test_gcloud_sends_an_unmodified_id_token(
     trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
 
     def hers(seconds: int) -> Service:
-        token = issuer.id_token(exp=int(time.time()) + seconds - SKEW)
+        token = issuer.id_token(exp=int(time.time()) + seconds - MAX_CLOCK_SKEW)
         return replace(service, token=token)
 
     gcloud = Gcloud(hers(600), tmp_path)

@@ -1,5 +1,4 @@
-"""Tokens of programs: what they say, for how long, and that nobody else can make one
-(spec/program#storage)."""
+"""Tokens of programs: contents, lifetime and protection against forgery (spec/program#storage)."""
 
 import base64
 import json
@@ -24,7 +23,7 @@ def clock() -> int:
     return START
 
 
-def test_a_token_says_for_whom_it_speaks_until_it_expires() -> None:
+def test_token_identifies_the_program_until_it_expires() -> None:
     """spec/program#credentials: short-lived, scoped to the job's project."""
     now = START
     tokens = JobTokens(KEY, lambda: now)
@@ -37,7 +36,7 @@ def test_a_token_says_for_whom_it_speaks_until_it_expires() -> None:
     assert tokens.read(token) is None
 
 
-def test_a_token_that_was_changed_or_is_signed_by_another_key_is_none() -> None:
+def test_forged_or_modified_token_is_rejected() -> None:
     tokens = JobTokens(KEY, clock)
     token, _ = tokens.mint(CLAIMS)
     version, payload, signature = token.split(".")
@@ -52,7 +51,7 @@ def test_a_token_that_was_changed_or_is_signed_by_another_key_is_none() -> None:
     assert JobTokens(bytes(32), clock).read(token) is None
 
 
-def test_an_identity_token_is_a_web_token_for_its_audience_and_no_access_token() -> None:
+def test_identity_token_is_a_jwt_for_its_audience_and_no_access_token() -> None:
     """spec/clients#metadata: clients read it as a JWT."""
     tokens = JobTokens(KEY, clock)
     token = tokens.identity_token(CLAIMS, "https://there")
@@ -65,7 +64,7 @@ def test_an_identity_token_is_a_web_token_for_its_audience_and_no_access_token()
     assert tokens.read(token) is None
 
 
-def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_key_file_is_created_once_and_private(tmp_path: Path) -> None:
     path = tmp_path / "data" / KEY_FILE
     token, _ = JobTokens.open(path, clock).mint(CLAIMS)
     assert JobTokens.open(path, clock).read(token) == CLAIMS
@@ -75,25 +74,25 @@ def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "00", "no hexadecimal digits", "00" * 33])
-def test_a_file_that_is_no_key_is_named(tmp_path: Path, content: str) -> None:
+def test_malformed_key_file_is_reported(tmp_path: Path, content: str) -> None:
     path = tmp_path / KEY_FILE
     path.write_text(content)
     with pytest.raises(JobKeyUnreadable, match=KEY_FILE):
         JobTokens.open(path, clock)
 
 
-def test_the_token_of_a_program_that_is_over_is_refused() -> None:
+def test_token_of_an_ended_program_is_rejected() -> None:
     jobs = JobTokens(KEY, clock)
     authority = TokenAuthority(AccessBook(), "", clock, jobs)
     authority.refuse(lambda claims: claims.attempt < 2)
     now, _ = jobs.mint(CLAIMS)
     before, _ = jobs.mint(replace(CLAIMS, attempt=1))
     principal = authority.authenticate(f"Bearer {now}")
-    assert principal.program == CLAIMS and authority.vouches(principal)
-    with pytest.raises(Unauthenticated, match=r"attempt 1 of the job 17, which is over"):
+    assert principal.program == CLAIMS and authority.is_valid(principal)
+    with pytest.raises(Unauthenticated, match=r"attempt 1 of the job 17, which has ended"):
         authority.authenticate(f"Bearer {before}")
     late, _ = jobs.mint(CLAIMS, 0)
-    with pytest.raises(Unauthenticated, match="has expired: ask the metadata endpoint"):
+    with pytest.raises(Unauthenticated, match=r"has expired\. Request a new one"):
         authority.authenticate(f"Bearer {late}")
     authority.refuse(lambda _: True)
-    assert not authority.vouches(principal), "what it began before is not done any more"
+    assert not authority.is_valid(principal), "requests in progress lose their permission"

@@ -1,19 +1,19 @@
-"""The permission table, and what is decided by it."""
+"""The permission table and the decisions based on it."""
 
 import re
 from itertools import product
 
 import pytest
 
+from trainshed.access.permissions import OWNER as OWNERS
 from trainshed.access.permissions import (
-    OF_THE_SERVICE,
     PERMISSIONS,
     PROGRAM,
     ROLES,
+    SERVICE_PREFIXES,
     authorize,
     is_recorded,
 )
-from trainshed.access.permissions import OWNER as OWNERS
 from trainshed.access.policy import Grant, Policy
 from trainshed.access.principals import Principal, Rights
 from trainshed.core.errors import PermissionDenied
@@ -32,7 +32,7 @@ def test_a_method_without_a_row_is_denied_with_its_name() -> None:
         authorize(OWNER, "no.such.Method")
 
 
-def test_a_program_removes_no_jobs_and_changes_nothing_of_the_service() -> None:
+def test_program_cannot_delete_jobs_or_change_the_service() -> None:
     """spec/program#credentials: default credentials of a job."""
     ours = ("jobs.cancel", "jobs.delete", "jobs.drill", "nodes.drain", "quotas.set")
     refused = {f"aiplatform.{kind}.delete" for kind in KINDS} | {"ml.jobs.update"}
@@ -40,15 +40,15 @@ def test_a_program_removes_no_jobs_and_changes_nothing_of_the_service() -> None:
     assert not any("secrets" in held for held in PROGRAM)
 
 
-def test_every_method_asks_for_its_permission_in_the_project_of_the_request() -> None:
-    """Every method × every role × own and foreign project × given there and everywhere; and everything that a
-    request names counts."""
+def test_every_method_requires_its_permission_in_every_project_of_the_request() -> None:
+    """Every method × every role × own and foreign project × role in one project and in all. Every project of
+    a request counts, which prevents a confused deputy."""
     for role, where, (method, permission), places in product(
         ROLES, ("", "own"), PERMISSIONS.items(), (["own"], ["foreign"], ["own", "foreign"], [])
     ):
         ana = Principal(ANA, Policy([Grant(where, role, f"user:{ANA}")]).rights(ANA))
         is_within = not where or places == ["own"] or method in OF_NO_PROJECT
-        is_its_own = not (where and permission.startswith(OF_THE_SERVICE))
+        is_its_own = not (where and permission.startswith(SERVICE_PREFIXES))
         is_held = permission in ROLES[role] and is_within and is_its_own
         assert allowed(ana, method, places) == (is_held or method in FOR_EVERYBODY), (role, method)
 
@@ -61,7 +61,7 @@ def allowed(principal: Principal, method: str, places: list[str]) -> bool:
     return True
 
 
-def test_a_refusal_says_what_is_missing_and_who_can_give_it() -> None:
+def test_denial_contains_the_missing_permission_and_the_remedy() -> None:
     ana = Principal("ana@x.example")
     create = "google.cloud.aiplatform.v1.JobService.CreateCustomJob"
     with pytest.raises(PermissionDenied) as refused:
@@ -75,20 +75,20 @@ def test_a_refusal_says_what_is_missing_and_who_can_give_it() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_who_may_submit_a_job_sees_it_and_its_log(role: str) -> None:
+def test_role_that_may_submit_a_job_may_read_it_and_its_log(role: str) -> None:
     for jobs in ("ml.jobs", *(f"aiplatform.{kind}" for kind in KINDS)):
         sees = {f"{jobs}.get", f"{jobs}.list", "trainshed.jobs.get", "trainshed.jobs.readLogs"}
         assert f"{jobs}.create" not in ROLES[role] or ROLES[role] >= sees
 
 
 @pytest.mark.parametrize("role", ["roles/aiplatform.viewer", "roles/ml.viewer", "roles/viewer"])
-def test_a_viewer_changes_nothing(role: str) -> None:
+def test_viewer_cannot_change_anything(role: str) -> None:
     changing = ("create", "delete", "update", "cancel", "set", "drain", "shell", "drill", "upload")
     assert not [held for held in ROLES[role] if held.rpartition(".")[2] in changing]
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role != OWNERS])
-def test_only_owners_decide_who_may_what(role: str) -> None:
+def test_only_owners_manage_access(role: str) -> None:
     own = ("resourcemanager.projects.setIamPolicy", "trainshed.tokens.create")
     assert not ROLES[role] & {*own, "trainshed.nodes.drain", "trainshed.audit.list"}
 
@@ -110,10 +110,10 @@ UNRECORDED = {
     ),
     *("AddTrialMeasurement", "CompleteTrial", "CreateTrial", "StopTrial", "SuggestTrials"),
 }
-"""Changes that docs/team.md#read-the-audit-log leaves out of the audit."""
+"""Changes that the audit leaves out, as docs/team.md#read-the-audit-log documents."""
 
 
-def test_the_audit_contains_every_change_but_those_that_the_page_names() -> None:
-    """A new method that changes something is recorded, or is added to the page and to this list."""
+def test_audit_contains_every_change_except_the_documented_ones() -> None:
+    """A new method that changes data must be recorded, or be added to the page and to this list."""
     names = {method.rpartition(".")[2] for method in PERMISSIONS if not is_recorded(method)}
     assert {name for name in names if not READS.fullmatch(name)} == UNRECORDED

@@ -1,5 +1,4 @@
-"""What of an environment may be kept when a failed replica is (issue: secrets redacted when it is
-captured)."""
+"""Redaction of the environment in the autopsy of a failed replica."""
 
 import json
 
@@ -22,19 +21,19 @@ from trainshed.access.redaction import REDACTED, redacted
         "KEY_PASSPHRASE",
     ],
 )
-def test_names_of_credentials(name: str) -> None:
+def test_variable_name_marks_a_credential(name: str) -> None:
     assert redacted({name: "x"}) == {name: REDACTED}
 
 
 @pytest.mark.parametrize(
     "name", ["PWD", "OLDPWD", "PATH", "AUTHOR", "TOKENIZERS_PARALLELISM", "KEYBOARD", "MONKEY"]
 )
-def test_names_of_other_things(name: str) -> None:
+def test_variable_name_marks_no_credential(name: str) -> None:
     assert redacted({name: "x"}) == {name: "x"}
 
 
-def test_what_is_redacted_is_not_told_by_the_jobs_description() -> None:
-    """CLUSTER_SPEC holds the variables of the job once more. Short values stand everywhere."""
+def test_redacted_values_are_hidden_in_the_jobs_description() -> None:
+    """CLUSTER_SPEC repeats the variables of the job. Short values occur everywhere and stay."""
     env = {"HUB_TOKEN": 'a"b\\cdefg', "DB_PASSWORD": "root"}
     spec = json.dumps([{"name": name, "value": value} for name, value in env.items()])
     kept = redacted(env | {"CLUSTER_SPEC": spec, "WHO": "root"})
@@ -43,7 +42,7 @@ def test_what_is_redacted_is_not_told_by_the_jobs_description() -> None:
     assert kept["WHO"] == "root"
 
 
-def test_variables_that_came_from_secrets_and_values_that_tell() -> None:
+def test_secrets_and_values_with_the_form_of_credentials_are_redacted() -> None:
     pem = "-----BEGIN RSA PRIVATE KEY-----\nx"
     env = {"A": "1", "B": "2", "DSN": "postgres://me:pw@host/db", "PEM": pem, "U": "http://h:80/p"}
     kept = redacted(env, {"B"})

@@ -19,29 +19,29 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "other", [SecretId("q", "db", 1), SecretId("p", "db2", 1), SecretId("p", "db", 2)]
 )
-def test_a_sealed_value_is_of_no_use_elsewhere(file: Path, other: SecretId) -> None:
-    """Whoever can write the database cannot give one job another one's secret."""
+def test_sealed_value_is_bound_to_its_secret(file: Path, other: SecretId) -> None:
+    """With write access to the database, one cannot give a job the secret of another job."""
     sealer = Sealer(file, {})
-    with pytest.raises(Unsealable, match="was changed or is damaged"):
+    with pytest.raises(Unsealable, match="was modified or is damaged"):
         sealer.open(sealer.seal("hunter2", ID), other)
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\x01" + bytes(40)])
-def test_what_is_damaged_is_told(file: Path, damage: bytes) -> None:
+def test_damaged_value_is_reported_with_its_secret(file: Path, damage: bytes) -> None:
     sealer = Sealer(file, {})
     sealer.seal("hunter2", ID)
     with pytest.raises(Unsealable, match="db@1 of the project p"):
         sealer.open(damage, ID)
 
 
-def test_a_missing_key_may_be_put_back(file: Path) -> None:
+def test_missing_key_can_be_restored(file: Path) -> None:
     sealer = Sealer(file, {})
     sealed = sealer.seal("hunter2", ID)
     kept = file.read_bytes()
     file.unlink()
     fresh = Sealer(file, {})
-    assert not fresh.has_key and str(file) in fresh.missing()
-    with pytest.raises(Unsealable, match="the key that it was sealed with is missing"):
+    assert not fresh.has_key and str(file) in fresh.missing_key_message()
+    with pytest.raises(Unsealable, match="its key is missing"):
         fresh.open(sealed, ID)
     file.write_bytes(kept)
     assert fresh.has_key
@@ -49,7 +49,7 @@ def test_a_missing_key_may_be_put_back(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", base64.b64encode(bytes(31)).decode(), "*" * 44])
-def test_what_is_no_key_is_refused_at_once_and_not_repeated(file: Path, text: str) -> None:
+def test_malformed_key_is_rejected_without_quoting_it(file: Path, text: str) -> None:
     for make in (lambda: Sealer(file, {VARIABLE: text}), lambda: Sealer(file, {})):
         file.write_text(text)
         with pytest.raises(KeyUnusable, match="openssl rand -base64 32") as refused:
@@ -57,8 +57,8 @@ def test_what_is_no_key_is_refused_at_once_and_not_repeated(file: Path, text: st
         assert not text or text not in str(refused.value)
 
 
-def test_the_first_of_several_keys_seals_and_each_opens_what_it_has_sealed(file: Path) -> None:
-    """So a new one is put before the former one, in the variable as in the file."""
+def test_first_key_seals_and_every_key_opens_its_values(file: Path) -> None:
+    """To rotate keys, an operator adds the new one before the former one, in the variable or in the file."""
     sealed = Sealer(file, {VARIABLE: GIVEN}).seal("hunter2", ID)
     new = base64.b64encode(bytes(range(1, 33))).decode()
     both = Sealer(file, {VARIABLE: f"{new} {GIVEN}"})

@@ -1,4 +1,4 @@
-"""Tokens: recognised by the book of the moment, refused with advice; the book as it is stored."""
+"""Authentication by tokens of the current access book, its errors, and the stored form of the book."""
 
 import gc
 import sys
@@ -28,7 +28,7 @@ from trainshed.core.errors import Unauthenticated
 ANA = "ana@corp.example"
 
 
-def test_a_token_speaks_for_its_holder_until_it_is_gone_or_expires() -> None:
+def test_token_authenticates_until_it_is_deleted_or_expires() -> None:
     now = 0
     authority, owner = owned(lambda: now)
     assert authority.authenticate(f"Bearer {owner}").email == OWNER_EMAIL
@@ -39,20 +39,20 @@ def test_a_token_speaks_for_its_holder_until_it_is_gone_or_expires() -> None:
     (stored,) = authority.book.tokens.values()
     authority.replace(authority.book.with_token(type(stored)(stored.digest, ANA, 0, expires=10)))
     now = 9
-    assert authority.holder(digest_of(token)) == principal
+    assert authority.principal_of_digest(digest_of(token)) == principal
     now = 10
-    with pytest.raises(Unauthenticated, match="not known here"):
+    with pytest.raises(Unauthenticated, match="not known to this service"):
         authority.authenticate(f"Bearer {token}")
     authority.replace(authority.book.without_tokens([stored.digest]))
     now = 0
-    with pytest.raises(Unauthenticated, match="not known here"):
+    with pytest.raises(Unauthenticated, match="not known to this service"):
         authority.authenticate(f"Bearer {token}")
     for header in (None, "", f"Basic {owner}", "Bearer", f"Bearer {stored.digest}"):
         with pytest.raises(Unauthenticated):
             authority.authenticate(header)
 
 
-def test_the_book_is_read_as_it_was_stored_and_holds_no_token() -> None:
+def test_book_survives_a_round_trip_and_contains_no_token() -> None:
     authority, owner = owned(lambda: 0)
     token = known(authority, ANA, "roles/ml.developer", "vision")
     robot = "ci@vision.iam.gserviceaccount.com"
@@ -89,14 +89,14 @@ def test_the_book_is_read_as_it_was_stored_and_holds_no_token() -> None:
         ("ana@corp.example", "none of user:EMAIL, serviceAccount:EMAIL and group:NAME"),
     ],
 )
-def test_a_member_is_named_as_in_the_public_api(member: str, fault: str) -> None:
+def test_member_has_the_form_of_the_public_api(member: str, fault: str) -> None:
     words = member_fault(member) or ""
     assert fault in words
     assert bool(words) == bool(fault)
 
 
-def test_ten_thousand_people_leave_the_authorization_of_a_submit_as_cheap_as_ten() -> None:
-    """Of somebody with a role in each project: in calls, which are the same each time."""
+def test_cost_of_authorization_is_independent_of_the_number_of_users() -> None:
+    """The user has a role in each project. Cost is the number of calls, which is reproducible."""
 
     def submits(people: int, projects: int) -> Callable[[], None]:
         emails = [f"person{number}@corp.example" for number in range(people)]
@@ -116,13 +116,13 @@ def test_ten_thousand_people_leave_the_authorization_of_a_submit_as_cheap_as_ten
     counts, submit_of_many = list[int](), submits(10_000, 1_000)
     for submit in (submits(10, 10), submit_of_many):
         submit()
-        gc.collect()  # Libraries have calls of their own in each collection: none is due now.
+        gc.collect()  # Libraries have callbacks in each collection, so none must be due now.
         events: list[str] = []
         sys.setprofile(lambda _, event, __, events=events: events.append(event))
         submit()
         sys.setprofile(None)
         counts.append(len(events))
     assert counts[0] == counts[1] > 10
-    # A search through a list makes no calls that are seen: it shows here.
+    # A search through a list makes no counted calls, but takes time.
     took = min(timeit.repeat(submit_of_many, number=20, repeat=50, timer=time.process_time))
-    assert took / 20 < 60e-6, "seconds of the processor for each submit"
+    assert took / 20 < 60e-6, "CPU seconds per submit"

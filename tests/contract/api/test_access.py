@@ -16,7 +16,7 @@ from tests.contract.api.refusals import violations
 from tests.contract.api.shelling import Shelled
 from tests.people import known
 from tests.unit.specs_requests import custom_job, package
-from trainshed.access import strangers
+from trainshed.access import authentication_limits
 from trainshed.access.account_tokens import GRANT
 from trainshed.access.book import FILE, AccessBook
 from trainshed.access.job_tokens import JobClaims
@@ -83,7 +83,7 @@ async def test_a_project_that_is_deleted_takes_its_roles_and_accounts(
     grant = {"role": "roles/viewer", "member": f"user:{ANA}", "project": "vision"}
     for path, body in (("/v1/projects", {"projectId": "vision"}), (f"{OURS}/access:change", grant)):
         refused = await house.call("POST", path, body)
-        assert "was deleted, and what it held is kept" in refused.error["message"]
+        assert "was deleted and its contents are kept" in refused.error["message"]
     undelete = "/v1/projects/vision:undelete"
     assert (await house.call("POST", undelete, {})).json == {}
     assert (await house.call("POST", undelete, {})).status == 404
@@ -364,7 +364,7 @@ async def test_a_change_and_its_record_are_one_write(house: Shelled) -> None:
 async def test_who_guesses_tokens_waits_and_is_told_of_and_others_are_not_kept_up(
     house: Shelled, monkeypatch: pytest.MonkeyPatch, verb: str, path: str, status: int
 ) -> None:
-    monkeypatch.setattr(strangers, "_DELAY", 3600.0)
+    monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 3600.0)
     form = f"grant_type={GRANT}&assertion=a.b.c".encode() if verb == "POST" else None
     guess = partial(house.call, verb, path, form, token="guessed")
     for _ in range(30):
@@ -398,8 +398,8 @@ async def test_a_request_that_is_half_sent_as_its_token_is_revoked_does_nothing(
     assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
 
 
-async def test_who_guesses_from_a_network_of_addresses_is_one(house: Shelled) -> None:
-    strange = strangers.Strangers(partial(record_failed_authentication, house.services))
+async def test_brute_force_limit_covers_a_whole_ipv6_network(house: Shelled) -> None:
+    strange = authentication_limits.AuthenticationLimiter(partial(record_failed_authentication, house.services))
     counts = [strange.count(f"2001:db8:0:7:{number:x}::1") for number in range(3)]
     others = [strange.count(address) for address in ("2001:db8:0:8::1", "::ffff:10.0.0.1")]
     assert (counts, others) == ([1, 2, 3], [1, 1])

@@ -15,7 +15,7 @@ import pytest
 
 from tests.commands import execute
 from tests.contract.api.house import House
-from trainshed.access import strangers
+from trainshed.access import authentication_limits
 from trainshed.api import grpc as grpc_module
 from trainshed.api.grpc import GrpcServer, Identity
 from trainshed.core.errors import Unavailable
@@ -101,10 +101,10 @@ def test_grpc_fork_handlers_are_disabled() -> None:
 async def test_token_guessing_is_recorded_with_the_clients_address(
     serving: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "_DELAY", 0.0)
+    monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 0.0)
     async with grpc.aio.insecure_channel(serving.plain) as channel:
         for _ in range(31):
-            with pytest.raises(grpc.aio.AioRpcError, match="not known here"):
+            with pytest.raises(grpc.aio.AioRpcError, match="not known to this service"):
                 await asked(channel, "guessed")
     [row] = await serving.house.store.access.audited(None, None, 10)
     assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")

@@ -20,7 +20,7 @@ from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_access_permissions import allowed
 from tests.unit.test_specs_pipeline import inputs, pipeline
 from tests.unit.test_specs_tuning import tuning_job
-from trainshed.access import strangers
+from trainshed.access import authentication_limits
 from trainshed.access.job_tokens import JobClaims
 from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.policy import Grant, Policy
@@ -104,7 +104,7 @@ def request(verb: str, path: str, project: str, job: str) -> tuple[str, str, Any
 async def test_every_method_needs_a_token(
     house: House, monkeypatch: pytest.MonkeyPatch, token: str | None
 ) -> None:
-    monkeypatch.setattr(strangers, "_DELAY", 0.0)
+    monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 0.0)
     for _, verb, path in served(house):
         answer = await house.call(*request(verb, path, OWN, MISSING), token=token)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED"), path

@@ -150,7 +150,7 @@ async def test_tokens_of_deleted_key_or_disabled_account_are_rejected(house: Hou
     program, _ = house.jobs.mint(job)
     principal = house.tokens.authenticate(f"Bearer {program}")
     await house.call("POST", f"{ACCOUNT}:disable", {})
-    assert not house.tokens.vouches(principal), "what goes on for it ends"
+    assert not house.tokens.is_valid(principal), "what goes on for it ends"
     assert [await may(house, taken) for taken in (token, signed(file), program)] == [False] * 3
     assert (await exchange(house, signed(file))).json["error"] == "invalid_grant"
     await house.call("POST", f"{ACCOUNT}:enable", {})

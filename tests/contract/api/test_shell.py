@@ -17,7 +17,7 @@ from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
 from tests.unit.test_specs_tuning import tuning_job
-from trainshed.access import strangers
+from trainshed.access import authentication_limits
 from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.policy import Grant
 from trainshed.access.principals import Principal
@@ -362,7 +362,9 @@ async def test_shell_link_gives_tickets_only_for_its_replica(
     async def refused_slowly(of: object, source: str) -> None:
         guesses.append(source)
 
-    monkeypatch.setattr(strangers.Strangers, "refused", refused_slowly)
+    monkeypatch.setattr(
+        authentication_limits.AuthenticationLimiter, "delay_failure", refused_slowly
+    )
     name = await running(house)
     uris = await links(house, name)
     fields = fields_of(uris["workerpool1-0"])

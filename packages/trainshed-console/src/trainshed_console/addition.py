@@ -1,6 +1,6 @@
 """Add the console to the service: its applications by path, and the sign-in link for browsers."""
 
-from trainshed.access.principals import Shown
+from trainshed.access.principals import Credential
 from trainshed.api.additions import Addition, AdditionContext, Mounts
 from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Services
@@ -52,7 +52,7 @@ def new_addition(context: AdditionContext) -> Addition:
         agents = McpSurface(settings, context.authenticate, api)
         return {**dict.fromkeys(FIRST_SEGMENTS, console), "mcp": agents}
 
-    def link(shown: Shown) -> str:
+    def link(shown: Credential) -> str:
         return facts.login_link(sessions.link_code(shown))
 
     return Addition(mounts=mounts, link=link)

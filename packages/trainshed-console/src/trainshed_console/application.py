@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from trainshed.access.authentication_limits import GUESS
 from trainshed.access.principals import Principal
-from trainshed.access.strangers import GUESS
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import is_loopback, name_of

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from trainshed.access.principals import Principal, Shown
+from trainshed.access.principals import Principal, Credential
 from trainshed.access.tokens import TokenAuthority, digest_of
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
@@ -42,7 +42,7 @@ class _Row(Struct, frozen=True):
     #: SHA-256 of its password, in hexadecimal digits.
     sha256: str
     #: The credential of the sign-in.
-    shown: Shown
+    shown: Credential
     expires: Nanos
 
 
@@ -50,7 +50,7 @@ class _Offer(Struct, frozen=True):
     """A token for a command line."""
 
     token: str
-    shown: Shown
+    shown: Credential
     #: Challenge of the command line's verifier (RFC 7636, S256).
     challenge: str
     expires: Nanos
@@ -80,7 +80,7 @@ class Sessions:
         self._path = path
         self._authenticate = authenticate
         self._authority = authority
-        self._known = authority.known
+        self._known = authority.current_principal
         authority.sessions = self._shown_for
         self._now = now
         self._record = record
@@ -93,17 +93,17 @@ class Sessions:
         """Sign in with a token, and return the session password. Raises like `shown_by`."""
         return await self._begin(await self.shown_by(token), "token")
 
-    async def shown_by(self, token: str) -> Shown:
+    async def shown_by(self, token: str) -> Credential:
         """Return the credential of a user's token. Raises Unauthenticated, Unavailable."""
         principal = await self._authenticate(f"Bearer {token}")
-        if principal.shown is None:
+        if principal.credential is None:
             raise Unauthenticated(
                 "This token belongs to a program of a job. Sign in with a user's token, such as the one in "
                 "the file owner.token of the service's data directory."
             )
-        return principal.shown
+        return principal.credential
 
-    def link_code(self, shown: Shown) -> str:
+    def link_code(self, shown: Credential) -> str:
         """Return a single-use sign-in code with the permissions of a credential."""
         code = secrets.token_urlsafe(24)
         self._links[digest_of(code)] = _Row(digest_of(code), shown, self._now() + LINK_LIFETIME)
@@ -142,7 +142,7 @@ class Sessions:
         digest = digest_of(value)
         return self._known(digest) if digest in self._rows else None
 
-    def _shown_for(self, digest: str) -> Shown | None:
+    def _shown_for(self, digest: str) -> Credential | None:
         row = self._rows.get(digest)
         return row.shown if row and row.expires > self._now() else None
 
@@ -150,12 +150,12 @@ class Sessions:
         """End the session of the principal. `everywhere`: end all sessions of the user."""
         for digest, row in list(self._rows.items()):
             holder = self._known(row.shown) if everywhere else None
-            if digest == principal.shown or (holder and holder.email == principal.email):
+            if digest == principal.credential or (holder and holder.email == principal.email):
                 del self._rows[digest]
-        self._authority.moved()
+        self._authority.on_change()
         await self._write()
 
-    async def _begin(self, shown: Shown, by: str) -> str:
+    async def _begin(self, shown: Credential, by: str) -> str:
         if (holder := self._known(shown)) is None:
             raise Unauthenticated(_VOID_LINK)
         value = secrets.token_urlsafe(32)

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
-from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS, least_role
+from trainshed.access.permissions import SERVICE_PREFIXES, PERMISSIONS, least_role
 from trainshed.access.principals import Principal
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
@@ -137,7 +137,7 @@ class Visit(Struct, frozen=True):
         """Return the role that a hidden action requires, and who can grant it."""
         permission = PERMISSIONS[method]
         role = least_role(permission)
-        if permission.startswith(OF_THE_SERVICE):
+        if permission.startswith(SERVICE_PREFIXES):
             return f"{role} in all projects, which an owner of the service can grant"
         project = project or self.project
         where = "a project" if project == _ANY_PROJECT else clean(project)

@@ -13,7 +13,7 @@ from tests.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.contract.api.shelling import PlayedShells, connected
 from tests.people import known
 from tests.unit.specs_requests import container, custom_job
-from trainshed.access import strangers
+from trainshed.access import authentication_limits
 from trainshed.access.book import AccessBook
 from trainshed.api.calls.links import Links
 from trainshed.core.errors import Unavailable
@@ -62,7 +62,7 @@ async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) ->
     browser = Browser(house)
     refused = await browser.sign_in(token="nonsense")
     assert refused.status == 401
-    assert "not known here" in refused.error["message"]
+    assert "not known to this service" in refused.error["message"]
     assert "nonsense" not in refused.body.decode()
     welcome = await browser.sign_in(token=f" {house.token}\n")
     assert welcome.json == {"session": browser.session, "next": "/overview"}
@@ -245,7 +245,7 @@ async def test_no_answer_of_the_port_signs_a_browser_out(
 async def test_a_session_lets_nobody_guess_tokens_untold(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "_DELAY", 0.0)
+    monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 0.0)
     assert {(await browser.sign_in(token="guessed")).status for _ in range(31)} == {403}
     audit = await house.result("GET", "/trainshed/v1/audit?project=-")
     assert audit["entries"][0]["method"] == "trainshed.v1.Tokens.Refused"
@@ -267,7 +267,7 @@ async def test_guessed_session_passwords_are_slowed(
     async def refused(of: object, source: str) -> None:
         slowed.append(source)
 
-    monkeypatch.setattr(strangers.Strangers, "refused", refused)
+    monkeypatch.setattr(authentication_limits.AuthenticationLimiter, "delay_failure", refused)
     guessing, signed_in = Browser(house), Browser(house)
     assert (await signed_in.sign_in(token=house.token)).status == 200
     assert (await signed_in.get("/jobs")).status == 200

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from trainshed.access.principals import Shown
+from trainshed.access.principals import Credential
 from trainshed.api.additions import Addition, AdditionContext
 from trainshed.api.calls.links import Links
 from trainshed.api.calls.parents import LocationName
@@ -62,7 +62,7 @@ class LocalTracking:
     def curves(self, job: Job) -> CurveWriter | None:
         return curves_of(self._stores, job)
 
-    async def view(self, works: Sequence[Work], shown: Shown) -> ViewLink:
+    async def view(self, works: Sequence[Work], shown: Credential) -> ViewLink:
         uids = [work.uid for work in works]
         directories = await directories_of(self._reader, uids)
         if not directories:
@@ -81,7 +81,7 @@ class LocalTracking:
             has_files=await self._viewers.has_files(directories),
         )
 
-    async def link_if_any(self, work: Work, shown: Shown) -> str | None:
+    async def link_if_any(self, work: Work, shown: Credential) -> str | None:
         try:
             directories = await directories_of(self._reader, (work.uid,))
             if not await self._viewers.has_files(directories):

@@ -110,7 +110,7 @@ async def test_an_id_token_of_another_sign_in_is_refused(
     code = issuer.signs_in(mine)
     issuer.begun[code]["nonce"] = parse_qs(urlsplit(theirs).query)["nonce"][0]
     answer = await back(Browser(house), state_of(mine), code)
-    assert answer.status == 401 and "not the answer to this sign-in" in text_of(answer)
+    assert answer.status == 401 and "belongs to another sign-in" in text_of(answer)
 
 
 async def test_a_code_is_shown_to_no_other_issuer(

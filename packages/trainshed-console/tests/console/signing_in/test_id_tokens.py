@@ -30,9 +30,9 @@ from tests.console.test_sessions import JOB
 from tests.contract.api.grpc_house import GrpcHouse
 from tests.contract.api.house import LOCATION
 from tests.issuer import GCLOUD, ScriptedIssuer, issuing, new_key
-from trainshed.access.account_tokens import SKEW
+from trainshed.access.account_tokens import MAX_CLOCK_SKEW
+from trainshed.access.authentication_limits import SOURCE
 from trainshed.access.issuers import signing_keys
-from trainshed.access.strangers import SOURCE
 from trainshed.buckets.authentication import Liveness
 from trainshed.core.errors import Unauthenticated
 from trainshed.replica.system.listening import listen_unix
@@ -61,7 +61,10 @@ async def test_an_id_token_is_exchanged_for_itself_for_as_long_as_it_is_good(
     token = issuer.id_token(now=NOW, aud="gcloud", email="Ana@Corp.Example")
     answer = await exchanged(house, token)
     assert answer.status == 200 and answer.headers["cache-control"] == "no-store"
-    assert (answer.json["access_token"], answer.json["expires_in"]) == (token, 600 + SKEW - 20)
+    assert (answer.json["access_token"], answer.json["expires_in"]) == (
+        token,
+        600 + MAX_CLOCK_SKEW - 20,
+    )
     assert (await house.call("GET", JOBS, token=token)).status == 403, "a new person has no right"
     await give(house, f"user:{ANA}")
     assert (await house.call("GET", JOBS, token=token)).status == 200
@@ -157,13 +160,16 @@ async def test_gcloud_s_own_user_is_taken_by_what_the_issuer_tells_of_the_access
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"aud": "x", "azp": "x"}, f"made for x, and only those for {GCLOUD} and gcloud and tr"),
-        ({"azp": "x"}, f"made for {GCLOUD} and x"),
+        (
+            {"aud": "x", "azp": "x"},
+            f"is for x, but this service accepts only {GCLOUD} and gcloud and tr",
+        ),
+        ({"azp": "x"}, f"is for {GCLOUD} and x"),
         ({"exp": str(NOW)}, "has expired"),
         ({"exp": str(NOW + 3661)}, "valid for more than an hour"),
         ({"exp": "1e9"}, "has expired"),
-        ({"email_verified": "false"}, "has verified the address"),
-        ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no address of a person"),
+        ({"email_verified": "false"}, "does not confirm that the address"),
+        ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no e-mail address of a user"),
     ],
 )
 async def test_an_access_token_that_proves_nothing_here_is_refused(
@@ -280,11 +286,11 @@ def within_another(issuer: ScriptedIssuer) -> str:
         (unsigned, "signed by no key"),
         (by_the_public_key, "signed by no key"),
         (by_another_key, "signed by no key"),
-        (by_nobody, "not known here"),
-        (within_another, "nor by an issuer"),
+        (by_nobody, "not known to this service"),
+        (within_another, "or of an issuer"),
         (partial(headed, header={"alg": "RS256", "kid": "1", "crit": [["b64"]]}), "by no key"),
         (partial(headed, header={"alg": "HS256", "crit": [["b64"]]}), "by no key"),
-        (deep, "nor by an issuer"),
+        (deep, "or of an issuer"),
     ],
 )
 async def test_a_forged_id_token_is_refused(
@@ -296,24 +302,24 @@ async def test_a_forged_id_token_is_refused(
 @pytest.mark.parametrize(
     ("claims", "why"),
     [
-        ({"iss": "https://evil.example"}, "nor by an issuer"),
-        ({"aud": "another-client"}, "not for a client"),
-        ({"aud": ["gcloud", "x"], "azp": "x"}, "not for a client"),
-        ({"aud": ["gcloud", "x"]}, "not for a client"),
-        ({"aud": ["gcloud", "x"], "azp": ["gcloud"]}, "not for a client"),
+        ({"iss": "https://evil.example"}, "or of an issuer"),
+        ({"aud": "another-client"}, "no client of this service"),
+        ({"aud": ["gcloud", "x"], "azp": "x"}, "no client of this service"),
+        ({"aud": ["gcloud", "x"]}, "no client of this service"),
+        ({"aud": ["gcloud", "x"], "azp": ["gcloud"]}, "no client of this service"),
         ({"exp": NOW - 61}, "expired"),
         ({"iat": NOW + 120}, "not valid"),
         ({"nbf": NOW + 120}, "not valid"),
         ({"exp": None}, "not valid"),
-        ({"exp": 1e300}, "no times"),
-        ({"email_verified": False}, "has verified the address"),
-        ({"email_verified": "true"}, "has verified the address"),
-        ({"email": "owner@trainshed.local"}, "no address of a person"),
-        ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no address of a person"),
-        ({"email": "a@b@c"}, "no address of a person"),
-        ({"email": "ana\0@corp.example"}, "no address of a person"),
-        ({"email": "ana\N{RIGHT-TO-LEFT OVERRIDE}@corp.example"}, "no address of a person"),
-        ({"email": "mi\N{KELVIN SIGN}e@corp.example"}, "no address of a person"),
+        ({"exp": 1e300}, "is no time"),
+        ({"email_verified": False}, "does not confirm that the address"),
+        ({"email_verified": "true"}, "does not confirm that the address"),
+        ({"email": "owner@trainshed.local"}, "no e-mail address of a user"),
+        ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no e-mail address of a user"),
+        ({"email": "a@b@c"}, "no e-mail address of a user"),
+        ({"email": "ana\0@corp.example"}, "no e-mail address of a user"),
+        ({"email": "ana\N{RIGHT-TO-LEFT OVERRIDE}@corp.example"}, "no e-mail address of a user"),
+        ({"email": "mi\N{KELVIN SIGN}e@corp.example"}, "no e-mail address of a user"),
     ],
 )
 async def test_an_id_token_that_proves_nothing_here_is_refused(

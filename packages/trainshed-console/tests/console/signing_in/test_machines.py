@@ -83,16 +83,19 @@ async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
     ("claims", "why"),
     [
         ({"sub": "repo:corp/vision:pull_request"}, "nobody@p1.iam.gserviceaccount.com was deleted"),
-        ({"sub": "repo:evil/vision:ref:refs/heads/main"}, "no account for the subject"),
-        ({"sub": "repo:corp-evil/vision:ref:refs/heads/main"}, "no account for the subject"),
-        ({"sub": "project_path:corp/vision-evil:ref:v1"}, "no account for the subject"),
+        ({"sub": "repo:evil/vision:ref:refs/heads/main"}, "no service account for the subject"),
+        (
+            {"sub": "repo:corp-evil/vision:ref:refs/heads/main"},
+            "no service account for the subject",
+        ),
+        ({"sub": "project_path:corp/vision-evil:ref:v1"}, "no service account for the subject"),
         ({"sub": f"{MAIN}2"}, "nobody@p1.iam.gserviceaccount.com was deleted"),
-        ({"sub": ""}, "no account for the subject"),
+        ({"sub": ""}, "no service account for the subject"),
         ({"sub": None}, "not valid"),
         ({"sub": [MAIN]}, "not valid"),
-        ({"sub": MAIN, "aud": "https://other.example"}, "not for a client"),
+        ({"sub": MAIN, "aud": "https://other.example"}, "no client of this service"),
         ({"sub": MAIN, "aud": []}, "not valid"),
-        ({"sub": "7", "email": ROBOT, "email_verified": True}, "no address of a person"),
+        ({"sub": "7", "email": ROBOT, "email_verified": True}, "no e-mail address of a user"),
     ],
 )
 async def test_no_other_subject_speaks_for_an_account(

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from trainshed.access.principals import Shown
+from trainshed.access.principals import Credential
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import NDJSON, LinkPage, error_answer, refusal_answer, sent_object
 from trainshed.api.calls.links import OPEN_VIEW, Links, guesses, holder
@@ -105,12 +105,12 @@ class ViewerSurface:
         guards = _guards(sources_of(self._links.address, f"{PATH}{view}/{mark}/", host))
         below = request.at(f"/{rest}".encode("latin-1"))
         access = self._access
-        lapse = partial(access.lapse, holder(access.known, whose, OPEN_VIEW, ()))
+        lapse = partial(access.lapse, holder(access.current_principal, whose, OPEN_VIEW, ()))
         answer = await self._viewers.forward(view, directories, below, lapse)
         answer.headers += guards
         return answer
 
-    async def _directories(self, view: str, whose: Shown | None) -> tuple[LogDirectory, ...]:
+    async def _directories(self, view: str, whose: Credential | None) -> tuple[LogDirectory, ...]:
         """Return the directories of a view. `whose`: the credential of its link or mark. Raises
         PermissionDenied, NotFound."""
         known = self._access.known

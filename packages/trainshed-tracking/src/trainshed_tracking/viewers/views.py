@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from trainshed.access.principals import Shown
+from trainshed.access.principals import Credential
 from trainshed.api.calls.links import MOST_JOBS, Links
 from trainshed.api.resources.jobs import jobs_below
 from trainshed.core.environment import service_account
@@ -70,7 +70,7 @@ def jobs_of(view: str) -> tuple[JobUid, ...]:
     return tuple(JobUid(int(part)) for part in view.split("-"))
 
 
-def link_to(links: Links, view: str, shown: Shown) -> str:
+def link_to(links: Links, view: str, shown: Credential) -> str:
     """Return the link to a view for the holder of a credential."""
     return f"{links.address}{PATH}#view={view}&key={links.issue(view_link(view), shown)}"
 

@@ -1,1 +1,1 @@
-"""Decides who may do what: principals, tokens, roles and the permission table. Seals and redacts secrets."""
+"""Authentication and authorization: principals, tokens, roles and permissions. Seals and redacts secrets."""

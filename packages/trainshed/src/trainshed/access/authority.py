@@ -1,7 +1,7 @@
-"""This module makes certificate authorities: for one service, or for the agents of an engine. An authority
-signs the certificates of servers and clients.
+"""Certificate authorities, for one service or for the agents of an engine. They sign certificates of servers
+and clients.
 
-It loads `cryptography`, so it is imported only where certificates are made (`serve.certificates`,
+The module loads `cryptography`, so only creators of certificates import it (`serve.certificates`,
 `trainshed_cluster.remote.credentials`).
 """
 
@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_EARLIER = 3_600
-"""Seconds by which a certificate's validity begins before it is made, since the clocks of machines differ."""
+_BACKDATE_SECONDS = 3_600
+"""How far a certificate's validity starts in the past, since the clocks of machines differ."""
 
 
 class Authority:
-    """A self-signed root certificate and its key. It signs certificates of servers and clients, no
-    authorities."""
+    """A self-signed root certificate and its key. It signs certificates of servers and clients, but of no
+    other authority."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -29,9 +29,9 @@ class Authority:
 
     @classmethod
     def new(cls, now: float, seconds: float) -> "Authority":
-        """Make an authority with a random key, valid for `seconds` from `now` (seconds since the epoch)."""
-        # Each gets another name: a client that meets two authorities of one name may try the wrong one.
-        subject = _named(f"Trainshed authority {secrets.token_hex(4)}")
+        """Create an authority with a random key, valid for `seconds` from `now` (seconds since the epoch)."""
+        # Names are unique: a client that trusts two authorities of the same name may try the wrong one.
+        subject = _common_name(f"Trainshed authority {secrets.token_hex(4)}")
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(subject, subject, key.public_key(), now, now + seconds)
@@ -42,14 +42,16 @@ class Authority:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> "Authority":
-        """Read an authority from PEM. Raises ValueError if the key is not the certificate's, or not of this
-        kind."""
+        """Read an authority from PEM. Raises ValueError if the key is not the certificate's, or no
+        elliptic-curve key."""
         authority = x509.load_pem_x509_certificate(certificate)
         secret = serialization.load_pem_private_key(key, None)
         if not isinstance(secret, ec.EllipticCurvePrivateKey) or (
             secret.public_key() != authority.public_key()
         ):
-            raise ValueError("ca.key does not belong to ca.pem; restore both, or move both away")
+            raise ValueError(
+                "ca.key does not belong to ca.pem. Restore both files, or move both away."
+            )
         return cls(authority, secret)
 
     @property
@@ -64,13 +66,13 @@ class Authority:
         return _key_pem(self._key)
 
     def issue(self, names: tuple[str, ...], now: float, ends: float) -> tuple[bytes, bytes]:
-        """Issue a server's certificate for these host names and addresses; returns certificate and key, as
-        PEM. The certificate does not identify a client."""
+        """Issue a server certificate for these host names and addresses. Returns (certificate, key) in PEM.
+        The certificate is not valid for clients."""
         return self._issue(_alternatives(names), ExtendedKeyUsageOID.SERVER_AUTH, now, ends)
 
     def issue_client(self, uri: str, now: float, ends: float) -> tuple[bytes, bytes]:
-        """Issue a client's certificate that names it by a URI; returns certificate and key, as PEM. The
-        certificate does not identify a server."""
+        """Issue a client certificate for a URI. Returns (certificate, key) in PEM. The certificate is not
+        valid for servers."""
         name = x509.UniformResourceIdentifier(uri)
         return self._issue((name,), ExtendedKeyUsageOID.CLIENT_AUTH, now, ends)
 
@@ -81,7 +83,7 @@ class Authority:
         issuer = self._certificate
         signer = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         builder = (
-            _builder(_named("Trainshed"), issuer.subject, key.public_key(), now, ends)
+            _builder(_common_name("Trainshed"), issuer.subject, key.public_key(), now, ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
@@ -108,13 +110,13 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.datetime.fromtimestamp(begins - _EARLIER, datetime.UTC))
+        .not_valid_before(datetime.datetime.fromtimestamp(begins - _BACKDATE_SECONDS, datetime.UTC))
         .not_valid_after(datetime.datetime.fromtimestamp(ends, datetime.UTC))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
-def _named(name: str) -> x509.Name:
+def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 

@@ -1,7 +1,7 @@
-"""The access book holds who is known here: tokens, roles, projects, service accounts and their keys.
+"""The access book contains tokens, roles, projects, service accounts and their keys.
 
-A book is a value: changes make a new one. The service's database keeps it as documents, one for each entry;
-the bucket process reads the same documents from a file that the service writes.
+A book is an immutable value: a change creates a new one. The service's database stores one document per
+entry. The bucket process reads the same documents from a file that the service writes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,20 +18,20 @@ from trainshed.core.units import Nanos
 
 
 class Token(Struct, frozen=True):
-    """A token of a person or of a service account; itself it is stored nowhere."""
+    """A token of a user or of a service account. Only its digest is stored."""
 
-    #: SHA-256 of it, in hexadecimal digits; the first ones are its id.
+    #: SHA-256 in hexadecimal digits; the first 12 are the token's ID.
     digest: str
-    #: For whom it speaks.
+    #: The principal that the token authenticates.
     email: str
     created: Nanos
-    #: None = never.
+    #: None = the token does not expire.
     expires: Nanos | None = None
-    #: What its maker wrote about it.
+    #: The creator's description.
     note: str = ""
-    #: The mark of the issuer by which its holder signed in; None = somebody made it.
+    #: The mark of the issuer by which the user signed in; None = a user created the token.
     issuer: str | None = None
-    #: The groups of which the issuer said that the holder is a member.
+    #: The user's groups according to the issuer.
     groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -39,18 +39,18 @@ class Token(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """What people call it by."""
+        """The ID that users see."""
         return self.digest[:12]
 
 
 class Project(Struct, frozen=True):
-    """A project that somebody made; others exist as soon as they are named."""
+    """A project that a user created. A project without an entry exists from its first use on."""
 
     id: str
     created: Nanos
     display_name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Since when it is deleted; its id is not given again. None = it is not.
+    #: Time of the deletion; the ID is not reused. None = not deleted.
     deleted: Nanos | None = None
 
 
@@ -73,31 +73,31 @@ class AccountKey(Struct, frozen=True):
     #: PEM.
     public: str
     created: Nanos
-    #: The host by which its maker called the service; None = it is not known.
+    #: The host name by which the key's creator called the service; None = unknown.
     host: str | None = None
 
 
 class SignedOut(Struct, frozen=True):
-    """When tokens of somebody were revoked last: ID tokens from before are not taken any more."""
+    """The last revocation of a principal's tokens. It also invalidates all ID tokens issued before."""
 
     email: str
     at: Nanos
-    #: When a service account of this address was deleted last: what runs as that one is refused, too.
+    #: The last deletion of a service account of this address. Its jobs are rejected, too.
     deleted: Nanos | None = None
 
 
 class AccessBook(Struct, frozen=True):
-    """Everything that access is decided by. Immutable."""
+    """The data of all access decisions. Immutable."""
 
-    #: By their digests.
+    #: By digest.
     tokens: Mapping[str, Token] = field(default_factory=dict[str, Token])
     policy: Policy = field(default_factory=Policy)
     projects: Mapping[str, Project] = field(default_factory=dict[str, Project])
-    #: By their addresses.
+    #: By address.
     accounts: Mapping[str, ServiceAccount] = field(default_factory=dict[str, ServiceAccount])
-    #: By their ids.
+    #: By key ID.
     keys: Mapping[str, AccountKey] = field(default_factory=dict[str, AccountKey])
-    #: By their addresses.
+    #: By address.
     signed_out: Mapping[str, SignedOut] = field(default_factory=dict[str, SignedOut])
 
     def with_token(self, token: Token) -> "AccessBook":
@@ -114,12 +114,12 @@ class AccessBook(Struct, frozen=True):
         return replace(self, signed_out={**known, **out})
 
     def with_grants(self, project: str, grants: Iterable[Grant]) -> "AccessBook":
-        """With these grants of a project in place of its former ones. Raises FailedPrecondition for some of a
-        deleted one, which would open what it held."""
+        """Return the book with a project's grants replaced. Raises FailedPrecondition for grants in a deleted
+        project, since they would give access to its former contents."""
         if (known := self.projects.get(project)) and known.deleted and (grants := tuple(grants)):
             raise FailedPrecondition(
-                f"The project {project} was deleted, and what it held is kept: choose another project, or "
-                f"have this one back with all in it (gcloud projects undelete {project})."
+                f"The project {project} was deleted and its contents are kept. Choose another project, or "
+                f"restore this one: gcloud projects undelete {project}."
             )
         return replace(self, policy=self.policy.with_project(project, grants))
 
@@ -127,7 +127,7 @@ class AccessBook(Struct, frozen=True):
         return replace(self, projects={**self.projects, project.id: project})
 
     def without_project(self, project: str, now: Nanos) -> "AccessBook":
-        """With a project deleted, without its grants and service accounts."""
+        """Return the book with a project deleted, without its grants and service accounts."""
         book = self.with_grants(project, ())
         for account in self.accounts.values():
             if account.project == project:
@@ -139,8 +139,8 @@ class AccessBook(Struct, frozen=True):
         return replace(self, accounts={**self.accounts, account.email: account})
 
     def without_account(self, email: str, now: Nanos) -> "AccessBook":
-        """Without a service account, its keys, tokens and grants: one that is made later under the same
-        address has none of them."""
+        """Return the book without a service account and its keys, tokens and grants. A later account with the
+        same address inherits none of them."""
         return replace(
             self,
             tokens={key: token for key, token in self.tokens.items() if token.email != email},
@@ -162,7 +162,7 @@ class AccessBook(Struct, frozen=True):
 
 
 FILE: Final = "access.json"
-"""The name of an `AccessFile` in the data directory."""
+"""The name of the `AccessFile` in the data directory."""
 
 Documents = Mapping[tuple[str, str], bytes]
 """The entries of a book in JSON, by (kind, key)."""
@@ -171,7 +171,7 @@ _E = TypeVar("_E", bound=Struct)
 
 
 def documents(book: AccessBook) -> dict[tuple[str, str], bytes]:
-    """Return the entries of a book, as they are stored."""
+    """Return the entries of a book in their stored form."""
     grants = {f"{grant.project}/{grant.role}/{grant.member}": grant for grant in book.policy.grants}
     tables: Mapping[str, Mapping[str, Struct]] = {
         "token": book.tokens,
@@ -189,7 +189,7 @@ def documents(book: AccessBook) -> dict[tuple[str, str], bytes]:
 
 
 def book_of(stored: Documents) -> AccessBook:
-    """Return the book of these entries. Raises ValueError for one that cannot be read."""
+    """Return the book of these entries. Raises ValueError for an unreadable entry."""
     by_kind: dict[str, dict[str, bytes]] = {}
     for (kind, key), content in stored.items():
         by_kind.setdefault(kind, {})[key] = content
@@ -210,7 +210,7 @@ def book_of(stored: Documents) -> AccessBook:
 
 
 class AccessFile(Struct, frozen=True):
-    """What the bucket process reads of the book and of the owner's token, from the file FILE."""
+    """The copy of the book and of the owner's token digest for the bucket process, in the file `FILE`."""
 
     #: SHA-256 of the owner's token, in hexadecimal digits.
     owner: str

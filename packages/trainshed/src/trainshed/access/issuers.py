@@ -1,4 +1,5 @@
-"""Issuers of OpenID Connect, by which people sign in: the tables `[[oidc]]`, and what ID tokens say."""
+"""OpenID Connect issuers for sign-in: the tables `[[oidc]]` of the settings, and the verification of ID
+tokens."""
 
 import base64
 import re
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.access.account_tokens import LIFETIME, OWNER_EMAIL, SKEW, check_claims
+from trainshed.access.account_tokens import LIFETIME, MAX_CLOCK_SKEW, OWNER_EMAIL, check_claims
 from trainshed.access.policy import GROUP, member_fault
 from trainshed.access.principals import SERVICE_ACCOUNT, USER, Bearer, member_of
 from trainshed.core.errors import Unauthenticated
@@ -23,49 +24,49 @@ if TYPE_CHECKING:
 
 GOOGLE: Final = "https://accounts.google.com"
 _ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA")
-"""None of them signs with a key that others have, too."""
+"""Only public-key algorithms: with a shared secret, other parties could sign as well."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
 _DOMAIN: Final = re.compile(r"[a-z0-9.-]{1,255}")
 _SUBJECT: Final = re.compile(r"[^*]+|[^*:/]+[:/][^*]+[:/]\*")
-_MOST_GROUPS: Final = 500
-_MOST_KEYS: Final = 100
-_HERE: Final = ("localhost", "127.0.0.1", "::1")
+_MAX_GROUPS: Final = 500
+_MAX_KEYS: Final = 100
+_LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Issuer(Struct, frozen=True):
     """One table `[[oidc]]`."""
 
-    #: What the button for it says, and the notes of tokens.
+    #: Name on the sign-in button and in the descriptions of tokens.
     name: str
-    #: Its address, as its ID tokens have it in `iss`.
+    #: The issuer's URL, as in the claim `iss` of its ID tokens.
     issuer: str
-    #: As which client the service is registered there; None = nobody signs in by it in a browser.
+    #: Client ID of the service at the issuer; None = no sign-in by browser.
     client_id: str | None = None
-    #: The environment variable that holds the client's secret; None = it has none.
+    #: Environment variable with the client secret; None = no secret.
     secret_env: str | None = None
-    #: Further clients whose ID tokens are taken, such as that of gcloud; of machines what `aud` says.
+    #: Further accepted audiences of ID tokens, such as the client of gcloud, or the `aud` of machines.
     audiences: tuple[str, ...] = ()
-    #: Domains of the addresses that it is trusted to know; () = any.
+    #: Accepted domains of e-mail addresses; () = any.
     domains: tuple[str, ...] = ()
-    #: Where it tells whose an access token is, as Google does, of which it is known; None = nowhere.
+    #: Endpoint that describes an access token, as Google's does; None = no endpoint.
     tokeninfo: str | None = None
-    #: The claim that lists the groups of a person.
+    #: The claim with the groups of a user.
     groups_claim: str = "groups"
-    #: The service accounts for which ID tokens of machines speak, by the subject (`sub`), or by its beginning
-    #: and a `*`.
+    #: Service accounts for ID tokens of machines, by subject (`sub`), or by the beginning of a subject and
+    #: `*`.
     accounts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def mark(self) -> str:
-        """What it is known by where it has signed somebody in; with another address or client, another."""
+        """The identity of the issuer in sign-ins. A new URL or client ID changes it."""
         return f"{self.issuer}#{self.client_id or ''}"
 
-    def mark_of(self, known: str) -> str:
-        """What it is known by for machines of an entry of `accounts`; with another account, another."""
-        return f"{self.mark} {known} {self.accounts[known]}"
+    def mark_of(self, subject: str) -> str:
+        """Return the issuer's identity for machines of an entry of `accounts`. A new account changes it."""
+        return f"{self.mark} {subject} {self.accounts[subject]}"
 
     def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the table, as `key: words`."""
+        """Yield the faults of the table as `key: description`."""
         if not _NAME.fullmatch(self.name):
             yield f"name: {self.name!r} is no name of up to 40 letters, digits, spaces, dots and dashes"
         if not is_safe(self.issuer) or "?" in self.issuer or "#" in self.issuer:
@@ -77,37 +78,39 @@ class Issuer(Struct, frozen=True):
         for subject, email in self.accounts.items():
             if not _SUBJECT.fullmatch(subject):
                 yield (
-                    f"accounts: {subject!r} is no whole subject, nor the beginning of one that names "
-                    "somebody, such as repo:corp/vision:ref:refs/heads/*"
+                    f"accounts: {subject!r} is neither a subject nor an unambiguous beginning of subjects, "
+                    "such as repo:corp/vision:ref:refs/heads/*"
                 )
             if member_fault(SERVICE_ACCOUNT + email):
-                yield f"accounts: {email!r} is no address of a service account"
+                yield f"accounts: {email!r} is no e-mail address of a service account"
         for domain in self.domains:
             if not _DOMAIN.fullmatch(domain):
                 yield f"domains: {domain!r} is no domain in lower case such as corp.example"
 
 
 def is_safe(address: str) -> bool:
-    """Whether an address is https, or of this machine."""
+    """Whether a URL uses https, or http to this machine."""
     try:
         parts = urlsplit(address)
     except ValueError:
         return False
-    is_here = parts.scheme == "http" and parts.hostname in _HERE
-    return bool(parts.hostname) and (parts.scheme == "https" or is_here)
+    is_local = parts.scheme == "http" and parts.hostname in _LOCAL_HOSTS
+    return bool(parts.hostname) and (parts.scheme == "https" or is_local)
 
 
 def address_in(published: Mapping[str, Any], name: str, issuer: Issuer) -> str | None:
-    """Return an address that an issuer publishes; None = none that it may name. One of this machine, or of
-    what clouds tell machines at link-local addresses, is for those alone that have such an address
-    themselves; anywhere else TLS says whether it is theirs."""
+    """Return a URL from an issuer's published document, or None if it is unsafe.
+
+    This prevents SSRF: only a local issuer may publish loopback or link-local URLs, such as a cloud's
+    metadata endpoint. For all other URLs, TLS proves the owner.
+    """
     address = str(published.get(name, ""))
-    may_name = is_safe(address) and (_is_near(issuer.issuer) or not _is_near(address))
-    return address if may_name else None
+    is_allowed = is_safe(address) and (_is_near(issuer.issuer) or not _is_near(address))
+    return address if is_allowed else None
 
 
 def _is_near(address: str) -> bool:
-    """Whether an address is of this machine or link-local, in whatever form it is written."""
+    """Whether the host of a URL is this machine or link-local, in any notation of the address."""
     host = (urlsplit(address).hostname or "").rstrip(".")
     try:
         number = ip_address(host if ":" in host else socket.inet_aton(host))
@@ -117,111 +120,120 @@ def _is_near(address: str) -> bool:
     return number.is_loopback or number.is_link_local or number.is_unspecified
 
 
-def verified(
+def verify(
     token: str, keys: "KeySet", issuer: Issuer, now: int, nonce: str | None = None
 ) -> Mapping[str, Any]:
-    """Return what an ID token says. `keys`: the issuer's. `now`: seconds since the epoch. `nonce`: what a
-    sign-in that was begun here has sent; None = another client began it.
+    """Verify an ID token and return its claims.
 
-    Raises UnknownKey if none of the keys signed it, else Unauthenticated, which says why it is refused.
+    `now`: seconds since the epoch. `nonce`: the nonce of a sign-in that this service started, which prevents
+    replay and login CSRF; None = another client started it. Raises UnknownKey if no key of the issuer signed
+    the token, and Unauthenticated for any other fault.
     """
     claims = _claims(token, keys)
     check_claims(
-        claims, now, SKEW, iss={"essential": True, "value": issuer.issuer}, aud={"essential": True}
+        claims,
+        now,
+        MAX_CLOCK_SKEW,
+        iss={"essential": True, "value": issuer.issuer},
+        aud={"essential": True},
     )
     audiences = _texts(claims["aud"]) or [str(claims["aud"])]
     known = {issuer.client_id, *(issuer.audiences if nonce is None else ())} - {None, ""}
-    # A token for several clients says which of them asked for it (OpenID Connect Core 3.1.3.7).
+    # In a token for several clients, `azp` is the client that requested it (OpenID Connect Core 3.1.3.7).
     party = str(claims.get("azp", audiences[0] if len(audiences) == 1 else ""))
     if not known.intersection(audiences) or (len(audiences) > 1 and party not in known):
         raise Unauthenticated(
-            f"The ID token is for {audiences}, and not for a client of this service."
+            f"The ID token is for {audiences}, which is no client of this service. Request one for this "
+            "service."
         )
     if nonce is not None and claims.get("nonce") != nonce:
-        raise Unauthenticated("The ID token is not the answer to this sign-in: begin again.")
+        raise Unauthenticated("The ID token belongs to another sign-in. Start the sign-in again.")
     return claims
 
 
 def person_of(claims: Mapping[str, Any], issuer: Issuer) -> Bearer:
-    """Return whom the claims of an issuer are about, address and groups alone. Raises Unauthenticated."""
+    """Return the user of these claims, with address and groups only. Raises Unauthenticated."""
     groups = {
         name for name in _texts(claims.get(issuer.groups_claim)) if not member_fault(GROUP + name)
     }
-    return Bearer(_email(claims, issuer), groups=tuple(sorted(groups))[:_MOST_GROUPS])
+    return Bearer(_email(claims, issuer), groups=tuple(sorted(groups))[:_MAX_GROUPS])
 
 
 def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
-    """Return for whom an ID token speaks: the service account of its subject, else a person. Raises as
-    `verified`."""
-    claims = verified(token, keys, issuer, now)
+    """Return the principal of an ID token: the service account of its subject, else the user. Raises as
+    `verify`."""
+    claims = verify(token, keys, issuer, now)
     subject = str(claims.get("sub", ""))
-    fitting = (k for k in issuer.accounts if k.endswith("*") and subject.startswith(k[:-1]))
-    # The whole subject counts before its longest beginning.
-    nearest = subject if subject in issuer.accounts else max(fitting, key=len, default="")
+    prefixes = (k for k in issuer.accounts if k.endswith("*") and subject.startswith(k[:-1]))
+    # An exact match has priority over the longest prefix.
+    nearest = subject if subject in issuer.accounts else max(prefixes, key=len, default="")
     if nearest:
         bearer = Bearer(issuer.accounts[nearest])
     elif issuer.accounts and "email" not in claims:
         raise Unauthenticated(
-            f"{issuer.name} has no account for the subject {subject[:200]!r}: give it one in `accounts` of "
-            "its table [[oidc]]."
+            f"{issuer.name} has no service account for the subject {subject[:200]!r}. Add one to `accounts` "
+            "in its table [[oidc]]."
         )
     else:
         bearer = person_of(claims, issuer)
     by, mark = (subject[:200], issuer.mark_of(nearest)) if nearest else (None, issuer.mark)
-    ends, issued = int(claims["exp"]) + SKEW, int(claims["iat"])
+    ends, issued = int(claims["exp"]) + MAX_CLOCK_SKEW, int(claims["iat"])
     return replace(bearer, by=by, expires=ends, issuer=mark, issued=issued)
 
 
 def holder_of(answer: Mapping[str, Any], issuer: Issuer, now: int) -> Bearer:
-    """Return for whom an access token speaks, by what its issuer tells of it. Raises Unauthenticated."""
+    """Return the user of an access token, from the issuer's description of it. Raises Unauthenticated."""
     clients = {str(answer[name]) for name in ("aud", "azp") if name in answer}
     known = set(filter(None, (issuer.client_id, *issuer.audiences)))
     if not clients or not clients <= known:
         raise Unauthenticated(
-            f"The access token was made for {' and '.join(sorted(clients)) or 'nobody'}, and only those for "
-            f"{' and '.join(sorted(known))} are taken: `audiences` of the table [[oidc]] lists them."
+            f"The access token is for {' and '.join(sorted(clients)) or 'no client'}, but this service "
+            f"accepts only {' and '.join(sorted(known))}. Add the client to `audiences` in the table "
+            "[[oidc]]."
         )
     text = str(answer.get("exp"))
     ends = int(text) if text.isdecimal() and len(text) < 12 else 0
-    if not now < ends <= now + LIFETIME + SKEW:
+    if not now < ends <= now + LIFETIME + MAX_CLOCK_SKEW:
         raise Unauthenticated(
-            "The access token has expired, or is valid for more than an hour: get a new one; if the clocks "
-            "of two machines differ, set them."
+            "The access token has expired, or is valid for more than an hour. Get a new one. If the clocks "
+            "of the two machines differ, synchronize them."
         )
-    # It writes a text where its ID tokens have a boolean value.
+    # This endpoint returns a text for `email_verified`; ID tokens contain a boolean.
     email = _email({**answer, "email_verified": answer.get("email_verified") == "true"}, issuer)
     return Bearer(email, expires=ends, issuer=issuer.mark, issued=ends - LIFETIME)
 
 
 class UnknownKey(Exception):
-    """No known key of the issuer signed the token: it may have a new one."""
+    """No known key of the issuer signed the token. The issuer may have published a new key."""
 
 
 def issuer_of(token: str) -> str:
-    """Return which issuer a JSON Web Token says that it is of, "" = none; nothing is verified."""
+    """Return the unverified issuer of a JSON Web Token; "" if it has none."""
     try:
         payload = base64.urlsafe_b64decode(token.split(".")[1] + "==")
         return str(msgspec.json.decode(payload)["iss"])
-    except Exception:  # A stranger wrote it: what is odd or deep raises what it likes.
+    except Exception:  # The text is untrusted: odd or deeply nested input raises any exception.
         return ""
 
 
 def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...]]:
-    """Return those keys of an issuer that sign, as it publishes them (RFC 7517), and what is wrong with those
-    that cannot be read. Takes up to a millisecond for each, so it is not done for each token."""
+    """Return an issuer's signing keys (RFC 7517), and a description of each unreadable one.
+
+    Reading a key takes up to 1 ms, so callers cache the result.
+    """
     from joserfc.jwk import KeySet, import_key
 
     keys: list[Any] = []
     faults: list[str] = []
     entries: object = published.get("keys")
-    for entry in cast("list[Any]", entries)[:_MOST_KEYS] if isinstance(entries, list) else []:
+    for entry in cast("list[Any]", entries)[:_MAX_KEYS] if isinstance(entries, list) else []:
         try:
             if entry.get("use", "sig") == "sig":
-                # Of a private key of 16,384 bits the primes would be looked for, for seconds.
+                # For a private key of 16,384 bits, the library would compute primes for seconds.
                 if not entry.keys().isdisjoint(("d", "k")):
                     raise ValueError("it is no public key")
                 keys.append(import_key(entry))
-        except Exception as error:  # Whatever the issuer wrote.
+        except Exception as error:  # The issuer's text is untrusted.
             faults.append(f"{entry!r:.100} ({error!r:.100})")
     return KeySet(keys), tuple(faults)
 
@@ -233,8 +245,8 @@ def _claims(token: str, keys: "KeySet") -> Mapping[str, Any]:
         return jwt.decode(token, keys, algorithms=_ALGORITHMS).claims
     except Exception:
         raise UnknownKey(
-            "The ID token is signed by no key of its issuer, or by an algorithm that is not taken: get a new "
-            "one."
+            "The ID token is signed by no key of its issuer, or by an algorithm that this service does not "
+            "accept. Get a new one."
         ) from None
 
 
@@ -243,16 +255,19 @@ def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
     email = normalize_email(claimed)
     if claims.get("email_verified") is not True:
         raise Unauthenticated(
-            f"{issuer.name} does not say that it has verified the address {email!r}: verify it there, or "
-            "have the client ask for the claims email and email_verified."
+            f"{issuer.name} does not confirm that the address {email!r} is verified. Verify it there, or "
+            "let the client request the claims email and email_verified."
         )
     is_person = not member_fault(USER + email) and member_of(email) == USER + email
-    # The sign of kelvin in small letters is a k, and the address somebody else's.
+    # The Kelvin sign in lower case is a k, which would give the address of another user.
     if not is_person or email == OWNER_EMAIL or email.isascii() != claimed.isascii():
-        raise Unauthenticated(f"{email!r} is no address of a person.")
+        raise Unauthenticated(
+            f"{email!r} is no e-mail address of a user. Sign in with another account."
+        )
     if issuer.domains and email.rpartition("@")[2] not in issuer.domains:
         raise Unauthenticated(
-            f"{issuer.name} signs in people of {', '.join(issuer.domains)} here, and {email} is none of them."
+            f"{issuer.name} signs in only users of {', '.join(issuer.domains)}, not {email}. Use another "
+            "account."
         )
     return email
 

@@ -1,9 +1,8 @@
-"""Tokens of programs are short-lived and signed, and stored nowhere.
+"""Tokens of programs: short-lived and signed, but not stored.
 
-A program gets one from its metadata endpoint whenever it asks: the bucket process mints it, and the API
-process reads it, both with the key in the service's data directory. A token carries its own claims, so
-checking it takes a signature and no look-up. The module also makes identity tokens, which are JSON Web
-Tokens.
+A program requests a token from its metadata endpoint. The bucket process mints it and the API process
+verifies it, both with the key in the service's data directory. A token contains its claims, so a check needs
+only the signature. The module also creates identity tokens, which are JSON Web Tokens.
 """
 
 import base64
@@ -21,10 +20,11 @@ from msgspec.structs import astuple
 from trainshed.replica.system import durable
 
 LIFETIME: Final = 3_600
-"""Seconds that a token is valid, as on Google's machines; clients ask for a new one minutes before the
-end."""
+"""Lifetime of a token in seconds, as on Google's machines. Clients request a new one minutes before it
+expires."""
 KEY_FILE: Final = "jobs.key"
-"""The key's file name in the data directory. Whoever has the key can speak for every job of the service."""
+"""File name of the key in the data directory. With the key, one can authenticate as every job of the
+service."""
 ISSUER: Final = "https://trainshed.local"
 
 _VERSION: Final = "tsj1"
@@ -33,11 +33,11 @@ _SECOND: Final = 10**9
 
 
 class JobKeyUnreadable(Exception):
-    """The key file exists but holds no key; the message says what to do."""
+    """The key file exists but contains no key. The message describes the remedy."""
 
 
 class JobClaims(Struct, frozen=True):
-    """For whom a token speaks: one attempt of a job, through one of its replicas."""
+    """The principal of a token: one attempt of a job, through one of its replicas."""
 
     job_uid: int
     attempt: int
@@ -48,26 +48,26 @@ class JobClaims(Struct, frozen=True):
     email: str
 
     @property
-    def made(self) -> int:
-        """When the job was made, in milliseconds since the epoch: its uid begins with that."""
+    def created(self) -> int:
+        """Creation time of the job, in milliseconds since the epoch: the upper bits of its UID."""
         return self.job_uid >> 22
 
 
 class JobTokens:
-    """Mints tokens and reads them. `now` gives nanoseconds since the epoch; everything else is pure."""
+    """Mints and verifies tokens. `now` returns nanoseconds since the epoch."""
 
     def __init__(self, key: bytes, now: Callable[[], int]) -> None:
         self._key = key
-        # Each kind of token has its own key: a signature made for one kind must not be valid for another.
+        # A key per kind of token: a signature of one kind must not be valid for another.
         self._identity_key = _signed(key, b"identity tokens")
         self._reduction_key = _signed(key, b"reduction")
-        #: What access tokens of service accounts are signed with (`account_tokens`).
+        #: Signing key of access tokens of service accounts (`account_tokens`).
         self.account_secret = _signed(key, b"service accounts")
         self._now = now
 
     @classmethod
     def open(cls, path: Path, now: Callable[[], int]) -> "JobTokens":
-        """Use the key of this file, which is made if it does not exist. Raises JobKeyUnreadable, OSError."""
+        """Read the key file, or create it if it does not exist. Raises JobKeyUnreadable, OSError."""
         try:
             text = path.read_text("ascii", "replace")
         except FileNotFoundError:
@@ -78,37 +78,37 @@ class JobTokens:
             key = b""
         if len(key) != _KEY_BYTES:
             raise JobKeyUnreadable(
-                f"{path} does not hold the key for the tokens of jobs: restore it from a backup, or remove "
-                "it; with a new key programs that run ask for new tokens when theirs are refused"
+                f"{path} does not contain the key for tokens of jobs. Restore it from a backup, or remove "
+                "it. With a new key, running programs request new tokens as soon as theirs are rejected."
             )
         return cls(key, now)
 
     def mint(self, claims: JobClaims, lifetime: int = LIFETIME) -> tuple[str, int]:
-        """Returns a new token for these claims, and the seconds until it expires."""
+        """Return a new token for these claims, and its lifetime in seconds."""
         fields = [*astuple(claims), self._seconds() + lifetime]
         head = f"{_VERSION}.{_encoded(_dump(fields))}"
         return f"{head}.{_encoded(_signed(self._key, head.encode()))}", lifetime
 
     def read(self, token: str) -> JobClaims | None:
-        """Returns the claims of a token; None if it is not one of ours, was changed, or has expired."""
+        """Return the claims of a token, or None if it is foreign, modified or expired."""
         head, _, signature = token.rpartition(".")
         if not head.startswith(f"{_VERSION}.") or not token.isascii():
             return None
         expected = _encoded(_signed(self._key, head.encode()))
         if not hmac.compare_digest(expected, signature):
             return None
-        # The signature is right, so the rest is in the form that `mint` wrote.
+        # The signature is valid, so `mint` wrote the rest.
         *fields, expires = json.loads(base64.urlsafe_b64decode(head.partition(".")[2] + "=="))
         return JobClaims(*fields) if self._seconds() < expires else None
 
     def reduction_token(self, job_uid: int) -> str:
-        """Returns the token by which a job's workers and reducers recognise each other
-        (spec/reduction#security). It is the same at every start, and good for nothing else."""
+        """Return the token by which a job's workers and reducers authenticate each other
+        (spec/reduction#security). It is the same at every start and has no other use."""
         return _signed(self._reduction_key, b"%d" % job_uid).hex()
 
     def identity_token(self, claims: JobClaims, audience: str) -> str:
-        """Returns a JSON Web Token that tells `audience` who the program is. Anyone can read it, but only
-        this service can verify it, since the key that signs it never leaves the service."""
+        """Return a JSON Web Token that identifies the program to `audience`. Everyone can read it. Only this
+        service can verify it, since the signing key never leaves the service."""
         issued = self._seconds()
         body: dict[str, Any] = {
             "iss": ISSUER,
@@ -129,16 +129,16 @@ class JobTokens:
 
 
 def is_job_token(token: str) -> bool:
-    """Whether the text has the form of a program's token; nothing is verified."""
+    """Whether the text has the form of a program's token. Nothing is verified."""
     return token.startswith(f"{_VERSION}.")
 
 
 def _make(path: Path) -> str:
-    """Write a new key and return it, or the key of another process that wrote one first. A hard link
-    publishes the finished file, so that nobody reads half a key."""
+    """Create and return a key, or return the key of a process that was faster. A hard link publishes the
+    finished file, so that readers never see half a key."""
     text = secrets.token_hex(_KEY_BYTES)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # `durable` writes files that only their owner can read.
+    # `durable` creates files that only their owner can read.
     own = f"{path}.{os.getpid()}"
     durable.write(own, text)
     try:

@@ -1,11 +1,9 @@
-"""The one permission table says which permission each API method needs; the roles that can be given, by their
-public names, with the permissions that each one holds; and whether somebody may call a method, or what is
-missing and who can give it. Pure.
+"""The permission table: the permission of each API method, and the permissions of each role. Pure.
 
-Table and roles are data (permissions.toml). A method without a row cannot be called. A role holds a
-permission if one of its patterns matches: `aiplatform.*` is everything of that API. Every transport asks
-`authorize` by the full name of the method; whoever has a permission in some projects only is asked again once
-the projects are known that the request names.
+The data is in permissions.toml. A method without a row cannot be called. A role has a permission if one of
+its patterns matches: `aiplatform.*` matches the whole API. Every transport calls `authorize` with the full
+name of the method. If the caller has the permission only in some projects, the transport calls it again with
+the projects of the request.
 """
 
 import fnmatch
@@ -19,8 +17,12 @@ from trainshed.access.principals import Principal, member_of
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import project_number
 
-OF_THE_SERVICE: Final = ("trainshed.nodes.", "trainshed.tokens.", "resourcemanager.projects.create")
-"""How permissions begin that concern no project: who has them in some projects only cannot use them."""
+SERVICE_PREFIXES: Final = (
+    "trainshed.nodes.",
+    "trainshed.tokens.",
+    "resourcemanager.projects.create",
+)
+"""Prefixes of permissions for the whole service. A role in a single project does not grant them."""
 _READS: Final = frozenset(
     {
         *("get", "list", "read", "batchRead", "test", "explain", "getConfig", "getIamPolicy"),
@@ -28,16 +30,16 @@ _READS: Final = frozenset(
         *("queryContextLineageSubgraph", "queryExecutionInputsAndOutputs"),
     }
 )
-"""The verbs of permissions to look at something."""
-MEASURES: Final = frozenset(
+"""Verbs of read-only permissions."""
+MEASUREMENTS: Final = frozenset(
     {
         *("trials", "artifacts", "contexts", "executions", "logEntries"),
         *("tensorboardExperiments", "tensorboardRuns", "tensorboardTimeSeries"),
     }
 )
-"""Resources that programs write in great number: the audit contains only their deletions."""
+"""Resources that programs write in large numbers. The audit contains only their deletions."""
 _APIS: Final = {"ml": "ml", "resourcemanager": "resourcemanager", "admin": "iam"}
-"""What permissions of services begin with that are not of Vertex, by the third part of their names."""
+"""First parts of permissions, by the third part of the service's name. Default: aiplatform."""
 _TABLES: Final[dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("permissions.toml").read_text("utf-8")
 )
@@ -58,17 +60,17 @@ def _methods() -> Iterator[tuple[str, str]]:
 
 
 PERMISSIONS: Final[Mapping[str, str]] = dict(_methods())
-"""Permissions by the full names of methods."""
+"""Permissions by full method name."""
 
 
 def is_recorded(method: str) -> bool:
-    """Whether the audit tells of calls of this method."""
+    """Whether the audit records calls of this method."""
     _, resource, verb = PERMISSIONS[method].split(".")
-    return verb not in _READS and (resource not in MEASURES or verb == "delete")
+    return verb not in _READS and (resource not in MEASUREMENTS or verb == "delete")
 
 
 def _patterns(holder: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the patterns of a group or a role, with those of the groups that it has."""
+    """Yield the patterns of a group or a role, including those of its groups."""
     yield from holder.get("may", ())
     for group in holder.get("of", ()):
         yield from _patterns(_GROUPS[group])
@@ -95,9 +97,9 @@ ROLES: Final[Mapping[str, frozenset[str]]] = {
 }
 """Every role that a policy may name, with its permissions."""
 PROGRAM: Final = _permissions(_GROUPS["program"])
-"""What the program of a job may do in its job's project."""
+"""Permissions of a job's program in the job's project."""
 
-_FOR_EVERYBODY: Final = frozenset(
+_ALWAYS_ALLOWED: Final = frozenset(
     {
         "trainshed.v1.Service.GetStatus",
         "trainshed.v1.Service.WhoAmI",
@@ -106,21 +108,24 @@ _FOR_EVERYBODY: Final = frozenset(
         "trainshed.v1.Tokens.Revoke",
     }
 )
-"""Whoever is known may ask, without any role; of tokens, about those of their own."""
-_OF_NO_PROJECT: Final = frozenset(
+"""Methods for every authenticated caller. Token methods cover only the caller's own tokens."""
+_WITHOUT_PROJECT: Final = frozenset(
     {
         "google.cloud.resourcemanager.v3.Projects.ListProjects",
         "google.cloud.resourcemanager.v3.Projects.SearchProjects",
     }
 )
-"""Methods that name no project, and show only what the caller may see."""
+"""Methods without a project. They return only the projects that the caller may see."""
 
 
 def authorize(principal: Principal, method: str, projects: Iterable[str] | None = None) -> None:
-    """Let `principal` call `method` (full name), or raise PermissionDenied, which says what is missing.
+    """Raise PermissionDenied, with the missing permission, unless `principal` may call `method` (full name).
 
-    `projects` holds the id or number of every project that the request names. None means that the request was
-    not read yet: who has the permission in some projects only must then be checked again once it was.
+    Args:
+        principal: The caller.
+        method: The full name of the method.
+        projects: The ID or number of every project in the request. None = the request was not read yet; if
+            the caller has the permission in some projects only, check again afterwards.
     """
     permission = PERMISSIONS.get(method)
     if permission is None:
@@ -128,9 +133,9 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
             f"{principal.email} may not call {method}: no permission is defined for it"
         )
     rights = principal.rights
-    if permission in rights.everywhere or method in _FOR_EVERYBODY:
+    if permission in rights.everywhere or method in _ALWAYS_ALLOWED:
         return
-    if permission.startswith(OF_THE_SERVICE):
+    if permission.startswith(SERVICE_PREFIXES):
         raise PermissionDenied(
             f"{principal.email} may not call {method}: it concerns the whole service, and needs the "
             f"permission {permission} there. {_advice(principal, permission, None)}"
@@ -140,7 +145,7 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
             f"{principal.email} may not call {method}: it needs the permission {permission}, which "
             f"{principal.email} has in no project. {_advice(principal, permission, 'PROJECT')}"
         )
-    if projects is None or method in _OF_NO_PROJECT:
+    if projects is None or method in _WITHOUT_PROJECT:
         return
     unique = dict.fromkeys(projects)
     foreign = [project for project in unique if permission not in _within(principal, project)]
@@ -160,13 +165,13 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
 
 
 def least_role(permission: str) -> str:
-    """Return the role with the permission that has the fewest others: owners hold all there are."""
+    """Return the role with the permission and the fewest others. Owners have every permission."""
     roles = [role for role, held in ROLES.items() if permission in held]
     return min(roles, key=lambda role: len(ROLES[role]))
 
 
 def _within(principal: Principal, project: str) -> frozenset[str]:
-    """Return what is held in a project by its id or number."""
+    """Return the permissions in a project, by its ID or number."""
     held = principal.rights.projects
     if project.isdecimal() and project not in held:
         project = next((name for name in held if str(project_number(name)) == project), project)
@@ -174,9 +179,9 @@ def _within(principal: Principal, project: str) -> frozenset[str]:
 
 
 def _advice(principal: Principal, permission: str, project: str | None) -> str:
-    """Return who can give the permission, and how. `project`: None = it concerns the whole service."""
+    """Return how to obtain the permission. `project`: None = the whole service."""
     if principal.program is not None:
-        return "Have a person do that."
+        return "Have a user do this."
     least = least_role(permission)
     if project is None:
         return (

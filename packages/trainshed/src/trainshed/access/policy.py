@@ -1,7 +1,7 @@
-"""A policy says which members have which roles, in a project or in the whole service. Pure.
+"""A policy assigns roles to members, in a project or in the whole service. Pure.
 
-Members are written as in the public API: `user:EMAIL`, `serviceAccount:EMAIL`, `group:NAME`. Who is in a
-group is said by the issuer by which somebody signs in.
+Members have the form of the public API: `user:EMAIL`, `serviceAccount:EMAIL`, `group:NAME`. The issuer of a
+sign-in specifies the user's groups.
 """
 
 import re
@@ -21,9 +21,9 @@ _GROUP: Final = re.compile(r"[^\s,\"'<>]{1,200}")
 
 
 class Grant(Struct, frozen=True, order=True):
-    """One member has one role."""
+    """One role of one member."""
 
-    #: The project's id; "" = all projects, and the service itself.
+    #: The project's ID; "" = all projects and the service itself.
     project: str
     role: str
     member: str
@@ -34,7 +34,7 @@ class Grant(Struct, frozen=True, order=True):
 
 
 class Policy:
-    """All grants of a service. Immutable; rights are computed once for each member."""
+    """All grants of a service. Immutable. Rights are computed once per member."""
 
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self.grants = frozenset(grants)
@@ -43,11 +43,11 @@ class Policy:
         self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
 
     def with_project(self, project: str, grants: Iterable[Grant]) -> "Policy":
-        """With these grants of a project in place of its former ones."""
+        """Return the policy with a project's grants replaced."""
         return Policy((self.grants - self.of_project(project)).union(grants))
 
     def rights(self, email: str, groups: tuple[str, ...] = ()) -> Rights:
-        """What somebody in these groups may do; nothing for somebody whom nobody gave a role."""
+        """Return the rights of a user in these groups. Without a role they are empty."""
         rights = self._rights.get((email, groups))
         if rights is None:
             rights = rights_of(self.grants_of(email, groups))
@@ -55,27 +55,27 @@ class Policy:
         return rights
 
     def grants_of(self, email: str, groups: tuple[str, ...]) -> tuple[Grant, ...]:
-        """The grants of somebody and of these groups."""
+        """Return the grants of a user and of these groups."""
         members = (member_of(email), *(GROUP + group for group in groups))
         return tuple(
             grant for member in members for grant in sorted(self._by_member.get(member, ()))
         )
 
-    def named(self, groups: Iterable[str]) -> tuple[str, ...]:
-        """Those of the groups that have a role somewhere."""
+    def groups_with_roles(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """Return the groups that have a role in a project or the service."""
         return tuple(group for group in groups if self._by_member.get(GROUP + group))
 
     def of_project(self, project: str) -> frozenset[Grant]:
-        """The grants of a project; those of the whole service for ""."""
+        """Return the grants of a project, or of the whole service for ""."""
         return self._by_project.get(project, frozenset())
 
     def projects(self) -> frozenset[str]:
-        """Every project in which somebody has a role."""
+        """Return every project with a grant."""
         return frozenset(self._by_project) - {""}
 
 
 def normalize_member(member: str) -> str:
-    """Return a member as it is stored and compared. Names of groups are case-sensitive."""
+    """Return the canonical form of a member, for storage and comparison. Group names are case-sensitive."""
     kind, _, email = member.partition(":")
     is_address = f"{kind}:" in (USER, SERVICE_ACCOUNT)
     return f"{kind}:{normalize_email(email)}" if is_address else member
@@ -89,7 +89,7 @@ def _sets(grants: Iterable[Grant], of: Callable[[Grant], str]) -> dict[str, froz
 
 
 def rights_of(grants: Iterable[Grant]) -> Rights:
-    """Return what grants let somebody do who has them all."""
+    """Return the rights that these grants add up to."""
     everywhere: frozenset[str] = frozenset()
     projects: dict[str, frozenset[str]] = {}
     for grant in grants:
@@ -102,8 +102,7 @@ def rights_of(grants: Iterable[Grant]) -> Rights:
 
 
 def home_of(account: str) -> str:
-    """Return the project, by id or number, to which a service account belongs by its address; "" if that does
-    not say it."""
+    """Return the project, by ID or number, in the address of a service account; "" if it has none."""
     name, _, domain = account.partition("@")
     if domain in ("developer.gserviceaccount.com", "gcp-sa-aiplatform-cc.iam.gserviceaccount.com"):
         return name.removeprefix("service-").removesuffix("-compute")
@@ -112,15 +111,15 @@ def home_of(account: str) -> str:
 
 
 def member_fault(member: str) -> str | None:
-    """Return what is wrong with a member of a policy; None if nothing is."""
+    """Return what is wrong with a member of a policy, or None."""
     kind, _, email = member.partition(":")
     if f"{kind}:" == GROUP:
         is_name = _GROUP.fullmatch(email) and email.isprintable()
         return None if is_name else f"{email!r} is no name of a group."
     if f"{kind}:" not in (USER, SERVICE_ACCOUNT):
         return (
-            f"{member!r} is none of user:EMAIL, serviceAccount:EMAIL and group:NAME; no other members have "
-            "roles here."
+            f"{member!r} is none of user:EMAIL, serviceAccount:EMAIL and group:NAME. Other kinds of members "
+            "cannot have roles."
         )
     if not (_EMAIL.fullmatch(email) and email.isprintable()):
         return f"{email!r} is not an e-mail address."
@@ -130,7 +129,7 @@ def member_fault(member: str) -> str | None:
 
 
 def role_fault(role: str) -> str | None:
-    """Return what is wrong with a role in a policy; None if nothing is."""
+    """Return what is wrong with a role in a policy, or None."""
     if role in ROLES:
         return None
     wanted = next(
@@ -142,7 +141,7 @@ def role_fault(role: str) -> str | None:
 
 
 def bindings_of(grants: Iterable[Grant]) -> Mapping[str, tuple[str, ...]]:
-    """Return the members of each role, both in order, as public policies list them."""
+    """Return the members of each role, both sorted, as public policies list them."""
     members: dict[str, list[str]] = {}
     for grant in sorted(grants):
         members.setdefault(grant.role, []).append(grant.member)

@@ -1,4 +1,4 @@
-"""Principals are who asks: an identity, how policies name it, and what it may do where."""
+"""Principals: authenticated callers with their identity, their name in policies, and their rights."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,91 +11,90 @@ from trainshed.core.names import normalize_email, normalize_emails
 USER: Final = "user:"
 SERVICE_ACCOUNT: Final = "serviceAccount:"
 _ACCOUNTS: Final = ".gserviceaccount.com"
-"""How the address of every service account ends."""
+"""Suffix of the address of every service account."""
 _NOTHING: Final = frozenset[str]()
 
 
 class Rights(Struct, frozen=True):
-    """The permissions of somebody, in all projects and in single ones."""
+    """The permissions of a principal, in all projects and in single ones."""
 
     everywhere: frozenset[str] = _NOTHING
-    #: By the project's id; what is held everywhere is not repeated.
+    #: By project ID. Permissions from `everywhere` are not repeated.
     projects: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def within(self, project: str) -> frozenset[str]:
-        """Everything that is held in a project."""
+        """Return all permissions in a project."""
         own = self.projects.get(project)
         return self.everywhere | own if own else self.everywhere
 
     def anywhere(self, permission: str) -> bool:
-        """Whether the permission is held in some project."""
+        """Whether the principal has the permission in at least one project."""
         return permission in self.everywhere or any(
             permission in held for held in self.projects.values()
         )
 
     def where(self, permission: str) -> tuple[str, ...]:
-        """The single projects in which the permission is held; () = in all projects, or in none."""
+        """Return the single projects with the permission; () = all projects, or none."""
         if permission in self.everywhere:
             return ()
         return tuple(name for name, held in self.projects.items() if permission in held)
 
 
 class Bearer(Struct, frozen=True):
-    """For whom a token speaks that is stored nowhere, and who vouches for it."""
+    """The identity in a token that is not stored, and the origin of the token."""
 
     email: str
-    #: The id of the key that signed, or by which `by` has obtained the token; None = none did.
+    #: ID of the key that signed the token, or by which `by` obtained it; None = no key.
     key: str | None = None
-    #: The address of that somebody, or what an issuer calls the machine that has its ID token.
+    #: Address of the principal that obtained the token, or the issuer's subject for a machine's ID token.
     by: str | None = None
-    #: When the token ends (seconds since the epoch); 0 = there is none yet.
+    #: Expiry time (seconds since the epoch); 0 = not set yet.
     expires: int = 0
-    #: The mark of the issuer of whose ID token this is; None = this service or the account's key signed.
+    #: Mark of the issuer of an ID token; None = this service or the account's key signed the token.
     issuer: str | None = None
-    #: The groups of the person of whom the ID token is.
+    #: Groups of the user, from the ID token.
     groups: tuple[str, ...] = ()
-    #: When the ID token was issued (seconds since the epoch).
+    #: Issue time of the ID token (seconds since the epoch).
     issued: int = 0
-    #: The groups of `by`.
+    #: Groups of `by`.
     by_groups: tuple[str, ...] = ()
 
     @property
     def borrower(self) -> str | None:
-        """The address of who has obtained it for the account; None = it is not lent."""
+        """The principal that impersonates the account; None = no impersonation."""
         return None if self.issuer else self.by
 
 
-Shown = str | Bearer
-"""The digest of a token, or what a token says that is stored nowhere."""
+Credential = str | Bearer
+"""The digest of a stored token, or the bearer of a token that is not stored."""
 
 
 class Principal(Struct, frozen=True):
-    """An identity that this service knows."""
+    """An authenticated identity."""
 
-    #: Its name in the audit record and in answers.
+    #: Its name in the audit record and in responses.
     email: str
     rights: Rights = Rights()
-    #: What it showed; None = it is a program, which shows a token of its job.
-    shown: Shown | None = None
-    #: The program of a job that it is; None = it is a person or a service account with a token of its own.
+    #: Its credential; None = a program with a token of its job.
+    credential: Credential | None = None
+    #: The program of a job; None = a user or a service account.
     program: JobClaims | None = None
 
     def __post_init__(self) -> None:
         normalize_emails(self, "email")
 
     def may(self, permission: str, project: str) -> bool:
-        """Whether it has a permission in a project."""
+        """Whether the principal has a permission in a project."""
         return permission in self.rights.within(project)
 
     @property
     def project(self) -> str | None:
-        """The id of the only project that it has rights in; None = there are several, or it has rights in
-        all."""
+        """The ID of the only project in which the principal has rights; None = several or all projects."""
         projects = self.rights.projects
         return next(iter(projects)) if len(projects) == 1 and not self.rights.everywhere else None
 
 
 def member_of(email: str) -> str:
-    """Return how a policy names a person or a service account."""
+    """Return a user or a service account in the form of policies."""
     email = normalize_email(email)
     return (SERVICE_ACCOUNT if email.endswith(_ACCOUNTS) else USER) + email

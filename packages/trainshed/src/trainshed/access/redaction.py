@@ -1,4 +1,4 @@
-"""Redacts a program's environment: it hides credentials, and values that look like credentials. Pure."""
+"""Redacts a program's environment: hides credentials and values with the form of credentials. Pure."""
 
 import functools
 import json
@@ -11,36 +11,38 @@ REDACTED: Final = "(redacted)"
 _ENDINGS: Final = re.compile(
     r"(?:AUTH|AUTHORIZATION|APIKEY|COOKIE|CREDENTIALS?|NETRC|PASSPHRASE|PASSWD|PASSWORD|SECRETS?|TOKENS?)$"
 )
-"""A part of a variable's name that ends like this marks a credential: GITHUB_TOKEN, MYSQL_PASSWORD_FILE,
+"""Endings of the parts of a variable's name that mark a credential: GITHUB_TOKEN, MYSQL_PASSWORD_FILE,
 DBPASSWORD."""
 _KEYS: Final = frozenset({"KEY", "KEYS", "PAT", "PASS", "PWD"})
-"""Such a word marks a credential as the last of several parts: WANDB_API_KEY, DB_PWD. PWD alone is a
+"""Words that mark a credential as the last of several parts: WANDB_API_KEY, DB_PWD. A single PWD is a
 directory."""
 _KEY_IDS: Final = ("ACCESS_KEY", "PRIVATE_KEY")
-_TELLING_VALUES: Final = re.compile(
+_SECRET_VALUES: Final = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@"  # a URL with a password in it
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-_LEAST_REPEATED: Final = 6
-"""Characters that a secret must have to be looked for in other variables as well: `true` and `root` are
-everywhere."""
-_NAMES: Final = 512
-"""Variable names whose verdict is cached: most programs have variables of the same names."""
+_MIN_SECRET_LENGTH: Final = 6
+"""Minimum length of a secret to be hidden in other variables as well: `true` and `root` occur everywhere."""
+_CACHE_SIZE: Final = 512
+"""Number of variable names with a cached verdict. Most programs have the same names."""
 
 
 def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> dict[str, str]:
-    """Returns the variables with `(redacted)` as the value of each one that holds a secret (`secret_names`),
-    or whose name or value looks like a credential. CLUSTER_SPEC and TF_CONFIG repeat the job with its
-    variables, so the same values are hidden in them."""
+    """Return the variables with `(redacted)` in place of credentials.
+
+    A variable is hidden if it is one of `secret_names`, or if its name or value has the form of a credential.
+    The same values are hidden in all other variables: CLUSTER_SPEC and TF_CONFIG repeat the job's
+    environment.
+    """
     hidden = {
         name
         for name, value in environ.items()
-        if name in secret_names or _is_called_so(name) or _TELLING_VALUES.search(value)
+        if name in secret_names or _is_secret_name(name) or _SECRET_VALUES.search(value)
     }
-    # The forms that these values can take in a text: as they are, and in JSON.
-    long = {environ[name] for name in hidden if len(environ[name]) >= _LEAST_REPEATED}
+    # A value may occur in other texts literally or in JSON notation.
+    long = {environ[name] for name in hidden if len(environ[name]) >= _MIN_SECRET_LENGTH}
     written = {json.dumps(value, ensure_ascii=False)[1:-1] for value in long}
-    # Longest first: one value may be a part of another.
+    # Longest first, since a value may be part of another.
     repeated = sorted(long | written, key=len, reverse=True)
     return {
         name: REDACTED if name in hidden else without(value, repeated)
@@ -49,14 +51,14 @@ def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> 
 
 
 def without(value: str, texts: Iterable[str]) -> str:
-    """Return a text in which these are hidden."""
+    """Return a value with these texts replaced by `(redacted)`."""
     for text in texts:
         value = value.replace(text, REDACTED)
     return value
 
 
-@functools.lru_cache(_NAMES)
-def _is_called_so(name: str) -> bool:
+@functools.lru_cache(_CACHE_SIZE)
+def _is_secret_name(name: str) -> bool:
     upper = name.upper()
     parts = upper.split("_")
     return (

@@ -1,9 +1,9 @@
-"""Seals secrets, so that the database never holds one: AES-256-GCM under one key of the service.
+"""Encrypts secrets with AES-256-GCM and a key of the service, so that the database contains no plain text.
 
-The module owns the key: the environment gives it, or a file that is made with the first secret. A sealed
-value is bound to its project, name and version, and carries a fingerprint of the key that sealed it, from
-which nothing about the key follows. Reading or making the key blocks on the disk for a moment. There can be
-several, in the file as in the variable: the first one seals, and each opens what it has sealed.
+The key comes from the environment, or from a file that is created with the first secret. A sealed value is
+bound to its project, name and version. It carries a fingerprint of its key, which reveals nothing about the
+key. Reading or creating the key blocks on disk I/O. Several keys are possible: the first one seals, and every
+key opens its own values.
 """
 
 import base64
@@ -19,31 +19,32 @@ from msgspec import Struct
 from trainshed.replica.system import durable
 
 VARIABLE: Final = "TRAINSHED_SECRETS_KEY"
-"""The environment variable that may hold the key, in base64; former keys follow it, separated by blanks."""
+"""Environment variable with the key in base64. Former keys follow, separated by blanks."""
 FILE: Final = "secrets.key"
-"""The key's file in the data directory; it has one key a line, former ones last."""
+"""Key file in the data directory, with one key per line and former keys last."""
 
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _FINGERPRINT_BYTES: Final = 8
 _FORMAT: Final = b"\x01"
 _PURPOSE: Final = b"trainshed secret"
-_WANTED: Final = (
+_KEY_FORMAT: Final = (
     f"It must be {_KEY_BYTES} random bytes in base64, "
     f"as `openssl rand -base64 {_KEY_BYTES}` prints them"
 )
 
 
 class KeyUnusable(Exception):
-    """The key is missing, or is not a key. The message says where it belongs and what to do."""
+    """The key is missing or malformed. The message describes its location and the remedy."""
 
 
 class Unsealable(Exception):
-    """A stored value cannot be opened. The message names the secret and what to do, never its value."""
+    """A stored value cannot be opened. The message contains the secret's name and the remedy, never its
+    value."""
 
 
 class SecretId(Struct, frozen=True):
-    """The project, name and version that a sealed value belongs to."""
+    """Project, name and version of a sealed value."""
 
     project_id: str
     name: str
@@ -52,45 +53,45 @@ class SecretId(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.name}@{self.version} of the project {self.project_id}"
 
-    def bound(self) -> bytes:
-        """The three as bytes, each preceded by its length, so that no two ids have the same bytes."""
+    def associated_data(self) -> bytes:
+        """Return the three parts, each preceded by its length, so that different IDs have different bytes."""
         parts = (_PURPOSE, self.project_id.encode(), self.name.encode(), b"%d" % self.version)
         return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 class Sealer:
-    """Seals and opens values with the keys of `environ`, or else of `file`. Raises KeyUnusable if either
-    holds something that is not a key."""
+    """Seals and opens values with the keys of `environ`, or else of `file`. Raises KeyUnusable for a
+    malformed key."""
 
     def __init__(self, file: Path, environ: Mapping[str, str]) -> None:
         self._file = file
-        self._given = VARIABLE in environ
+        self._is_from_environ = VARIABLE in environ
         self._keys: tuple[bytes, ...] = ()
-        if self._given:
+        if self._is_from_environ:
             self._keys = _decoded(environ[VARIABLE], f"The variable {VARIABLE}")
         else:
             self._read()
 
     @property
     def has_key(self) -> bool:
-        """Whether there is a key. Without one nothing can be opened, and `seal` makes a new one."""
+        """Whether a key exists. Without a key, `open` fails and `seal` creates one."""
         return bool(self._keys or self._read())
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the key that seals, as error messages show it; "" without a key."""
+        """Fingerprint of the sealing key, as in error messages; "" without a key."""
         keys = self._keys or self._read()
         return _fingerprint(keys[0]).hex() if keys else ""
 
     def seal(self, value: str, secret: SecretId) -> bytes:
-        """Encrypt a value. Makes a key if there is none. Raises KeyUnusable; OSError if the key cannot be
-        written."""
-        # Loading it takes as long as all else here.
+        """Encrypt a value, and create a key if there is none. Raises KeyUnusable, and OSError if the key
+        cannot be written."""
+        # The import takes as long as the rest of this method.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         key = (self._keys or self._read() or self._make())[0]
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        content = AESGCM(key).encrypt(nonce, value.encode(), secret.bound())
+        content = AESGCM(key).encrypt(nonce, value.encode(), secret.associated_data())
         return _FORMAT + _fingerprint(key) + nonce + content
 
     def open(self, sealed: bytes, secret: SecretId) -> str:
@@ -101,39 +102,41 @@ class Sealer:
         own = self._keys or self._read()
         if not own:
             raise Unsealable(
-                f"The secret {secret} cannot be opened: the key that it was sealed with is missing. Put "
-                f"the file {self._file} back from a backup, or start the service with {VARIABLE}. If the "
-                "key is lost, delete the secrets and set them again."
+                f"The secret {secret} cannot be opened: its key is missing. Restore the file {self._file} "
+                f"from a backup, or start the service with {VARIABLE}. If the key is lost, delete the "
+                "secrets and set them again."
             )
         keys = {_fingerprint(key): key for key in own}
         fingerprint, nonce, content = _split(sealed)
         if fingerprint not in keys:
-            place = VARIABLE if self._given else self._file
+            place = VARIABLE if self._is_from_environ else self._file
             raise Unsealable(
                 f"The secret {secret} cannot be opened: it was sealed with the key {fingerprint.hex()}, "
-                f"and the key in use, from {place}, is {self.fingerprint}. Put the former key "
-                "behind it, or set the secret again."
+                f"and the key in use, from {place}, is {self.fingerprint}. Add the former key behind it, or "
+                "set the secret again."
             )
         try:
-            return AESGCM(keys[fingerprint]).decrypt(nonce, content, secret.bound()).decode()
+            return (
+                AESGCM(keys[fingerprint]).decrypt(nonce, content, secret.associated_data()).decode()
+            )
         except InvalidTag:
             raise Unsealable(
-                f"The secret {secret} cannot be opened: what the database holds of it was changed or is "
-                "damaged. Set the secret again."
+                f"The secret {secret} cannot be opened: its stored value was modified or is damaged. Set the "
+                "secret again."
             ) from None
 
-    def missing(self) -> str:
-        """The message for somebody who adds a secret while the key of the existing ones is missing."""
+    def missing_key_message(self) -> str:
+        """Return the error for a new secret while the key of the existing ones is missing."""
         return (
-            "There are secrets, but the key that they were sealed with is missing. Put the file "
-            f"{self._file} back from a backup, or start the service with {VARIABLE}. If the key is lost, "
-            "delete those secrets first; a new key is made with the next one."
+            f"The key of the existing secrets is missing. Restore the file {self._file} from a backup, or "
+            f"start the service with {VARIABLE}. If the key is lost, delete those secrets first; the next "
+            "secret creates a new key."
         )
 
     def _read(self) -> tuple[bytes, ...]:
-        """The keys in the file, () if it has none. It is read anew each time, since an operator may put it
-        back."""
-        if self._given:
+        """Return the keys in the file, or () if it does not exist. Every call reads it, since an operator may
+        restore it."""
+        if self._is_from_environ:
             return self._keys
         try:
             text = self._file.read_text(encoding="ascii", errors="replace")
@@ -141,8 +144,8 @@ class Sealer:
             return ()
         except OSError as failure:
             raise KeyUnusable(
-                f"The key of the secrets, {self._file}, cannot be read ({failure.strerror}); make it "
-                "readable for the user that runs the service, and for nobody else."
+                f"The key of the secrets, {self._file}, cannot be read ({failure.strerror}). Make it "
+                "readable for the service's user, and for no other user."
             ) from None
         self._keys = _decoded(text, f"The key of the secrets, {self._file},")
         self._file.chmod(0o600)
@@ -156,15 +159,15 @@ class Sealer:
 
 
 def _decoded(text: str, what: str) -> tuple[bytes, ...]:
-    """The keys in a text, with the sealing one first. Raises KeyUnusable, which does not repeat the text."""
+    """Return the keys in a text, with the sealing key first. Raises KeyUnusable without quoting the text."""
     keys: list[bytes] = []
     for word in text.split() or [""]:
         try:
             key = base64.b64decode(word, validate=True)
         except (binascii.Error, ValueError):
-            raise KeyUnusable(f"{what} is not base64. {_WANTED}.") from None
+            raise KeyUnusable(f"{what} is not base64. {_KEY_FORMAT}.") from None
         if len(key) != _KEY_BYTES:
-            raise KeyUnusable(f"{what} holds {len(key)} bytes. {_WANTED}.")
+            raise KeyUnusable(f"{what} has {len(key)} bytes. {_KEY_FORMAT}.")
         keys.append(key)
     return tuple(keys)
 
@@ -174,7 +177,7 @@ def _fingerprint(key: bytes) -> bytes:
 
 
 def _split(sealed: bytes) -> tuple[bytes, bytes, bytes]:
-    """Returns (fingerprint, nonce, content). Parts of a value that is too short fit no key."""
+    """Return (fingerprint, nonce, content). The parts of a value that is too short fit no key."""
     start = len(_FORMAT)
     nonce = start + _FINGERPRINT_BYTES
     content = nonce + _NONCE_BYTES

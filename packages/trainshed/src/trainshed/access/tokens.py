@@ -1,8 +1,8 @@
-"""Recognises who sends a token, from the access book of the moment.
+"""Authenticates callers by their tokens, with the current access book.
 
-A person's token is 256 random bits, stored as its SHA-256: it cannot be guessed, so a plain hash is enough,
-and a slow password hash would cost more than the request (ADR 7). Tokens of programs and the short-lived ones
-of service accounts are signed and stored nowhere (`job_tokens`), nor are ID tokens (`serve.issuers`).
+A user's token is 256 random bits and is stored as its SHA-256. It cannot be guessed, so a plain hash is
+enough; a slow password hash would cost more than the request (ADR 7). Tokens of programs (`job_tokens`),
+short-lived tokens of service accounts and ID tokens (`serve.issuers`) are signed and not stored.
 """
 
 import hashlib
@@ -17,79 +17,86 @@ from trainshed.access.account_tokens import OWNER_EMAIL
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
 from trainshed.access.permissions import OWNER, PROGRAM, ROLES
-from trainshed.access.principals import Bearer, Principal, Rights, Shown
+from trainshed.access.principals import Bearer, Credential, Principal, Rights
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
 from trainshed.httpd.hosts import Hosts
 
-_HOW: Final = (
-    "send `Authorization: Bearer TOKEN` with a token that this service issued; gcloud takes it from "
+_HOW_TO_AUTHENTICATE: Final = (
+    "send `Authorization: Bearer TOKEN` with a token that this service issued. gcloud reads it from "
     "CLOUDSDK_AUTH_ACCESS_TOKEN"
 )
 _OWNER: Final = Rights(ROLES[OWNER])
 
 
 class TokenAuthority:
-    """Recognises tokens. Reads are thread-safe and never wait."""
+    """Authenticates tokens. Reads are thread-safe and never block."""
 
     def __init__(
         self, book: AccessBook, owner: str, now: Callable[[], int], jobs: JobTokens | None = None
     ) -> None:
-        """`owner`: the digest of the owner's token. `now` gives nanoseconds since the epoch. With `jobs`,
-        tokens of programs are recognised, too."""
+        """`owner`: the digest of the owner's token. `now` returns nanoseconds since the epoch. `jobs`: also
+        accept tokens of programs."""
         self._owner = owner
         self._now = now
         self._jobs = jobs
-        self._is_over: Callable[[JobClaims], bool] = lambda _: False
-        #: Whoever shows no token that is known is taken for the owner.
+        self._has_ended: Callable[[JobClaims], bool] = lambda _: False
+        #: Callers without a valid token have the owner's rights.
         self.is_open = False
-        #: The hosts for which accounts may have signed.
+        #: The host names in accepted audiences of self-signed tokens.
         self.hosts = Hosts()
-        #: The marks of the issuers whose ID tokens are taken.
+        #: The marks of the issuers whose ID tokens are accepted.
         self.issuers: Collection[str] = ()
-        #: Called with the digest of each token of the book that is shown.
-        self.used: Callable[[str], object] = lambda _: None
-        #: Returns what was shown for a browser's session, by its digest; None if there is no such session.
-        self.sessions: Callable[[str], Shown | None] = lambda _: None
-        #: Called when somebody may have other rights than before.
-        self.moved: Callable[[], object] = lambda: None
+        #: Called with the digest of each stored token at its use.
+        self.on_use: Callable[[str], object] = lambda _: None
+        #: Returns the credential behind a browser session, by the session's digest; None = no such session.
+        self.sessions: Callable[[str], Credential | None] = lambda _: None
+        #: Called when the rights of a principal may have changed.
+        self.on_change: Callable[[], object] = lambda: None
         self.replace(book)
 
     def replace(self, book: AccessBook) -> None:
-        """From now on decide by another book."""
+        """Use this book for all later decisions."""
         self.book = book
-        self.moved()
+        self.on_change()
 
-    def refuse(self, is_over: Callable[[JobClaims], bool]) -> None:
-        """From now on, refuse the tokens of programs that have ended. `is_over` is asked about each one, and
-        must answer at once. Without it such a token expires within the hour."""
-        self._is_over = is_over
+    def refuse(self, has_ended: Callable[[JobClaims], bool]) -> None:
+        """Reject the tokens of ended programs from now on.
+
+        `has_ended` is called for each token and must not block. Without it, such a token expires within an
+        hour.
+        """
+        self._has_ended = has_ended
 
     def authenticate(self, header: str | None) -> Principal:
+        """Return the principal of an `Authorization` header. Raises Unauthenticated with the accepted
+        form."""
         """Returns the principal of an `Authorization` header. Raises Unauthenticated, which says what to
         send."""
         try:
-            return self._shown(header)
+            return self._authenticate(header)
         except Unauthenticated:
             if self.is_open:
                 return Principal(OWNER_EMAIL, _OWNER, self._owner)
             raise
 
-    def _shown(self, header: str | None) -> Principal:
+    def _authenticate(self, header: str | None) -> Principal:
         token = token_in(header)
-        if (principal := self.holder(digest_of(token))) is not None:
+        if (principal := self.principal_of_digest(digest_of(token))) is not None:
             return principal
         if self._jobs is not None and is_job_token(token):
             return self._program(self._jobs, token)
         if self._jobs is not None and account_tokens.is_json_web_token(token):
             secret, seconds = self._jobs.account_secret, self._now() // 10**9
             bearer = account_tokens.read(token, secret, self.book, seconds, self.hosts)
-            return self.recognise(bearer)
-        raise Unauthenticated(f"The access token is not known here: {_HOW}.")
+            return self.principal_of(bearer)
+        raise Unauthenticated(
+            f"The access token is not known to this service: {_HOW_TO_AUTHENTICATE}."
+        )
 
-    def holder(self, digest: str) -> Principal | None:
-        """Returns for whom the token with this SHA-256 (hexadecimal digits) speaks; None if it is not known,
-        or has expired."""
+    def principal_of_digest(self, digest: str) -> Principal | None:
+        """Return the principal of the token with this SHA-256 (hexadecimal digits); None if the token is
+        unknown or has expired."""
         if digest == self._owner:
             return Principal(OWNER_EMAIL, _OWNER, digest)
         token = self.book.tokens.get(digest)
@@ -97,76 +104,83 @@ class TokenAuthority:
             return None
         if (account := self.book.accounts.get(token.email)) is not None and account.disabled:
             return None
-        self.used(digest)
+        self.on_use(digest)
         return Principal(token.email, self.book.policy.rights(token.email, token.groups), digest)
 
-    def known(self, shown: Shown) -> Principal | None:
-        """Returns for whom speaks what was shown once, as of now; None if it is not good any more."""
-        if isinstance(shown, str):
-            if (holder := self.holder(shown)) is not None:
-                return holder
-            before = self.sessions(shown)
-            holder = self.known(before) if before is not None else None
-            return replace(holder, shown=shown) if holder else None
-        if shown.expires <= self._now() // 10**9:
+    def current_principal(self, credential: Credential) -> Principal | None:
+        """Return the principal of an earlier credential as of now; None if the credential is no longer
+        valid."""
+        if isinstance(credential, str):
+            if (principal := self.principal_of_digest(credential)) is not None:
+                return principal
+            origin = self.sessions(credential)
+            principal = self.current_principal(origin) if origin is not None else None
+            return replace(principal, credential=credential) if principal else None
+        if credential.expires <= self._now() // 10**9:
             return None
         try:
-            return self.recognise(shown)
+            return self.principal_of(credential)
         except Unauthenticated:
             return None
 
-    def vouches(self, principal: Principal) -> bool:
-        """Whether what somebody has shown is still good, for the same rights; of a program, whether the
-        account is that it runs as, and it runs."""
+    def is_valid(self, principal: Principal) -> bool:
+        """Whether the principal's credential is still valid and its rights have not changed. A program must
+        also be running, as an existing and enabled account."""
         if principal.program is None:
-            return principal.shown is None or self.known(principal.shown) == principal
+            credential = principal.credential
+            return credential is None or self.current_principal(credential) == principal
         try:
             account_tokens.check_program(principal.program, self.book)
         except Unauthenticated:
             return False
-        return not self._is_over(principal.program)
+        return not self._has_ended(principal.program)
 
-    def renew(self, principal: Principal) -> None:
-        """Raise Unauthenticated if `vouches` says no: a request may last, and what it does is not done any
-        more by who has lost the right meanwhile."""
-        if not self.vouches(principal):
+    def revalidate(self, principal: Principal) -> None:
+        """Raise Unauthenticated unless `is_valid`. A long request calls it before it takes effect, since the
+        caller may have lost the right since the start."""
+        if not self.is_valid(principal):
             raise Unauthenticated(
-                "The token was revoked, or its rights have changed, since this request began: send it again "
-                "if you still may."
+                "The token was revoked, or its rights have changed, since this request began. Send it again "
+                "if you still have the permission."
             )
 
-    def voucher(self, principal: Principal) -> Token | Bearer | None:
-        """Return what vouches for somebody, in a browser what they signed in with; None for programs and the
-        owner, and what does not any more."""
-        shown = principal.shown
-        if isinstance(shown, str) and shown != self._owner and shown not in self.book.tokens:
-            shown = self.sessions(shown)
-        return self.book.tokens.get(shown) if isinstance(shown, str) else shown
+    def origin_of(self, principal: Principal) -> Token | Bearer | None:
+        """Return the token or bearer behind a principal; in a browser, the one of the sign-in. None for
+        programs, the owner, and credentials that are no longer valid."""
+        credential = principal.credential
+        tokens = self.book.tokens
+        if isinstance(credential, str) and credential != self._owner and credential not in tokens:
+            credential = self.sessions(credential)
+        return tokens.get(credential) if isinstance(credential, str) else credential
 
-    def ends(self, principal: Principal) -> Nanos | None:
-        """Return when what somebody has shown ends by itself; None = it does not."""
-        voucher = self.voucher(principal)
-        if isinstance(voucher, Bearer):
-            return Nanos(voucher.expires * 10**9)
-        return voucher.expires if voucher is not None else None
+    def expiry_of(self, principal: Principal) -> Nanos | None:
+        """Return the expiry time of a principal's credential, or None if it does not expire."""
+        origin = self.origin_of(principal)
+        if isinstance(origin, Bearer):
+            return Nanos(origin.expires * 10**9)
+        return origin.expires if origin is not None else None
 
-    def asserted(self, assertion: str) -> Bearer:
-        """Return for which account an assertion speaks. Raises Unauthenticated."""
-        return account_tokens.asserted(assertion, self.book, self._now() // 10**9, self.hosts)
+    def read_assertion(self, assertion: str) -> Bearer:
+        """Return the account of an assertion. Raises Unauthenticated."""
+        seconds = self._now() // 10**9
+        return account_tokens.read_assertion(assertion, self.book, seconds, self.hosts)
 
     def mint(self, bearer: Bearer, lifetime: int) -> str:
-        """Returns an access token of a service account that is valid for so many seconds."""
-        assert self._jobs is not None, "without a key nothing is signed"
+        """Return an access token of a service account with this lifetime in seconds."""
+        assert self._jobs is not None, "no signing key"
         now = self._now() // 10**9
         return account_tokens.mint(self._jobs.account_secret, bearer, now, lifetime)
 
     def digests(self) -> list[str]:
         return [self._owner, *self.book.tokens]
 
-    def recognise(self, bearer: Bearer) -> Principal:
-        """Return who a bearer is now. Raises Unauthenticated if what vouched for it does not any more."""
+    def principal_of(self, bearer: Bearer) -> Principal:
+        """Return the current principal of a bearer. Raises Unauthenticated if the account, key or sign-in
+        behind it is no longer valid."""
         if bearer.issuer and bearer.issuer not in self.issuers:
-            raise Unauthenticated(f"{bearer.issuer} signs nobody in here any more.")
+            raise Unauthenticated(
+                f"Sign-in by {bearer.issuer} is no longer configured. Sign in again."
+            )
         account_tokens.check(bearer, self.book)
         rights = self.book.policy.rights(bearer.email, bearer.groups)
         return Principal(bearer.email, rights, bearer)
@@ -175,25 +189,25 @@ class TokenAuthority:
         claims = jobs.read(token)
         if claims is None:
             raise Unauthenticated(
-                "The access token of a job is not one of this service, or has expired: ask the metadata "
-                "endpoint of the replica for a new one, as Google's client libraries do by themselves."
+                "The access token of a job is not one of this service, or has expired. Request a new one "
+                "from the metadata endpoint of the replica, as Google's client libraries do."
             )
-        if self._is_over(claims):
+        if self._has_ended(claims):
             raise Unauthenticated(
-                f"The access token is that of {claims.replica} in attempt {claims.attempt} of the job "
-                f"{claims.job_uid}, which is over: use a token of your own."
+                f"The access token belongs to {claims.replica} in attempt {claims.attempt} of the job "
+                f"{claims.job_uid}, which has ended. Use a token of your own."
             )
         account_tokens.check_program(claims, self.book)
         return program(claims)
 
 
 def token_in(header: str | None) -> str:
-    """Returns the token in an `Authorization` header. Raises Unauthenticated, which says what to send."""
+    """Return the token in an `Authorization` header. Raises Unauthenticated with the accepted form."""
     if not header:
-        raise Unauthenticated(f"The request has no credentials: {_HOW}.")
+        raise Unauthenticated(f"The request has no credentials: {_HOW_TO_AUTHENTICATE}.")
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer":
-        raise Unauthenticated(f"Credentials of the kind {scheme!r} are not served: {_HOW}.")
+        raise Unauthenticated(f"The scheme {scheme!r} is not supported: {_HOW_TO_AUTHENTICATE}.")
     return token.strip()
 
 

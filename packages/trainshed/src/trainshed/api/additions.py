@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from msgspec import Struct, field
 
 from trainshed.access.issuers import Issuer
-from trainshed.access.principals import Shown
+from trainshed.access.principals import Credential
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.links import Links
@@ -119,7 +119,7 @@ class Addition(Struct, frozen=True):
     mounts: Callable[[Services, Registry], Mounts] = lambda services, registry: {}
     #: Returns an address that signs a browser in once, with the rights of who has shown this, and opens its
     #: pages; None = it has none.
-    link: Callable[[Shown], str] | None = None
+    link: Callable[[Credential], str] | None = None
     #: What jobs have to do with what it keeps; None = nothing.
     tracking: Tracking | None = None
 

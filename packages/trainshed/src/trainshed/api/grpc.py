@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
 from trainshed.access.principals import Principal
-from trainshed.access.strangers import SOURCE, Strangers
+from trainshed.access.authentication_limits import SOURCE, AuthenticationLimiter
 from trainshed.api.calls.audit import record_failed_authentication
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.errors import Refusal, not_served, refusal
@@ -80,7 +80,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         self._services = services
         self._authenticate = authenticate
         self._registry = registry
-        self._strangers = Strangers(partial(record_failed_authentication, services))
+        self._authentication_limiter = AuthenticationLimiter(partial(record_failed_authentication, services))
         self._running: set[asyncio.Task[bytes | Refusal]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
         for api in pool.APIS:
@@ -155,7 +155,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         trailers = ((HEADER, identity),)
         if refused is not None:
             if refused.code is StatusCode.UNAUTHENTICATED:
-                await self._strangers.refused(SOURCE.get())
+                await self._authentication_limiter.delay_failure(SOURCE.get())
             message, status = fitting(refused)
             await context.abort(code, message, ((DETAILS, status), *trailers))
         context.set_trailing_metadata(trailers)

@@ -333,7 +333,7 @@ async def create(
         known = book.projects.get(name)
         if known is not None or name == services.settings.project:
             text = (
-                "was deleted, and what it held is kept"
+                "was deleted and its contents are kept"
                 if known and known.deleted
                 else "exists already"
             )

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 
 from google.protobuf.message import Message
 
-from trainshed.access.strangers import GUESS, SOURCE, SOURCE_HEADER, Strangers
+from trainshed.access.authentication_limits import GUESS, SOURCE, SOURCE_HEADER, AuthenticationLimiter
 from trainshed.api import projects, service_accounts
 from trainshed.api.calls.audit import audited, record_failed_authentication
 from trainshed.api.calls.call import Call, HandCall, HandHandler
@@ -101,7 +101,7 @@ class ApiApplication:
         self._authenticate = authenticate
         self._mounts = mounts
         self._hosts = hosts
-        self._strangers = Strangers(partial(record_failed_authentication, services))
+        self._authentication_limiter = AuthenticationLimiter(partial(record_failed_authentication, services))
         self._shell = ShellSurface(services)
         self._ports = PortSurface(services)
         trainshed = TrainshedSurface(services, authenticate)
@@ -148,7 +148,7 @@ class ApiApplication:
         async def answered(message: HttpMessage) -> None:
             if message["type"] == "http.response.start":
                 if message["status"] == 401 or scope.get(GUESS):
-                    await self._strangers.refused(source)
+                    await self._authentication_limiter.delay_failure(source)
                 if message["status"] == 401:
                     message = keeping_credentials(scope, message)
             await send(message)
@@ -248,7 +248,7 @@ class ApiApplication:
         form = await request.decoded_body(SMALL_BODY)
         status, answer = await service_accounts.exchanged(self._services, self._authenticate, form)
         if status == 400:  # OAuth's word for credentials that are not known.
-            await self._strangers.refused(SOURCE.get())
+            await self._authentication_limiter.delay_failure(SOURCE.get())
         return sized(
             wire_json.encode_text(answer), JSON, status, more=[(b"cache-control", b"no-store")]
         )
@@ -277,7 +277,7 @@ class ApiApplication:
                 await self._authenticate(authorization)
                 health["version"] = self._services.settings.version
             except Unauthenticated:
-                await self._strangers.refused(SOURCE.get())
+                await self._authentication_limiter.delay_failure(SOURCE.get())
             except Unavailable:
                 pass
         body = wire_json.encode_text(health)

@@ -186,7 +186,7 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
     if not 0 < seconds <= LIFETIME:
         text = f"It is a number of seconds with an s, at most {LIFETIME}s."
         raise InvalidRequest((Violation("lifetime", text),))
-    token = call.services.access.voucher(call.principal)
+    token = call.services.access.origin_of(call.principal)
     # What a lent token obtains would outlive the credentials by which that was lent.
     if call.body.get("delegates") or (isinstance(token, Bearer) and token.borrower):
         text = "Chains of accounts are not served: have the role on it, and ask by your own token."
@@ -195,7 +195,11 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
         raise FailedPrecondition(
             f"The service account {account.email} is disabled: enable it first."
         )
-    groups = call.services.access.book.policy.named(token.groups) if token is not None else ()
+    groups = (
+        call.services.access.book.policy.groups_with_roles(token.groups)
+        if token is not None
+        else ()
+    )
     key = token.key if isinstance(token, Bearer) else None
     bearer = Bearer(account.email, key, call.principal.email, by_groups=groups)
     concerns(account.project, _name(account.project, account.email))
@@ -219,7 +223,7 @@ async def exchanged(
         return 400, {"error": "unsupported_grant_type", "error_description": text}
     assertion = fields.get("assertion", [""])[0]
     try:
-        bearer = services.access.asserted(assertion)
+        bearer = services.access.read_assertion(assertion)
     except Unauthenticated as error:
         return 400, {"error": "invalid_grant", "error_description": str(error)}
     token = services.access.mint(bearer, LIFETIME)
@@ -231,7 +235,7 @@ async def _taken(
 ) -> tuple[int, dict[str, Any]]:
     """Return the answer for an ID token, which is a token here as it is."""
     try:
-        bearer = (await authenticate(f"Bearer {id_token}")).shown
+        bearer = (await authenticate(f"Bearer {id_token}")).credential
         if not isinstance(bearer, Bearer) or not bearer.issuer:
             raise Unauthenticated(
                 "This is not an ID token. Get one from an issuer in the settings."

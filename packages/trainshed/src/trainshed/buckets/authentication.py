@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
-from trainshed.access.account_tokens import check_program, is_access_token, is_json_web_token
+from trainshed.access.account_tokens import check_program, is_google_access_token, is_json_web_token
+from trainshed.access.authentication_limits import SOURCE, SOURCE_HEADER
 from trainshed.access.book import AccessFile
 from trainshed.access.job_tokens import JobClaims, JobTokens
 from trainshed.access.policy import Grant, rights_of
 from trainshed.access.principals import Bearer, Principal
-from trainshed.access.strangers import SOURCE, SOURCE_HEADER
 from trainshed.access.tokens import TokenAuthority, token_in
 from trainshed.buckets.callers import (
     UNKNOWN,
@@ -200,7 +200,7 @@ class Authenticator:
     def signer(self, bearer: Bearer) -> Caller:
         """Returns the account of a signed URL as of now. Raises Forbidden if it or its key is gone."""
         try:
-            return caller_of(self._authority().recognise(bearer))
+            return caller_of(self._authority().principal_of(bearer))
         except UnknownToken as error:
             raise Forbidden(str(error)) from None
 
@@ -218,7 +218,7 @@ class Authenticator:
             self._digests = digests
             self._keys = {key_of_digest(bytes.fromhex(digest)): digest for digest in digests}
         digest = self._keys.get(key)
-        return authority.holder(digest) if digest else None
+        return authority.principal_of_digest(digest) if digest else None
 
 
 def caller_of(principal: Principal) -> Caller:
@@ -271,7 +271,9 @@ class TokenFile:
             principal = self.read().authenticate(authorization)
         except UnknownToken:
             token = token_in(authorization)
-            if self._liveness is None or not (is_json_web_token(token) or is_access_token(token)):
+            if self._liveness is None or not (
+                is_json_web_token(token) or is_google_access_token(token)
+            ):
                 raise
         else:
             if self._liveness is not None and principal.program is not None:

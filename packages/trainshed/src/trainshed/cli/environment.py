@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from trainshed.access.account_tokens import is_access_token
+from trainshed.access.account_tokens import is_google_access_token
 from trainshed.buckets.callers import PATH, address_with_key
 from trainshed.cli.connection import Endpoint, find_here, takes_address, with_defaults
 from trainshed.cli.output import output_format, print_data
@@ -77,7 +77,7 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
         # It replaces gRPC's own authorities, which the file therefore contains.
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.ca_bundle,
         # gcloud sends and renews the token of its own user without this variable.
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": None if is_access_token(endpoint.token) else endpoint.token,
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": None if is_google_access_token(endpoint.token) else endpoint.token,
         "CLOUDSDK_CORE_PROJECT": endpoint.project,
         "CLOUDSDK_AI_REGION": endpoint.region,
         # `gcloud ai-platform jobs submit` reads the region from this variable.

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.access.account_tokens import OWNER_EMAIL, is_access_token, is_json_web_token
+from trainshed.access.account_tokens import OWNER_EMAIL, is_google_access_token, is_json_web_token
 from trainshed.access.issuers import (
     GOOGLE,
     Issuer,
@@ -32,7 +32,7 @@ from trainshed.access.issuers import (
     verified,
 )
 from trainshed.access.principals import Bearer, Principal
-from trainshed.access.strangers import SOURCE, network_of
+from trainshed.access.authentication_limits import SOURCE, network_of
 from trainshed.access.tokens import digest_of
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
@@ -111,12 +111,12 @@ class Issuers:
         if self._by_url and scheme.lower() == "bearer":
             if is_json_web_token(token := token.strip()):
                 issuer = self._by_url.get(issuer_of(token))
-            elif is_access_token(token):
+            elif is_google_access_token(token):
                 issuer = self._token_issuer
         if issuer is None:
             principal = self._keeper.authenticate(header)
         else:
-            principal = self._keeper.recognise(await self._bearer(token, issuer))
+            principal = self._keeper.principal_of(await self._bearer(token, issuer))
         program = principal.program
         HOLD.get()(program.project if program is not None else principal.email)
         return principal
@@ -142,14 +142,14 @@ class Issuers:
                 await self._keeper.change(lambda book: book.without_tokens(gone), "", "[[oidc]]")
 
     async def _bearer(self, token: str, issuer: Issuer) -> Bearer:
-        if is_access_token(token):
+        if is_google_access_token(token):
             bearer = await self._holder(token, issuer)
         else:
             bearer = await self._by_keys(issuer, lambda facts: facts.bearer(token))
         if bearer.expires <= self._seconds():
             raise Unauthenticated("The token has expired. Get a new one from the issuer.")
         # Links contain the bearer, and unused groups would make them long.
-        return replace(bearer, groups=self._keeper.book.policy.named(bearer.groups))
+        return replace(bearer, groups=self._keeper.book.policy.groups_with_roles(bearer.groups))
 
     async def _holder(self, token: str, issuer: Issuer) -> Bearer:
         """Return the bearer of an access token, from the cache or its issuer."""

@@ -10,7 +10,7 @@ import msgspec
 
 from trainshed.access.book import FILE, AccessBook, AccessFile, Documents, documents
 from trainshed.access.principals import Principal
-from trainshed.access.strangers import Refusals
+from trainshed.access.authentication_limits import FailureCounter
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
@@ -46,10 +46,10 @@ class AccessKeeper:
         reads."""
         self._store = store
         self._authority = authority
-        self.authenticate, self.recognise = authority.authenticate, authority.recognise
-        self.known, self.mint, self.voucher = authority.known, authority.mint, authority.voucher
-        self.asserted, self.renew = authority.asserted, authority.renew
-        self.vouches = authority.vouches
+        self.authenticate, self.principal_of = authority.authenticate, authority.principal_of
+        self.current_principal, self.mint = authority.current_principal, authority.mint
+        self.origin_of, self.revalidate = authority.origin_of, authority.revalidate
+        self.is_valid, self.read_assertion = authority.is_valid, authority.read_assertion
         self.audited = store.audited
         self._owner = owner
         self._file = data / FILE
@@ -62,12 +62,12 @@ class AccessKeeper:
         #: When tokens were last shown, by their digests.
         self.uses: dict[str, Nanos] = dict(uses)
         self._unwritten: dict[str, Nanos] = {}
-        self._refusals = Refusals(_DAY)
+        self._refusals = FailureCounter(_DAY)
         self._changed = asyncio.Event()
         #: Called in a thread with the addresses of service accounts, before they are deleted: whatever else
         #: knows them by address forgets them. May raise Unavailable.
         self.forget: Callable[[Collection[str]], object] = lambda _: None
-        authority.used, authority.moved = self._note_use, self._wake
+        authority.on_use, authority.on_change = self._note_use, self._wake
 
     @property
     def book(self) -> AccessBook:
@@ -130,8 +130,8 @@ class AccessKeeper:
     async def lapse(self, principal: Principal) -> None:
         """Return when a principal's rights change, or its credentials become invalid. Its ongoing
         work ends then."""
-        while self._authority.vouches(principal):
-            ends = self._authority.ends(principal)
+        while self._authority.is_valid(principal):
+            ends = self._authority.expiry_of(principal)
             left = None if ends is None else max(0.0, (ends - self._now()) / 1e9)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)

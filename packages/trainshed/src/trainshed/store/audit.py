@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from trainshed.access.strangers import SOURCE
+from trainshed.access.authentication_limits import SOURCE
 from trainshed.core.units import Nanos
 from trainshed.store.sqlite.connections import load_statements
 from trainshed.wire.status import StatusCode

@@ -49,7 +49,7 @@ async def wait(call: Call, request: Any) -> Message:
     if request.HasField("timeout"):
         patience = request.timeout.seconds + request.timeout.nanos / 10**9
     record = await wait_for(call.services, request.name, min(patience, _LONGEST_WAIT))
-    call.services.access.renew(call.principal)
+    call.services.access.revalidate(call.principal)
     return await operation_view(call.services, record)
 
 

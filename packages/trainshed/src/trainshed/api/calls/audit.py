@@ -35,10 +35,10 @@ async def audited(
     """Return the answer and record the call: in the transaction of its first write, or afterwards if it
     wrote nothing or lacked a permission. `project`, `resource`: the subject of the request, if known. Raises
     Unauthenticated if the credentials became invalid, for example while the body was sent."""
-    services.access.renew(principal)
+    services.access.revalidate(principal)
     if not is_recorded(method):
         return await answer()
-    voucher = services.access.voucher(principal)
+    voucher = services.access.origin_of(principal)
     by = voucher.by if isinstance(voucher, Bearer) else None
     acting_as = principal.email if by else None
     job = str(principal.program.job_uid) if principal.program is not None else None

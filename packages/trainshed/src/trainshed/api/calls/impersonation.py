@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
-from trainshed.access.account_tokens import what_became
+from trainshed.access.account_tokens import account_fault
 from trainshed.access.policy import home_of
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
@@ -41,7 +41,7 @@ def refuse_more(principal: Principal, services: Services, texts: Sequence[tuple[
             )
     for account in sorted(accounts):
         book = services.access.book
-        if lost := what_became(account, None, book):
+        if lost := account_fault(account, None, book):
             remedy = "gcloud iam service-accounts " + (
                 f"enable {account}"
                 if account in book.accounts

@@ -25,9 +25,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from trainshed.access.authentication_limits import GUESS
 from trainshed.access.permissions import PERMISSIONS
-from trainshed.access.principals import Principal, Shown
-from trainshed.access.strangers import GUESS
+from trainshed.access.principals import Credential, Principal
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
@@ -47,8 +47,8 @@ _PAGE_HOST: Final = re.compile(r"([a-z0-9]{1,20})-([1-9][0-9]{0,18})-([a-z2-7]{2
 
 
 def holder(
-    known: Callable[[Shown], Principal | None],
-    shown: Shown | None,
+    known: Callable[[Credential], Principal | None],
+    shown: Credential | None,
     method: str,
     projects: Iterable[str],
 ) -> Principal:
@@ -67,7 +67,7 @@ def holder(
 
 @contextmanager
 def guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
-    """Mark a request whose link opens nothing as a guess (`access.strangers`)."""
+    """Mark a request whose link opens nothing as a guess (`access.authentication_limits`)."""
     try:
         yield
     except PermissionDenied:
@@ -93,14 +93,14 @@ class Links:
         self._now = now
         self._pages = pages
 
-    def issue(self, what: str, shown: Shown) -> str:
+    def issue(self, what: str, shown: Credential) -> str:
         """Return a key with these credentials for a target."""
         content = msgspec.json.encode(shown)
         nonce = hmac.digest(self._key, content, hashlib.sha256)[:_NONCE]
         holder = _text(nonce + self._veiled(nonce, content))
         return f"{holder}.{self._sign(what, holder)}"
 
-    def read(self, what: str, issued: str) -> Shown | None:
+    def read(self, what: str, issued: str) -> Credential | None:
         """Return the credentials in a key; None if it is not valid for this target."""
         holder, _, signature = issued.partition(".")
         sent = signature.encode("utf-8", "surrogatepass")
@@ -108,14 +108,14 @@ class Links:
             return None
         padding = "=" * (-len(holder) % 4)
         raw = base64.urlsafe_b64decode(holder + padding)
-        return msgspec.json.decode(self._veiled(raw[:_NONCE], raw[_NONCE:]), type=Shown)
+        return msgspec.json.decode(self._veiled(raw[:_NONCE], raw[_NONCE:]), type=Credential)
 
-    def mark(self, what: str, shown: Shown) -> str:
+    def mark(self, what: str, shown: Credential) -> str:
         """Return a mark for a browser that has opened a target. It is valid for a day."""
         until = str(self._now() + LIFETIME)
         return f"{until}.{self.issue(f'mark {what} {until}', shown)}"
 
-    def lets(self, what: str, mark: str) -> Shown | None:
+    def lets(self, what: str, mark: str) -> Credential | None:
         """Return the credentials in a mark; None if it is not valid for this target now."""
         until, _, issued = mark.partition(".")
         if not until.isdecimal() or len(until) > 19 or int(until) <= self._now():
@@ -123,7 +123,7 @@ class Links:
         return self.read(f"mark {what} {until}", issued)
 
     def of_replicas(
-        self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Shown
+        self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Credential
     ) -> dict[str, str]:
         """Return the links to shells in a job's replicas, by the API's names of the replicas. `shown`: the
         credentials of the owner of the links."""
@@ -133,7 +133,7 @@ class Links:
             for replica, key in keys.items()
         }
 
-    def of_job(self, job: Job, shown: Shown) -> dict[str, str]:
+    def of_job(self, job: Job, shown: Credential) -> dict[str, str]:
         """Return the links of the job's running replicas."""
         if job.state is not JobState.RUNNING:
             return {}

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Protocol
 from google.protobuf.message import Message
 from msgspec import Struct, field
 
-from trainshed.access.principals import Principal, Shown
+from trainshed.access.principals import Credential, Principal
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.parents import LocationName
@@ -229,12 +229,12 @@ class Tracking(Protocol):
         """Return what writes the job's curves to the tensorboard that it names; None = it names none."""
         ...
 
-    async def view(self, works: Sequence[Work], shown: Shown) -> ViewLink:
+    async def view(self, works: Sequence[Work], shown: Credential) -> ViewLink:
         """Return a link, for whoever has shown this, to what these works wrote. Raises FailedPrecondition
         if they were told no directory for event files."""
         ...
 
-    async def link_if_any(self, work: Work, shown: Shown) -> str | None:
+    async def link_if_any(self, work: Work, shown: Credential) -> str | None:
         """Return such a link to what a work wrote; None = it wrote nothing."""
         ...
 

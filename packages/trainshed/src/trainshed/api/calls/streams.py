@@ -46,7 +46,7 @@ async def lapse_of(services: Services, principal: Principal) -> None:
         return
     uid = JobUid(principal.program.job_uid)
     seen = services.notices.count(uid)
-    while services.access.vouches(principal):
+    while services.access.is_valid(principal):
         await services.notices.wait_beyond(uid, seen, _RIGHTS_INTERVAL)
         seen = services.notices.count(uid)
 

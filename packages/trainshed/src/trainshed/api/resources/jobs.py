@@ -252,7 +252,7 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
     """Add the links of the running trials of a tuning job that was made with access to shells or to a
     dashboard, in either API's view."""
     links = _links(call.services, call.principal, job.name.project_id)
-    shown = call.principal.shown
+    shown = call.principal.credential
     if links is None or shown is None or not job.running:
         return
     running = {str(trial.number): trial.job for trial in job.running}
@@ -270,7 +270,7 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
 def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
     """Return the links of a running job of either API that was made with access to shells or to a dashboard;
     {} if `principal` may not see them."""
-    links, shown = _links(services, principal, job.name.project_id), principal.shown
+    links, shown = _links(services, principal, job.name.project_id), principal.credential
     if links is None or shown is None:
         return {}
     uris = links.of_job(job, shown) if asked_for(job.spec) else {}

@@ -100,7 +100,7 @@ class PortSurface:
         with guesses(call.scope):
             if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
                 raise PermissionDenied("This link was already used, or is older than a minute.")
-        shown = ticket.principal.shown
+        shown = ticket.principal.credential
         if shown is None or call.headers.get("sec-fetch-mode", "navigate") != "navigate":
             raise PermissionDenied("Only a user can open a page, with a link.")
         await tell_of_port(self._services, ticket)
@@ -121,11 +121,11 @@ class PortSurface:
         held = (self._services.links.lets(page_of(uid, name), mark) for mark in marks)
         shown = next(filter(None, held), None)
         with guesses(call.scope):
-            holder(self._services.access.known, shown, OPEN_SHELL, ())
+            holder(self._services.access.current_principal, shown, OPEN_SHELL, ())
         job, _ = await self._services.reader.job_by_uid(uid)
         assert isinstance(job, Job), "only jobs with replicas have pages"
         projects = (job.name.project_id,)
-        principal = holder(self._services.access.known, shown, OPEN_SHELL, projects)
+        principal = holder(self._services.access.current_principal, shown, OPEN_SHELL, projects)
         port = name if is_port(name) else pages_of(job.labels).get(name)
         if port is None:
             raise NotFound("The job no longer offers this page: its labels have changed.")

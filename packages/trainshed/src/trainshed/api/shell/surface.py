@@ -100,7 +100,7 @@ class ShellSurface:
         """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,
         FailedPrecondition."""
         shells_of(self._services)
-        known = self._services.access.known
+        known = self._services.access.current_principal
         shown, uid, replica = None, JobUid(0), ReplicaId(0, 0)
         with contextlib.suppress(KeyError, ValueError):
             uid = JobUid(int(str(link["job"])))
@@ -188,8 +188,10 @@ class ShellSurface:
             raise FailedPrecondition("The first message must be JSON with a token.") from None
         shells_of(self._services)
         ticket = self._services.tickets.redeem(token)
-        shown = ticket.principal.shown if ticket is not None else None
-        if ticket is None or (shown and self._services.access.known(shown) != ticket.principal):
+        shown = ticket.principal.credential if ticket is not None else None
+        if ticket is None or (
+            shown and self._services.access.current_principal(shown) != ticket.principal
+        ):
             raise PermissionDenied(
                 "This ticket was used, is older than a minute, or its user's rights have changed. Get a "
                 "new one: open the job's link again, or run `trainshed jobs shell`."

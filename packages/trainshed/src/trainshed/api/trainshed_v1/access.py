@@ -51,7 +51,7 @@ async def who_am_i(call: JsonCall) -> records.Identity:
         )
         return records.Identity(email=principal.email, grants=own)
     book = call.services.access.book
-    token = call.services.access.voucher(principal)
+    token = call.services.access.origin_of(principal)
     groups, issuer = (token.groups, token.issuer) if token is not None else ((), None)
     grants = sorted(book.policy.grants_of(principal.email, groups))
     return records.Identity(
@@ -117,7 +117,7 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
     """`POST /trainshed/v1/tokens:own`: create a token for the command line of a user who signed in with an
     issuer. It has the same rights and expires with the sign-in. With too many, the oldest is revoked. Raises
     FailedPrecondition for other callers."""
-    signed_in = call.services.access.voucher(call.principal)
+    signed_in = call.services.access.origin_of(call.principal)
     if not isinstance(signed_in, Token) or not signed_in.issuer or signed_in.note == _OWN_NOTE:
         raise FailedPrecondition(
             "Only users who signed in with an issuer receive a token here. You already have one: use it "
@@ -307,7 +307,7 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
     try:
         # A new key could not decrypt the stored secrets.
         if not sealer.has_key and await services.secrets.has_any():
-            raise FailedPrecondition(sealer.missing())
+            raise FailedPrecondition(sealer.missing_key_message())
         stored = await services.secrets.add(
             project,
             name,

@@ -94,7 +94,7 @@ def _kept(shells: Terminals, job: Job, replica: ReplicaId | None, attempt: int) 
 async def view(call: JsonCall) -> ViewLink:
     """`POST /trainshed/v1/jobs/{job}:tensorboard`: return the link to TensorBoard for a job, or for several
     together. Raises FailedPrecondition if they were told no directory for event files, NotServed."""
-    tracking, shown = call.services.tracking, call.principal.shown
+    tracking, shown = call.services.tracking, call.principal.credential
     if tracking is None:
         raise NotServed(
             "TensorBoard is not available, because its addition is not installed. On the service's "
@@ -122,7 +122,7 @@ async def view(call: JsonCall) -> ViewLink:
 
 async def link_if_any(services: Services, principal: Principal, work: Work) -> str | None:
     """Return the link if `principal` may have it and there is anything to show; else None."""
-    tracking, shown = services.tracking, principal.shown
+    tracking, shown = services.tracking, principal.credential
     may = principal.may(PERMISSIONS[OPEN_VIEW], work.name.project_id)
     if tracking is None or shown is None or not may:
         return None

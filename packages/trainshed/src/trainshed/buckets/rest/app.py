@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from trainshed.access.strangers import SOURCE, Strangers
+from trainshed.access.authentication_limits import SOURCE, AuthenticationLimiter
 from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
 from trainshed.buckets.authentication import CALLER, Authenticator, Listener, listener_of
@@ -77,7 +77,7 @@ class BucketsApp:
         self._hosts = hosts
         self._metadata = metadata
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
-        self._strangers = Strangers(_tell_of_stranger)
+        self._authentication_limiter = AuthenticationLimiter(_report_authentication_failures)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,7 +90,7 @@ class BucketsApp:
         async def answered(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if is_port and message["status"] == 401:
-                    await self._strangers.refused(SOURCE.get())
+                    await self._authentication_limiter.delay_failure(SOURCE.get())
                 message = {**message, "headers": [*message.get("headers", ()), *GUARDS]}
             await send(message)
 
@@ -284,7 +284,7 @@ class BucketsApp:
         return part
 
 
-async def _tell_of_stranger(source: str, detail: Mapping[str, object]) -> None:
+async def _report_authentication_failures(source: str, detail: Mapping[str, object]) -> None:
     _log.warning("unknown tokens or keys again and again, from %s: %s", source, detail)
 
 

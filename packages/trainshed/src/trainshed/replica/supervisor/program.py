@@ -17,7 +17,7 @@ from trainshed.replica.system import cgroups, processes
 
 WORK = "work"
 TEMPORARY = "tmp"
-"""Shown to the program as /tmp and as /var/tmp."""
+"""Credential to the program as /tmp and as /var/tmp."""
 PYTHON = "python"
 """The program's own copy of its Python environment's template, with what it installs."""
 HYPERTUNE = "hypertune"
