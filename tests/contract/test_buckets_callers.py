@@ -316,7 +316,7 @@ def test_what_is_under_way_ends_with_its_token(service: Service, way: str, by_ke
 def test_a_download_of_the_console_ends_with_its_session(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "_AGAIN", 0)
+    monkeypatch.setattr(authentication, "_RECHECK_INTERVAL", 0)
     service.put("bucket-p", "big", bytes(MIB))
     sent: list[int] = []
     visit: Any = SimpleNamespace(
@@ -338,7 +338,7 @@ def test_a_download_of_the_console_ends_with_its_session(
 
 def test_a_token_that_runs_out_ends_nothing_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients take a new one between two requests, not within one."""
-    monkeypatch.setattr(authentication, "_AGAIN", 0)
+    monkeypatch.setattr(authentication, "_RECHECK_INTERVAL", 0)
     jobs, now = JobTokens(b"k" * 32, clock.now), clock.now() // 10**9
 
     async def refuse() -> None:

@@ -261,7 +261,7 @@ def test_who_has_most_of_all_connections_gives_way(holders: str, gone: list[int]
         counted, made = Connections(Limits(connections=4)), [Mock() for _ in range(5)]
         for connection, holder in zip(made, [*holders, ""], strict=True):
             counted.open(connection)
-            counted.held(connection, holder)
+            counted.set_holder(connection, holder)
             counted.active(connection)
         return [number for number, connection in enumerate(made) if connection.drop.called]
 

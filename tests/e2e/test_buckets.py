@@ -43,5 +43,5 @@ def test_programs_token_expires_at_the_storage_port_with_its_job(service: Servic
     submit(service, container_job("pass"))  # The writer has seen the end, which was stored before.
     status, text = read()
     assert status == 401
-    assert b"which is over" in text
+    assert b"which has ended" in text
     assert exchange() == 401

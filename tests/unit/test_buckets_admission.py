@@ -130,7 +130,7 @@ def test_a_program_makes_no_bucket_in_which_others_stage_code(project: str) -> N
         "q-vertex-staging-eu1-1a",
         "trainshed-q-vertex-staging-x",
     ):
-        with pytest.raises(Forbidden, match="belongs to the project in it"):
+        with pytest.raises(Forbidden, match="is reserved for the code of the project in it"):
             admit_name(program, name, rules)
         admit_name(PERSON, name, rules)
 

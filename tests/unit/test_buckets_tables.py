@@ -55,9 +55,9 @@ def test_tables_are_read(tmp_path: Path) -> None:
         ('name = "a-1"\nstroe = "s3"', "stroe: there is no such setting. Did you mean store?"),
         ('name = "a-1"\nshared = "yes"', "shared: 'yes' is neither true nor false"),
         ('name = "a-1"\nregion = 7', "region: 7 is no text"),
-        ('name = "a-1"\nendpoint = "x"', "endpoint: has no meaning for a bucket of the kind local"),
-        ('name = "a-1"\nstore = "gcs"\naccess_key_env = "X"', "access_key_env: has no meaning"),
-        ('name = "a-1"\nstore = "s3"\naccess_key_env = "X"', "goes together with secret_key_env"),
+        ('name = "a-1"\nendpoint = "x"', "endpoint: does not apply to a bucket of the kind local"),
+        ('name = "a-1"\nstore = "gcs"\naccess_key_env = "X"', "access_key_env: does not apply"),
+        ('name = "a-1"\nstore = "s3"\naccess_key_env = "X"', "requires secret_key_env"),
         ('name = "a-1"\nstore = "s3"\nendpoint = "h:9000"', "not of the form https://HOST:PORT"),
         ('name = "a-1"\n[[buckets]]\nname = "a-1"', "two tables have the name 'a-1'"),
     ],
@@ -86,7 +86,7 @@ def test_what_cannot_be_served_stops_the_start(monkeypatch: pytest.MonkeyPatch) 
     assert cannot_serve([BucketTable("near-1")], ["near-1"]) is None
     monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: object())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert cannot_serve([table], ["other"]) is None
-    assert "a directory of our own" in str(cannot_serve([table], ["far-1"]))
+    assert "a local directory" in str(cannot_serve([table], ["far-1"]))
 
 
 def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_thread_that_fails_for_nobody_is_heard(caplog: pytest.LogCaptureFixtur
         raise OSError("no such tool")
 
     with concurrent.futures.ThreadPoolExecutor(1) as workers:
-        background.heed(workers.submit(fails), "looking for container tools")
+        background.log_failure(workers.submit(fails), "looking for container tools")
     assert "looking for container tools failed: OSError('no such tool')" in caplog.text
 
 

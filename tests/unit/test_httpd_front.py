@@ -73,8 +73,8 @@ async def test_a_body_that_was_packed_by_gzip_is_unpacked() -> None:
 @pytest.mark.parametrize(
     ("encoding", "body", "text"),
     [
-        ("br", b"abc", "'br'; send its body as it is, or as gzip"),
-        ("gzip", b"{}", "is not gzip, as it says"),
+        ("br", b"abc", "'br'. Send the body without encoding, or as gzip"),
+        ("gzip", b"{}", "is not valid gzip"),
         ("gzip", gzip.compress(b"abcde", mtime=0)[:-9], "ends before the end"),
     ],
     ids=["unknown", "not-gzip", "cut"],

@@ -399,7 +399,8 @@ async def test_a_request_that_is_half_sent_as_its_token_is_revoked_does_nothing(
 
 
 async def test_brute_force_limit_covers_a_whole_ipv6_network(house: Shelled) -> None:
-    strange = authentication_limits.AuthenticationLimiter(partial(record_failed_authentication, house.services))
+    report = partial(record_failed_authentication, house.services)
+    strange = authentication_limits.AuthenticationLimiter(report)
     counts = [strange.count(f"2001:db8:0:7:{number:x}::1") for number in range(3)]
     others = [strange.count(address) for address in ("2001:db8:0:8::1", "::ffff:10.0.0.1")]
     assert (counts, others) == ([1, 2, 3], [1, 1])

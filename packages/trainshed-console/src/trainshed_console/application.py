@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from trainshed.access.authentication_limits import GUESS
 from trainshed.access.principals import Principal
 from trainshed.core.errors import Unauthenticated, Unavailable
-from trainshed.httpd.connections import HOLD
+from trainshed.httpd.connections import SET_HOLDER
 from trainshed.httpd.hosts import is_loopback, name_of
 from trainshed.httpd.messages import (
     BodyTooLarge,
@@ -152,7 +152,7 @@ class ConsoleApplication:
         return await self._answer(call, principal)
 
     async def _answer(self, call: Request, principal: Principal) -> Response:
-        HOLD.get()(principal.email)
+        SET_HOLDER.get()(principal.email)
         if call.path.startswith("/events/"):
             return self._events(call, principal)
         if call.method not in ("GET", "HEAD"):

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from trainshed.access.principals import Principal, Credential
+from trainshed.access.principals import Credential, Principal
 from trainshed.access.tokens import TokenAuthority, digest_of
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos

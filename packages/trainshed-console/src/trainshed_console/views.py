@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
-from trainshed.access.permissions import SERVICE_PREFIXES, PERMISSIONS, least_role
+from trainshed.access.permissions import PERMISSIONS, SERVICE_PREFIXES, least_role
 from trainshed.access.principals import Principal
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response

@@ -17,7 +17,7 @@ from trainshed.access import authentication_limits
 from trainshed.access.book import AccessBook
 from trainshed.api.calls.links import Links
 from trainshed.core.errors import Unavailable
-from trainshed.httpd.connections import HOLD
+from trainshed.httpd.connections import SET_HOLDER
 from trainshed_console.routes import ACTIONS
 from trainshed_console.sessions import LIFETIME, LINK_LIFETIME
 
@@ -134,7 +134,7 @@ async def test_a_connection_counts_as_its_visitor_s(house: ConsoleHouse) -> None
     """Issue: the streams of one visitor shut everybody out."""
     browser, holders = Browser(house), set[str]()
     await browser.sign_in(token=known(house.tokens, "eve@corp.example"))
-    HOLD.set(holders.add)
+    SET_HOLDER.set(holders.add)
     await browser.get("/")
     assert holders == {"eve@corp.example"}
 

@@ -153,8 +153,8 @@ async def test_a_server_that_does_not_take_a_request_is_not_waited_for(tmp_path:
     over.set()
     path, kept = str(tmp_path / "silent"), list[asyncio.StreamWriter]()
     async with await asyncio.start_unix_server(lambda _, writer: kept.append(writer), path):
-        with pytest.raises(NoAnswer, match="does not take"):
-            await got(path, "POST", bytes(1 << 20), rules=replace(RULES, patience=0.1))
+        with pytest.raises(NoAnswer, match="does not read"):
+            await got(path, "POST", bytes(1 << 20), rules=replace(RULES, timeout=0.1))
         with pytest.raises(Disconnected):
             await got(path, leaves=True)
         with pytest.raises(NoAnswer, match="right to it"):

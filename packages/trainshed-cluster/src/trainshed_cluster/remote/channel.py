@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from trainshed.eventloop.background import joined, looked_at
+from trainshed.eventloop.background import consume_exception, joined
 from trainshed_cluster.remote.greeting import Streams
 
 Sent = TypeVar("Sent")
@@ -52,7 +52,7 @@ class Channel(Generic[Sent, Received]):
         #: Of senders, so that one with many messages does not starve the others.
         self._turn = asyncio.Lock()
         self._gone = joined(self._writer.wait_closed())
-        self._gone.add_done_callback(looked_at)
+        self._gone.add_done_callback(consume_exception)
 
     @property
     def is_closed(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 from trainshed.core.errors import Unavailable
 from trainshed.eventloop.background import joined
 from trainshed.eventloop.stream_line import StreamLine
-from trainshed.httpd.forwarding import PATIENCE, NoAnswer, Rules, answered, forward
+from trainshed.httpd.forwarding import ANSWER_TIMEOUT, NoAnswer, Rules, exchange, forward
 from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable
@@ -49,7 +49,7 @@ _PASSED: Final = (
 RULES: Final = Rules(
     lambda headers: [(b"host", b"viewer"), *(pair for pair in headers if pair[0] in _SENT)],
     lambda headers: [pair for pair in headers if pair[0] in _PASSED],
-    most=1 << 20,
+    max_bytes=1 << 20,
 )
 """Allowed headers. Tokens and cookies never reach a viewer. A viewer's headers for cookies, CORS, redirects
 and workers never reach a browser. TensorBoard's page sends forms with lists of runs and tags."""
@@ -117,7 +117,7 @@ class ViewerProcess:
 
     async def _status(self) -> int:
         request = b"GET /data/environment HTTP/1.1\r\nhost: viewer\r\nconnection: close\r\n\r\n"
-        status, _ = await answered(await self._reached(), request, PATIENCE, most=0)
+        status, _ = await exchange(await self._reached(), request, ANSWER_TIMEOUT, max_bytes=0)
         return status
 
     async def _reached(self) -> StreamLine:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.runtime import RuntimeRefusal
-from trainshed.eventloop.background import Crew, begin, joined, outliving
+from trainshed.eventloop.background import Crew, begin, joined, wait_shielded
 from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.families import TENSORBOARD
@@ -97,7 +97,7 @@ class ViewerPool:
         if entry.alarm is not None:
             entry.alarm.cancel()
         try:
-            yield await outliving(entry.starting)
+            yield await wait_shielded(entry.starting)
         except asyncio.CancelledError:
             if entry.starting.cancelled():
                 raise Unavailable(

@@ -113,7 +113,7 @@ class ViewerSurface:
     async def _directories(self, view: str, whose: Credential | None) -> tuple[LogDirectory, ...]:
         """Return the directories of a view. `whose`: the credential of its link or mark. Raises
         PermissionDenied, NotFound."""
-        known = self._access.known
+        known = self._access.current_principal
         holder(known, whose, OPEN_VIEW, ())
         directories = await directories_of(self._reader, jobs_of(view))
         holder(known, whose, OPEN_VIEW, [directory.project for directory in directories])

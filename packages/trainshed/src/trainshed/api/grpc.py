@@ -22,8 +22,8 @@ from urllib.parse import unquote
 from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
-from trainshed.access.principals import Principal
 from trainshed.access.authentication_limits import SOURCE, AuthenticationLimiter
+from trainshed.access.principals import Principal
 from trainshed.api.calls.audit import record_failed_authentication
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.errors import Refusal, not_served, refusal
@@ -32,7 +32,7 @@ from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.api.registry import BUILT_IN
-from trainshed.eventloop.background import joined, outliving
+from trainshed.eventloop.background import joined, wait_shielded
 from trainshed.telemetry.lines import request_id
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
@@ -80,7 +80,9 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         self._services = services
         self._authenticate = authenticate
         self._registry = registry
-        self._authentication_limiter = AuthenticationLimiter(partial(record_failed_authentication, services))
+        self._authentication_limiter = AuthenticationLimiter(
+            partial(record_failed_authentication, services)
+        )
         self._running: set[asyncio.Task[bytes | Refusal]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
         for api in pool.APIS:
@@ -110,7 +112,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             task = joined(self._answer(path, principal, await anext(aiter(requests), b"")))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-            return await self._end(context, path, await outliving(task), identity, began)
+            return await self._end(context, path, await wait_shielded(task), identity, began)
 
         async def stream(requests: Any, context: Any) -> AsyncGenerator[bytes]:
             request_id.set(identity)

@@ -22,7 +22,12 @@ from urllib.parse import parse_qsl
 
 from google.protobuf.message import Message
 
-from trainshed.access.authentication_limits import GUESS, SOURCE, SOURCE_HEADER, AuthenticationLimiter
+from trainshed.access.authentication_limits import (
+    GUESS,
+    SOURCE,
+    SOURCE_HEADER,
+    AuthenticationLimiter,
+)
 from trainshed.api import projects, service_accounts
 from trainshed.api.calls.audit import audited, record_failed_authentication
 from trainshed.api.calls.call import Call, HandCall, HandHandler
@@ -101,7 +106,9 @@ class ApiApplication:
         self._authenticate = authenticate
         self._mounts = mounts
         self._hosts = hosts
-        self._authentication_limiter = AuthenticationLimiter(partial(record_failed_authentication, services))
+        self._authentication_limiter = AuthenticationLimiter(
+            partial(record_failed_authentication, services)
+        )
         self._shell = ShellSurface(services)
         self._ports = PortSurface(services)
         trainshed = TrainshedSurface(services, authenticate)

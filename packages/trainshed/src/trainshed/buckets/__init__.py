@@ -1,1 +1,1 @@
-"""Serves gs:// in a separate process: objects, access to them, and the metadata server of replicas."""
+"""The gs:// server in its own process: objects, access control, and the metadata server of replicas."""

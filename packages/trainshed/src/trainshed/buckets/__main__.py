@@ -1,7 +1,7 @@
 """Starts the bucket process: `python -m trainshed.buckets PARENT SETUP LISTENERS`.
 
-PARENT is the id of the process that it ends with (0 = the one that started it); the others are the arguments
-of `process.main`.
+PARENT is the ID of the process with which it ends (0 = its parent). The others are the arguments of
+`process.main`.
 """
 
 import os
@@ -11,8 +11,7 @@ from trainshed.replica.system import kernel
 
 
 def main() -> None:
-    """Arrange to die with the parent, and only then load the rest, since the process holds a service's
-    ports."""
+    """Arrange to end with the parent, then import the rest, since the process holds a service's ports."""
     parent = int(sys.argv[1]) or os.getppid()
     kernel.help_parent(parent)
     from trainshed.buckets import process

@@ -1,8 +1,8 @@
-"""Decides who may do what with which bucket, for all of the data plane. Pure.
+"""Access control of the data plane: permissions of a caller on a bucket. Pure.
 
-People may do what their roles say (`reach`). A program of a job may do everything with the buckets of its own
-project. Both may read and write the objects of shared buckets, people if they have some role that far, and
-elsewhere have what a bucket's IAM policy grants them.
+Users have the permissions of their roles (`reach`). A program of a job has all permissions on the buckets of
+its own project. Both may read and write objects of shared buckets; users need a role of that level in a
+project. For other buckets, the bucket's IAM policy decides.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -31,25 +31,24 @@ GRANTS: Mapping[str, frozenset[str]] = {
     "roles/storage.legacyObjectReader": frozenset({_GET}),
     "roles/storage.legacyBucketReader": _LOOK | {_LIST},
 }
-"""The permissions that a role in a bucket's IAM policy gives. Other roles give none: `objectCreator`, for
-one, means to create and not to replace, which cannot be told apart before the content is there."""
+"""The permissions of a role in a bucket's IAM policy. Other roles have none. For example, `objectCreator`
+allows creating but not replacing, which cannot be distinguished before the content arrives."""
 PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-"""Members who are not named."""
+"""Members without a name."""
 _SHARED = USE_OBJECTS | _LOOK
 _MOUNTED = USE_OBJECTS
-"""The permissions that a program needs to be shown a bucket as a directory: no later access is checked
-there."""
+"""The permissions for a bucket as a directory of a program. Later accesses are not checked."""
 
 
 class Holding(Struct, frozen=True):
-    """Whose a bucket is, and what its policy grants."""
+    """The project of a bucket, and the grants of its policy."""
 
     name: str
-    #: The project that it belongs to.
+    #: The project of the bucket.
     project: str
-    #: Whether it is open to the programs of all projects.
+    #: Whether programs of all projects may use it.
     shared: bool = False
-    #: The bindings of its IAM policy, as they were last set.
+    #: The bindings of its IAM policy.
     bindings: Sequence[Mapping[str, Any]] = field(default_factory=tuple[Mapping[str, Any], ...])
 
 
@@ -67,8 +66,8 @@ def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
 
 
 def _open_to_program(project: str, email: str | None, permission: str, holding: Holding) -> bool:
-    """Whether a program of a project has a permission on a bucket. `email`: the service account that it runs
-    as; None = any of them."""
+    """Whether a program of a project has a permission on a bucket. `email`: the program's service account;
+    None = any account."""
     if project == holding.project or (holding.shared and permission in _SHARED):
         return True
     members = PUBLIC | {f"projectEditor:{project}", f"projectOwner:{project}"}
@@ -78,7 +77,7 @@ def _open_to_program(project: str, email: str | None, permission: str, holding: 
 
 
 def held(caller: Caller, permissions: Sequence[str], holding: Holding) -> list[str]:
-    """Returns those of the requested permissions that the caller has on a bucket, each once."""
+    """Return the requested permissions that the caller has on a bucket, without duplicates."""
     return [
         permission
         for permission in dict.fromkeys(permissions)
@@ -87,11 +86,8 @@ def held(caller: Caller, permissions: Sequence[str], holding: Holding) -> list[s
 
 
 def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
-    """Raise unless the caller has the permission. `holding` is None if there is no such bucket: somebody who
-    may ask is told so.
-
-    Raises Unauthenticated, Forbidden.
-    """
+    """Raise unless the caller has the permission. If `holding` is None, the bucket does not exist, and
+    callers with an identity may learn this. Raises Unauthenticated, Forbidden."""
     if holding is not None and allowed(caller, permission, holding):
         return
     if caller.email is None:
@@ -113,7 +109,7 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
 
 
 def admit_project(caller: Caller, permission: str, project: str) -> None:
-    """Raise unless the caller may list or make buckets of a project. Raises Unauthenticated, Forbidden."""
+    """Raise unless the caller may list or create buckets of a project. Raises Unauthenticated, Forbidden."""
     if caller.email is None:
         raise nobody(permission)
     if caller.program is None and permission not in PERMISSIONS[caller.reaches(project)]:
@@ -130,13 +126,14 @@ def admit_project(caller: Caller, permission: str, project: str) -> None:
 
 
 _SDK_STAGING: Final = "-vertex-staging-"
-"""What follows the project in the names of the buckets in which the Vertex SDK stages code by itself."""
+"""Separator after the project in the names of the Vertex SDK's staging buckets."""
 
 
 def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
-    """Raise Forbidden if somebody would make a bucket in which clients stage another project's code.
+    """Raise Forbidden for the name of another project's staging bucket.
 
-    Names are shared by all projects, so whoever makes such a bucket first would be given that code.
+    All projects share the bucket names. With such a bucket, its creator would receive the other project's
+    code.
     """
     if caller.program is not None:
         own = [caller.program.project]
@@ -152,29 +149,29 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
         is_others = bucket.startswith(f"{DEFAULT_BUCKET}-") and bucket not in defaults
     if is_others:
         raise Forbidden(
-            f"{caller.email} may not create the bucket {bucket}: a name of this form belongs to the "
-            "project in it, for its code. Choose another name, or have a person create it."
+            f"{caller.email} may not create the bucket {bucket}: a name of this form is reserved for the "
+            "code of the project in it. Choose another name, or have a user create it."
         )
 
 
 def admit_policy(caller: Caller, bindings: Sequence[Mapping[str, Any]]) -> None:
-    """Raise if a program of a job would open a bucket to everybody. Raises Forbidden."""
+    """Raise Forbidden if a program of a job would make a bucket public."""
     public = {member for binding in bindings for member in _members(binding)} & PUBLIC
     if caller.program is not None and public:
         raise Forbidden(
-            f"{caller.email} may not open a bucket to {' or '.join(sorted(public))}: a job opens no bucket "
-            "to strangers. Grant the role to service accounts, or have a person set this policy."
+            f"{caller.email} may not open a bucket to {' or '.join(sorted(public))}: a job cannot make a "
+            "bucket public. Grant the role to service accounts, or have a user set this policy."
         )
 
 
 def shown(project: str, holding: Holding) -> bool:
-    """Whether programs of a project see a bucket as `/gcs/NAME`, whichever service account they run as."""
+    """Whether programs of a project see a bucket as `/gcs/NAME`, with any service account."""
     return all(_open_to_program(project, None, permission, holding) for permission in _MOUNTED)
 
 
 def readable(project: str, holding: Holding, account: str | None = None) -> bool:
-    """Whether programs of a project may read objects of a bucket as this service account; None = under at
-    least one of its own."""
+    """Whether programs of a project may read objects of a bucket as this service account; None = as at least
+    one of the project's accounts."""
     if account is not None:
         return _open_to_program(project, account, _GET, holding)
     own = (project, str(project_number(project)))
@@ -188,7 +185,7 @@ def readable(project: str, holding: Holding, account: str | None = None) -> bool
 
 
 def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
-    """Yields (bucket, permission) of everything that a request needs, except listing and making buckets."""
+    """Yield (bucket, permission) for a request, except for listing and creating buckets."""
     bucket = target.bucket
     match target.endpoint:
         case Endpoint.UPLOAD:
@@ -245,7 +242,7 @@ def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
                 f"storage.buckets.{'setIam' if method == 'PUT' else 'getIam'}Policy",
             )
         case "iam/testPermissions":
-            return  # Anyone who is known may ask what they may do.
+            return  # Every authenticated caller may test its own permissions.
         case "storageLayout" | "managedFolders":
             yield target.bucket, _LIST
         case _:
@@ -270,7 +267,7 @@ def _members(binding: Mapping[str, Any]) -> list[str]:
 
 
 def is_public(binding: Mapping[str, Any]) -> bool:
-    """Whether a binding of a policy grants something to people who are not named."""
+    """Whether a binding of a policy grants a role to the public."""
     return not PUBLIC.isdisjoint(_members(binding))
 
 
@@ -280,9 +277,9 @@ def without(binding: Mapping[str, Any], members: Set[str]) -> dict[str, Any]:
 
 
 def nobody(permission: str) -> Unauthenticated:
-    """Returns the error for a caller that has not said who it is."""
+    """Return the error for a caller without credentials."""
     return Unauthenticated(
         f"Anonymous caller does not have {permission} access. Send `Authorization: Bearer TOKEN`, or use the "
-        "address that `trainshed env` prints as STORAGE_EMULATOR_HOST: it has a key in it, for clients that "
+        "address that `trainshed env` prints as STORAGE_EMULATOR_HOST: it contains a key for clients that "
         "send no token."
     )

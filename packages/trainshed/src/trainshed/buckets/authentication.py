@@ -39,7 +39,7 @@ from trainshed.buckets.signatures import Signature, verify
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
 from trainshed.eventloop.stream_line import StreamLine
-from trainshed.httpd.forwarding import NoAnswer, answered
+from trainshed.httpd.forwarding import NoAnswer, exchange
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded
 from trainshed.replica.system.unix_sockets import reachable
@@ -48,33 +48,33 @@ from trainshed.wire.trainshed_v1.access import Identity
 LISTENER = "trainshed.listener"
 CALLER = "trainshed.caller"
 """Keys of the connection's state, which the application finds in the scope of each request."""
-_LONGEST_PREAMBLE = 4096
-_AGAIN: Final = 1.0
-"""Seconds after which a request that goes on is admitted anew."""
+_MAX_PREAMBLE = 4096
+_RECHECK_INTERVAL: Final = 1.0
+"""Seconds between two checks of a long request's permission."""
 
 
 class Listener(StrEnum):
-    """The listener that a request came by."""
+    """The listener of a request."""
 
-    #: The Unix socket that only the API's process opens; it names the caller in a header.
+    #: The Unix socket of the API process, which names the caller in a header.
     GATEWAY = "gateway"
     #: The Unix socket of the replicas' relays.
     REPLICA = "replica"
-    #: The TCP port, which anyone can reach.
+    #: The TCP port, which is open to all clients.
     PORT = "port"
 
 
 def protocol(
     kinds: Mapping[object, Listener], groups: ConnectionGroups, notices: Notices
 ) -> type[GuardedProtocol]:
-    """Returns the server's protocol. `kinds`: the listener by a listening socket's own address; any other is
-    the port. `groups`: the counters of connections. `notices`: stores the notices that shims report."""
+    """Return the server's protocol. `kinds`: the listeners by the address of their listening socket; default:
+    the port. `groups`: the counters of connections. `notices`: stores the notices of shims."""
 
     class Marking(guarded(groups)):
-        """HTTP on a connection whose listener is known; on a relay's connection, after its preamble."""
+        """HTTP on a connection with a known listener; on a relay's connection, after its preamble."""
 
         _waiting: bytearray | None = None
-        #: Whose notice the connection reports, and which.
+        #: The program and the notice that the connection reports.
         _notice: tuple[JobClaims, str] | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
@@ -97,16 +97,16 @@ def protocol(
                 return
             self._waiting += data
             line, end, rest = bytes(self._waiting).partition(b"\n")
-            if not end and len(line) <= _LONGEST_PREAMBLE:
+            if not end and len(line) <= _MAX_PREAMBLE:
                 return
             try:
-                if len(line) > _LONGEST_PREAMBLE:
-                    raise UnreadableCaller(f"it has more than {_LONGEST_PREAMBLE} bytes")
+                if len(line) > _MAX_PREAMBLE:
+                    raise UnreadableCaller(f"it has more than {_MAX_PREAMBLE} bytes")
                 preamble = read_preamble(line)
             except UnreadableCaller as error:
                 text = (
-                    "This replica does not say on whose behalf it asks: an older version of the service has "
-                    f"started it. Start its job again. ({error})"
+                    "This replica does not identify its program: an older version of the service started it. "
+                    f"Start its job again. ({error})"
                 )
                 self.send_400_response(text.encode("ascii", "backslashreplace").decode())
                 return
@@ -129,25 +129,26 @@ def listener_of(state: Mapping[str, Any]) -> Listener:
 
 
 class Renewal:
-    """Asks again whether a request may go on, whenever some of it has moved and a second has passed: what is
-    taken away ends also what is under way. A signed token that runs out ends nothing, as on the public
-    service: clients take new ones between requests."""
+    """Checks the permission of a long request again, at most once a second while data moves. So a revocation
+    also ends running requests. The expiry of a signed token ends nothing, as on the public service: clients
+    get new ones between requests."""
 
-    def __init__(self, ask: Callable[[], Awaitable[None]], authorization: str | None) -> None:
-        """`ask`: raises BucketsError if it may not. `authorization`: the header, if it says who asks."""
-        self._ask = ask
+    def __init__(self, check: Callable[[], Awaitable[None]], authorization: str | None) -> None:
+        """`check`: raises BucketsError without permission. `authorization`: the header, if it has the
+        credentials."""
+        self._check = check
         self._authorization = authorization or ""
-        self._due = time.monotonic() + _AGAIN
+        self._due = time.monotonic() + _RECHECK_INTERVAL
 
     async def __call__(self) -> None:
         if time.monotonic() >= self._due and time.time() < _end_of(self._authorization):
-            await self._ask()
-            self._due = time.monotonic() + _AGAIN
+            await self._check()
+            self._due = time.monotonic() + _RECHECK_INTERVAL
 
 
 def _end_of(authorization: str) -> float:
-    """Returns when a signed token ends by itself, by what it says (seconds since the epoch): a JSON Web Token
-    as `exp`, that of a program as its last part (`access.job_tokens`)."""
+    """Return the unverified expiry time of a signed token (seconds since the epoch): `exp` of a JSON Web
+    Token, or the last part of a program's token (`access.job_tokens`)."""
     try:
         payload = urlsafe_b64decode(authorization.split(".")[1] + "==")
         claims: dict[str, Any] | list[Any] = msgspec.json.decode(payload)
@@ -164,19 +165,20 @@ class Authenticator:
         authority: Callable[[], TokenAuthority],
         authenticate: Callable[[str], Awaitable[Principal]],
     ) -> None:
-        """`authority`: returns the current tokens. `authenticate`: returns whose an `Authorization` header
-        is; raises as core does."""
+        """`authority`: returns the current tokens. `authenticate`: returns the principal of an
+        `Authorization` header; raises core's errors."""
         self._authority = authority
         self._authenticate = authenticate
         self._digests: list[str] = []
         self._keys: Mapping[str, str] = {}
 
     async def caller(self, authorization: str | None, key: str | None) -> Caller:
-        """Returns the caller; UNKNOWN if the request does not say. Raises Unauthenticated for an unknown
-        token or key, Unavailable."""
-        cause = "The key in this address is not known here."
+        """Return the caller; UNKNOWN without credentials. Raises Unauthenticated for an unknown token or key,
+        Unavailable."""
+        cause = "The key in this address is not known to this service."
         if authorization and authorization[:6].lower() == "basic ":
-            # A browser sends these to the console's port by itself; they say nothing to storage.
+            # Browsers add the console's credentials automatically. They do not apply to storage (confused
+            # deputy).
             authorization = None
         if key and (principal := self._holder(key)) is not None:
             return caller_of(principal)
@@ -189,23 +191,24 @@ class Authenticator:
                 raise Unavailable(str(error)) from None
         if key or authorization:
             raise Unauthenticated(
-                f"{cause} `trainshed env` prints the addresses and the token of today."
+                f"{cause} `trainshed env` prints the current addresses and token."
             )
         return UNKNOWN
 
     def verify(self, signature: Signature) -> Bearer:
-        """Returns for which account a signed URL speaks. Raises ExpiredToken, SignatureDoesNotMatch."""
+        """Return the account of a signed URL. Raises ExpiredToken, SignatureDoesNotMatch."""
         return verify(signature, self._authority().book.keys.values(), time.time())
 
     def signer(self, bearer: Bearer) -> Caller:
-        """Returns the account of a signed URL as of now. Raises Forbidden if it or its key is gone."""
+        """Return the current rights of a signed URL's account. Raises Forbidden if the account or key was
+        deleted."""
         try:
             return caller_of(self._authority().principal_of(bearer))
         except UnknownToken as error:
             raise Forbidden(str(error)) from None
 
     def check(self, program: JobClaims) -> None:
-        """Raises Unauthenticated if the account as which a program runs was taken away, Unavailable."""
+        """Raise Unauthenticated if the account of a program is disabled or was deleted; Unavailable."""
         try:
             check_program(program, self._authority().book)
         except UnknownToken as error:
@@ -230,8 +233,7 @@ def caller_of(principal: Principal) -> Caller:
 
 
 class TokenFile:
-    """The service's file of who is known, read by a process that does not write it: it is read again when it
-    has changed."""
+    """The service's access file, for a process that only reads it. It is read again after each change."""
 
     def __init__(
         self,
@@ -241,8 +243,8 @@ class TokenFile:
         hosts: Hosts,
         liveness: "Liveness | None" = None,
     ) -> None:
-        """`jobs` recognises the tokens of programs, which are in no file. `liveness`: takes ID tokens, and
-        checks that programs still run; without it their tokens count until they expire."""
+        """`jobs` verifies the tokens of programs, which are in no file. `liveness` verifies ID tokens, and
+        checks that programs still run; without it their tokens are valid until they expire."""
         self._path = path
         self._liveness = liveness
         self._jobs = jobs
@@ -252,7 +254,7 @@ class TokenFile:
         self._authority: TokenAuthority | None = None
 
     def read(self) -> TokenAuthority:
-        """Returns the current tokens. Raises Unavailable if the file cannot be read."""
+        """Return the current tokens. Raises Unavailable if the file cannot be read."""
         try:
             status = self._path.stat()
             version = status.st_ino, status.st_mtime_ns
@@ -262,11 +264,14 @@ class TokenFile:
                 self._authority.hosts = self._hosts
                 self._version = version
         except (OSError, ValueError) as error:
-            raise Unavailable(f"The service's tokens cannot be read: {error}.") from error
+            raise Unavailable(
+                f"The service's tokens cannot be read: {error}. Try again."
+            ) from error
         return self._authority
 
     async def authenticate(self, authorization: str) -> Principal:
-        """Returns whose an `Authorization` header is. Raises UnknownToken, Unauthenticated, Unavailable."""
+        """Return the principal of an `Authorization` header. Raises UnknownToken, Unauthenticated,
+        Unavailable."""
         try:
             principal = self.read().authenticate(authorization)
         except UnknownToken:
@@ -279,7 +284,7 @@ class TokenFile:
             if self._liveness is not None and principal.program is not None:
                 await self._liveness.holder(authorization)
             return principal
-        # It may be an issuer's token, which the service knows.
+        # It may be the token of an issuer, which the API process verifies.
         holder = await self._liveness.holder(authorization)
         grants = (
             Grant("" if grant.project == "-" else grant.project, grant.role, grant.member)
@@ -288,31 +293,29 @@ class TokenFile:
         return Principal(holder.email, rights_of(grants))
 
 
-_PATIENCE: Final = 10.0
-"""Seconds to wait for the answer: a starting service accepts connections before it answers."""
-_LONGEST_ANSWER: Final = 1 << 24
-_OVER: Final = "The access token is that of a program that is over: use a token of your own."
-_SILENT: Final = (
-    "The service is restarting and does not say whether this token is good: try again soon."
-)
+_ANSWER_TIMEOUT: Final = 10.0
+"""Seconds. A starting service accepts connections before it answers."""
+_MAX_ANSWER_BYTES: Final = 1 << 24
+_ENDED: Final = "The access token belongs to a program that has ended. Use a token of your own."
+_NO_ANSWER: Final = "The service is restarting and cannot verify this token. Try again soon."
 
 
 class Liveness:
-    """Asks the service's API process about a token: whether the program that it was given to still runs, or
-    whose ID token it is.
+    """Verifies tokens with the service's API process: whether the program of a token still runs, and the
+    identity of an ID token.
 
-    A program's token is signed, stored nowhere, and valid for an hour; only the API process knows whether its
-    job has ended since. It is asked with the token itself whenever a request brings one: nothing is cached
-    that could be out of date.
+    A program's token is signed, not stored, and valid for an hour. Only the API process knows whether the job
+    has ended in the meantime. Every request with a token is checked, and nothing is cached that could be
+    stale.
     """
 
     def __init__(self, service: Path) -> None:
-        """`service`: the Unix socket at which the API process listens for programs."""
+        """`service`: the Unix socket of the API process for programs."""
         self._service = service
 
     async def holder(self, authorization: str) -> Identity:
-        """Return whose a token is. Raises Unauthenticated, with the service's message, for a token that it
-        refuses; Unavailable if it does not answer."""
+        """Return the identity of a token. Raises Unauthenticated, with the service's message, for a rejected
+        token; Unavailable if the service does not answer."""
         question = (
             f"GET /trainshed/v1/whoami HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: Bearer {token_in(authorization)}\r\n{SOURCE_HEADER}: {SOURCE.get()}\r\n"
@@ -321,20 +324,20 @@ class Liveness:
         try:
             with reachable(str(self._service)) as short:
                 line = StreamLine(*await asyncio.open_unix_connection(short))
-            status, body = await answered(
-                line, question.encode("latin-1"), _PATIENCE, _LONGEST_ANSWER
+            status, body = await exchange(
+                line, question.encode("latin-1"), _ANSWER_TIMEOUT, _MAX_ANSWER_BYTES
             )
         except (OSError, NoAnswer) as failure:
-            raise Unavailable(_SILENT) from failure
+            raise Unavailable(_NO_ANSWER) from failure
         if status == 401:
-            raise Unauthenticated(_message(body, _OVER))
+            raise Unauthenticated(_message(body, _ENDED))
         if status != 200:
-            raise Unavailable(_message(body, _SILENT))
+            raise Unavailable(_message(body, _NO_ANSWER))
         return msgspec.json.decode(body, type=Identity)
 
 
 def _message(body: bytes, otherwise: str) -> str:
-    """Returns the message of an API error; `otherwise` if it has none."""
+    """Return the message of an API error, or `otherwise`."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (ValueError, RecursionError, KeyError, TypeError):

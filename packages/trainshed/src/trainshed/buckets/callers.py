@@ -1,9 +1,9 @@
-"""Represents who makes a request of the storage API: as a value, by a key in an address, and by a refresh
-token; and how far somebody's rights go on the buckets of a project. Pure.
+"""The caller of the storage API: as a value, by a key in the URL, and by a refresh token. Also the level of
+rights on the buckets of a project. Pure.
 
-A key follows from a token: whoever has the token can make the address `http://HOST:PORT/with/KEY/…`, here
-or on another machine, and it ends with the token. The token cannot be found from the key, and a key opens
-only the buckets.
+A key is derived from a token: with the token one can compute `http://HOST:PORT/with/KEY/…`, on any machine.
+The key is valid as long as the token. The token cannot be computed from the key, and a key gives access only
+to buckets.
 """
 
 import base64
@@ -26,13 +26,13 @@ from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECT
 
 class Reach(IntEnum):
     NOTHING = 0
-    #: Reads objects, lists buckets.
+    #: Read objects and list buckets.
     VIEW = 1
-    #: Writes and deletes objects, too.
+    #: Also write and delete objects.
     USE = 2
-    #: Makes buckets, too.
+    #: Also create buckets.
     WORK = 3
-    #: Changes and deletes buckets and their policies, too.
+    #: Also change and delete buckets and their policies.
     ADMIN = 4
 
 
@@ -45,26 +45,26 @@ PERMISSIONS: Final = {
     Reach.WORK: _USE | {"storage.buckets.create"},
     Reach.ADMIN: ADMIN_BUCKETS,
 }
-"""What somebody may do who reaches so far."""
+"""The permissions of each level."""
 _SIGNS: Final = {
     Reach.VIEW: "storage.objects.get",
     Reach.USE: "storage.objects.create",
     Reach.WORK: "storage.buckets.create",
     Reach.ADMIN: "storage.buckets.setIamPolicy",
 }
-"""The permission by which each level is known."""
+"""The permission that implies each level."""
 
 
 @lru_cache(1024)
 def reach_of(permissions: frozenset[str]) -> Reach:
-    """Returns the level of somebody who holds these permissions."""
+    """Return the level of these permissions."""
     return max(
         (reach for reach, sign in _SIGNS.items() if sign in permissions), default=Reach.NOTHING
     )
 
 
 class Machine(Struct, frozen=True):
-    """The machine that a program's metadata describe; None = not known."""
+    """The machine in the metadata of a program; None = unknown."""
 
     region: str | None = None
     #: The public machine type.
@@ -75,15 +75,15 @@ class Machine(Struct, frozen=True):
 
 
 class Caller(Struct, frozen=True):
-    """Who makes a request."""
+    """The caller of a request."""
 
-    #: The caller's name in errors; None = it is not known who calls.
+    #: The caller's name in errors; None = unknown caller.
     email: str | None = None
-    #: How far a person's rights go, by project; "" = in all projects. A program of a job has none here.
+    #: A user's level by project; "" = all projects. Empty for a program of a job.
     reach: Mapping[str, Reach] = {}
-    #: The program that calls, known by its replica's endpoint or by its token; None = it is none of a job.
+    #: The calling program, identified by its replica's endpoint or its token; None = no program of a job.
     program: JobClaims | None = None
-    #: The machine of a program that calls through its replica's endpoint.
+    #: The machine of a program that uses its replica's endpoint.
     machine: Machine = Machine()
 
     @property
@@ -92,11 +92,11 @@ class Caller(Struct, frozen=True):
 
     @property
     def may_do_everything(self) -> bool:
-        """Whether nothing has to be looked at before its requests are served."""
+        """Whether its requests need no permission check."""
         return self.reach.get("") is Reach.ADMIN
 
     def reaches(self, project: str) -> Reach:
-        """How far a person's rights go in a project."""
+        """Return a user's level in a project."""
         nothing = Reach.NOTHING
         return max(self.reach.get("", nothing), self.reach.get(project, nothing))
 
@@ -109,12 +109,12 @@ class UnreadableCaller(ValueError):
 
 
 def encode_caller(caller: Caller) -> bytes:
-    """The caller as the value of a header: ASCII, without line ends."""
+    """Return the caller as a header value: ASCII without line ends."""
     return json.dumps(msgspec.to_builtins(caller)).encode()
 
 
 def decode_caller(text: bytes) -> Caller:
-    """Returns the caller that `encode_caller` was given. Raises UnreadableCaller."""
+    """Return the caller from a value of `encode_caller`. Raises UnreadableCaller."""
     try:
         return msgspec.json.decode(text, type=Caller)
     except (ValueError, RecursionError) as error:
@@ -122,22 +122,22 @@ def decode_caller(text: bytes) -> Caller:
 
 
 class Preamble(msgspec.Struct, frozen=True):
-    """The line with which a replica's relay begins each connection; unknown fields are ignored."""
+    """The first line of each connection from a replica's relay. Unknown fields are ignored."""
 
     project: str
     job_uid: int
     replica: str
     service_account: str
-    #: A step before the job's first attempt has none.
+    #: 0 = a step before the job's first attempt.
     attempt: int = 0
     region: str | None = None
     machine_type: str | None = None
     is_spot: bool = False
     address: str | None = None
-    #: The replica is about to be stopped for this reason, as long as the connection is open; it carries no
-    #: requests. None = it is an ordinary connection.
+    #: The reason for which the replica will be stopped soon. It is valid while the connection is open, which
+    #: carries no requests. None = an ordinary connection.
     notice: str | None = None
-    #: The protocol that the program uses towards the relay, for the addresses in our responses.
+    #: The protocol between program and relay, for the URLs in responses.
     scheme: Literal["http", "https"] = "http"
 
     @property
@@ -149,15 +149,15 @@ class Preamble(msgspec.Struct, frozen=True):
 
 
 def read_preamble(line: bytes) -> Preamble:
-    """Parse what `replica.protocol.preamble` wrote. Raises UnreadableCaller for a line that does not say
-    whose a program is."""
+    """Parse a line of `replica.protocol.preamble`. Raises UnreadableCaller if it does not identify a
+    program."""
     try:
-        # Numbers may come as text, as they do in the APIs.
+        # Numbers may be texts, as in the APIs.
         preamble = msgspec.json.decode(line, type=Preamble, strict=False)
     except (ValueError, RecursionError) as error:
         raise UnreadableCaller(str(error)) from None
     if not preamble.project:
-        raise UnreadableCaller("it names no project")
+        raise UnreadableCaller("it has no project")
     return preamble
 
 
@@ -171,18 +171,18 @@ def storage_key(token: str) -> str:
 
 
 def key_of_digest(digest: bytes) -> str:
-    """The key that belongs to a token of which only the SHA-256 is known."""
+    """Return the key of a token, from the token's SHA-256."""
     mac = hmac.digest(digest, _PURPOSE, "sha256")
     return base64.urlsafe_b64encode(mac[:_BYTES]).decode()
 
 
 def address_with_key(address: str, token: str) -> str:
-    """Returns `http://HOST:PORT` with the token's key, for a client that sends no token."""
+    """Return `http://HOST:PORT` with the token's key, for clients that send no token."""
     return f"{address.rstrip('/')}/with/{storage_key(token)}"
 
 
 def split_key(raw_path: bytes) -> tuple[str | None, bytes]:
-    """The key in an undecoded path, None if there is none, and the path without it."""
+    """Return the key in an encoded path (None = no key), and the path without it."""
     match = _PREFIX.match(raw_path)
     if match is None:
         return None, raw_path
@@ -191,31 +191,32 @@ def split_key(raw_path: bytes) -> tuple[str | None, bytes]:
 
 PATH = "/oauth2/token"
 _SECONDS = 3600
-"""Seconds after which a client asks again, and then learns that its token has ended."""
+"""Seconds until a client refreshes its token. A deleted token is then rejected."""
 
 
-async def exchanged(
+async def exchange_refresh_token(
     body: bytes, is_known: Callable[[str], Awaitable[bool]]
 ) -> tuple[int, dict[str, Any]]:
-    """Returns (HTTP status, JSON answer) for a form with grant_type=refresh_token. `is_known`: whether a
-    token is one of ours.
+    """Return (HTTP status, JSON answer) for a form with grant_type=refresh_token. `is_known`: whether a token
+    is valid.
 
-    Some clients hold a refresh token and insist on exchanging it (gsutil): they get the service's own token
-    back, if it is one. There is nothing to refresh, and nothing is stored.
+    Some clients insist on exchanging a refresh token (gsutil). They receive the same token of this service
+    again. Nothing is refreshed or stored.
     """
     form = parse_qs(body.decode("utf-8", "replace"))
     if form.get("grant_type") != ["refresh_token"]:
         return 400, {"error": "unsupported_grant_type"}
     token = form.get("refresh_token", [""])[0]
     if not token or not await is_known(token):
-        # A 401, as every other answer to an unknown token: those are slowed.
+        # A 401, as for every other unknown token, so that brute-force attacks are slowed down.
         return 401, {
             "error": "invalid_grant",
-            "error_description": "This token is not known here. `trainshed env` gives the one of today.",
+            "error_description": "This token is not known to this service. `trainshed env` prints the "
+            "current one.",
         }
-    return 200, granted(token)
+    return 200, token_answer(token)
 
 
-def granted(token: str) -> dict[str, Any]:
-    """Returns the JSON answer that gives a client a token."""
+def token_answer(token: str) -> dict[str, Any]:
+    """Return the JSON answer with a client's token."""
     return {"access_token": token, "token_type": "Bearer", "expires_in": _SECONDS}

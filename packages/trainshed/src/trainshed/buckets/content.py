@@ -1,8 +1,8 @@
-"""Receives the content of objects: hashes a temporary file during the write, with checksums (MD5 and CRC32C,
-in base64).
+"""Receives the content of objects: a temporary file that is hashed while it is written, and its checksums
+(MD5 and CRC32C in base64).
 
-The file is in the hidden part of the store, on the file system of the visible tree, so that one rename
-makes it an object.
+The file is in the hidden part of the store, on the file system of the visible tree, so that one rename turns
+it into an object.
 """
 
 import base64
@@ -18,18 +18,18 @@ from msgspec import Struct
 
 from trainshed.buckets.errors import InvalidRequest, Unavailable
 
-# The library ships without types for the function that its C part provides.
+# The library has no types for the function of its C part.
 _crc32c = cast(Callable[[int, bytes], int], vars(google_crc32c)["extend"])
 
 BLOCK = 256 << 10
-"""Bytes per read or write: large enough to pay for a change of threads, small enough for the memory of
-thousands of stalled downloads, two blocks each."""
+"""Bytes per read or write: large enough to pay for a thread switch, small enough for the memory of thousands
+of stalled downloads, with two blocks each."""
 _SPAN = 64 << 20
-"""Bytes that the kernel copies in one step."""
+"""Bytes per copy step of the kernel."""
 
 
 class Checksums(Struct, frozen=True):
-    """Base64 MD5 and CRC32C of a content; '' for an unknown one."""
+    """MD5 and CRC32C of a content in base64; '' = unknown."""
 
     md5: str
     crc32c: str
@@ -50,17 +50,17 @@ class Digest:
         self.size = 0
 
     def update(self, block: bytes) -> None:
-        """Add the next block; blocks for a few milliseconds per MiB."""
+        """Add the next block. Blocks for a few milliseconds per MiB."""
         self._md5.update(block)
         self._crc = _crc32c(self._crc, block)
         self.size += len(block)
 
     def md5_hex(self) -> str:
-        """The MD5 so far, as the XML API writes it."""
+        """Return the current MD5 in the form of the XML API."""
         return self._md5.hexdigest()
 
     def sums(self) -> Checksums:
-        """The checksums so far: of the 16-byte MD5 and of the big-endian 4-byte CRC32C."""
+        """Return the current checksums: of the 16-byte MD5 and the big-endian 4-byte CRC32C."""
         return Checksums(
             base64.b64encode(self._md5.digest()).decode(),
             base64.b64encode(self._crc.to_bytes(4, "big")).decode(),
@@ -68,7 +68,7 @@ class Digest:
 
 
 def digest_file(fd: int) -> Digest:
-    """Hash an open file from its beginning with positioned reads; blocking."""
+    """Hash an open file from its start with positioned reads. Blocking."""
     digest = Digest()
     while block := os.pread(fd, BLOCK, digest.size):
         digest.update(block)
@@ -76,7 +76,7 @@ def digest_file(fd: int) -> Digest:
 
 
 def verify(actual: Checksums, expected: Checksums) -> None:
-    """Raise `InvalidRequest` if a checksum that the client sent differs from the content's."""
+    """Raise `InvalidRequest` if a checksum of the client differs from the content's."""
     for kind, sent, computed in (
         ("MD5", expected.md5, actual.md5),
         ("CRC32C", expected.crc32c, actual.crc32c),
@@ -89,8 +89,8 @@ def verify(actual: Checksums, expected: Checksums) -> None:
 
 
 def parse_goog_hash(values: Iterable[str]) -> Checksums:
-    """Returns the checksums in `X-Goog-Hash` headers (`crc32c=…,md5=…`). Raises InvalidRequest for checksums
-    of another kind, which nothing would verify, and for two different ones of one kind."""
+    """Return the checksums in `X-Goog-Hash` headers (`crc32c=…,md5=…`). Raises InvalidRequest for other
+    kinds, which would not be verified, and for two different checksums of one kind."""
     sums = UNKNOWN
     for item in ",".join(values).split(","):
         kind, _, digest = item.strip().partition("=")
@@ -102,13 +102,12 @@ def parse_goog_hash(values: Iterable[str]) -> Checksums:
             case "":
                 pass
             case _:
-                raise InvalidRequest(f"X-Goog-Hash has {kind[:50]!r}. Send crc32c or md5.")
+                raise InvalidRequest(f"X-Goog-Hash contains {kind[:50]!r}. Send crc32c or md5.")
     return sums
 
 
 def agreed(*sums: Checksums) -> Checksums:
-    """Returns the checksums that a client has sent in several places. Raises InvalidRequest if they differ,
-    since no content has both."""
+    """Merge a client's checksums from several places. Raises InvalidRequest if they differ."""
     md5 = sorted({part.md5 for part in sums if part.md5})
     crc32c = sorted({part.crc32c for part in sums if part.crc32c})
     for kind, digests in (("MD5", md5), ("CRC32C", crc32c)):
@@ -121,18 +120,18 @@ def agreed(*sums: Checksums) -> Checksums:
 
 
 def check_md5(body: bytes, sent: str) -> None:
-    """Raise InvalidRequest if a body has not the MD5 of its `Content-MD5` header; "" = there is none."""
+    """Raise InvalidRequest if a body differs from the MD5 in `Content-MD5`; "" = no header."""
     digest = Digest()
     digest.update(body if sent else b"")
     verify(digest.sums(), Checksums(sent, ""))
 
 
 FILE_MODE = 0o666
-"""Open to every user inside a bucket, as its directories are (`tree`)."""
+"""Open to every user inside a bucket, like its directories (`tree`)."""
 
 
 class Staged:
-    """A file that will become an object; the owner commits it to a store or calls `discard`."""
+    """A file that will become an object. Its owner commits it to a store or calls `discard`."""
 
     __slots__ = ("_known", "digest", "fd", "path")
 
@@ -147,16 +146,16 @@ class Staged:
         return self._known or self.digest.sums()
 
     def copy_from(self, source: int, size: int, known: Checksums | None) -> Generator[None]:
-        """Append `size` bytes of another file from its beginning, a step at a time; blocking.
+        """Append `size` bytes of another file from its start, one step at a time. Blocking.
 
-        With `known` (the source's checksums, if it is all there will be) the kernel copies, if it can, and
-        hashes nothing; without, the bytes pass through the running digest.
+        With `known` (the checksums of the whole content) the kernel copies if possible, without hashing.
+        Otherwise the bytes pass through the running digest.
         """
         offset = 0
         if known is not None:
             self._known = known
-            # It may share the blocks on disk. After a fault, the plain loop continues from there and
-            # raises a real error itself.
+            # The copy may share blocks on disk. After a fault, the plain loop continues at the same offset
+            # and raises real errors.
             with contextlib.suppress(OSError):
                 while count := os.copy_file_range(
                     source, self.fd, min(_SPAN, size - offset), offset

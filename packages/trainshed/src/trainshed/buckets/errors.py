@@ -33,23 +33,23 @@ class BucketsError(Exception):
 
 
 class InvalidRequest(BucketsError):
-    """The request is malformed or breaks a rule of the API; repeating it does not help."""
+    """The request is malformed or violates a rule of the API. A retry does not help."""
 
 
 class Unauthenticated(BucketsError):
-    """The request does not say who calls, or has an unknown token."""
+    """The request has no credentials, or an unknown token."""
 
 
 class Forbidden(BucketsError):
-    """The caller may not do this, or the operating system does not allow it to us."""
+    """The caller lacks the permission, or the operating system denies the access to the service."""
 
 
 class Held(Forbidden):
-    """The object is under a hold, so that it can be neither removed nor replaced."""
+    """The object is under a hold, so that it can be neither deleted nor replaced."""
 
 
 class SignatureDoesNotMatch(Forbidden):
-    """A signed URL was changed, or the account has no such key."""
+    """A signed URL was modified, or the account has no such key."""
 
 
 class ExpiredToken(InvalidRequest):
@@ -73,15 +73,15 @@ class Conflict(BucketsError):
 
 
 class PreconditionFailed(BucketsError):
-    """An `if…Match` condition of the request does not hold."""
+    """An `if…Match` condition of the request is not met."""
 
 
 class NotModified(BucketsError):
-    """An `if…NotMatch` condition of a read does not hold: the caller's copy is current."""
+    """An `if…NotMatch` condition of a read is not met: the caller's copy is current."""
 
 
 class RangeNotSatisfiable(BucketsError):
-    """A byte range starts behind the end of the object; `size` is the object's, in bytes."""
+    """A byte range starts after the end of the object. `size`: the object's size in bytes."""
 
     def __init__(self, message: str, size: int) -> None:
         super().__init__(message)
@@ -89,22 +89,22 @@ class RangeNotSatisfiable(BucketsError):
 
 
 class UploadCancelled(BucketsError):
-    """The upload session was cancelled, which the public API answers with 499."""
+    """The upload session was cancelled. The public API answers with 499."""
 
 
 class NotSupported(BucketsError):
-    """This service does not offer the method of the public API: never an empty success.
+    """This service does not implement the method of the public API. It never reports an empty success.
 
-    It is not a 501, which clients take for a passing fault: gcloud retries it for half a minute.
+    The status is not 501, which clients treat as temporary: gcloud retries it for half a minute.
     """
 
 
 class Unavailable(BucketsError):
-    """A passing fault (a lost race, a full disk, a broken connection): the client tries again."""
+    """A temporary fault (a lost race, a full disk, a broken connection). The client retries."""
 
 
 def require_object(value: Any, field: str) -> Mapping[str, Any]:
-    """Returns a property that is a JSON object, {} for none; raises `InvalidRequest` for another type."""
+    """Return a property that is a JSON object, {} for none. Raises `InvalidRequest` for another type."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -117,8 +117,7 @@ def no_such_object(bucket: str, name: str) -> NotFound:
 
 
 def no_such_bucket(bucket: str) -> NoSuchBucket:
-    """Returns the error for a bucket that does not exist, with the public text and the name, which is our
-    addition."""
+    """Return the error for a bucket that does not exist: the public text with the bucket's name."""
     return NoSuchBucket(f"The specified bucket does not exist. (bucket: {bucket})")
 
 
@@ -131,5 +130,5 @@ def held(bucket: str, name: str, holds: Sequence[str]) -> Held:
 
 
 def condition_failed() -> PreconditionFailed:
-    """Returns the error for a precondition that does not hold, with the public text."""
+    """Return the error for an unmet precondition, with the public text."""
     return PreconditionFailed("At least one of the pre-conditions you specified did not hold.")

@@ -1,9 +1,8 @@
 """Forwards storage requests from the API process to the bucket process, over its Unix socket.
 
-The gateway streams both ways with back-pressure and buffers nothing. It finds out who asks (by the
-`Identify` that the composition root hands in) and tells the bucket process in a header that no client can
-set; what the caller may do is decided there. While the bucket process restarts, requests get a 503, which
-clients retry.
+The gateway streams in both directions with back-pressure and without buffers. It authenticates the caller (by
+the `Identify` of the composition root) and forwards the identity in a header that clients cannot set. The
+bucket process checks the permissions. While it restarts, requests get a 503, which clients retry.
 """
 
 import asyncio
@@ -37,16 +36,17 @@ from trainshed.replica.system.unix_sockets import reachable
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
 _log = logging.getLogger(__name__)
 _OURS = (b"x-forwarded-proto", IDENTITY_HEADER.encode())
-"""Headers that the gateway alone sends."""
+"""Headers that only the gateway may set. It removes them from requests, so that clients cannot forge a
+caller."""
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
 Identify = Callable[[str | None, str | None], Awaitable[Caller]]
-"""Returns who asks, given the `Authorization` header and the key in the address (`Authenticator.caller`).
-A `BucketsError` that it raises is the answer."""
+"""Returns the caller of an `Authorization` header and the key in the URL (`Authenticator.caller`). A
+`BucketsError` becomes the answer."""
 
 
 class BucketsGateway:
-    """An ASGI application that looks to clients like the bucket process."""
+    """An ASGI application that behaves like the bucket process."""
 
     def __init__(self, uds: Path, identify: Identify) -> None:
         self._uds = uds
@@ -56,34 +56,34 @@ class BucketsGateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        begun = False
+        has_started = False
 
         async def note(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
             answer = await self._forward(Request(scope, receive))
             await answer.send(receive, note)
         except Disconnected:
-            _log.debug("client went away: %s %s", scope["method"], scope["path"])
+            _log.debug("client disconnected: %s %s", scope["method"], scope["path"])
         except BucketsError as error:
-            if begun:
-                _log.warning("an answer was cut: %s", error)
+            if has_started:
+                _log.warning("an answer was cut off: %s", error)
             else:
                 await _refused(error).send(receive, send)
 
     async def _forward(self, request: Request) -> Response:
-        """Forward a request, as long as who sends it may. Raises BucketsError, Disconnected."""
+        """Forward a request while its caller has the permission. Raises BucketsError, Disconnected."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         header = request.headers.get("authorization")
         key, _ = split_key(raw_path)
         caller = await self._identify(header, key)
 
-        async def ask() -> None:
+        async def check() -> None:
             if await self._identify(header, key) != caller:
-                raise Unauthenticated("Your roles have changed meanwhile: send this again.")
+                raise Unauthenticated("Your roles changed during the request. Send it again.")
 
         ours = (
             (b"x-forwarded-proto", request.scope.get("scheme", "http").encode()),
@@ -92,14 +92,14 @@ class BucketsGateway:
         rules = Rules(
             lambda headers: [*(pair for pair in headers if pair[0] not in _OURS), *ours],
             lambda headers: [(_CAPITALS.get(name, name), value) for name, value in headers],
-            patience=None,
+            timeout=None,
         )
         try:
             with reachable(str(self._uds)) as short:
                 line = _Line(*await asyncio.open_unix_connection(short))
         except OSError as error:
             raise _restarting() from error
-        line.renew = Renewal(ask, None if key else header)
+        line.revalidate = Renewal(check, None if key else header)
         try:
             return await forward(line, request, rules, self._never)
         except NoAnswer as error:
@@ -107,17 +107,17 @@ class BucketsGateway:
 
 
 class _Line(StreamLine):
-    """A connection to the bucket process, on which something moves as long as the caller may."""
+    """A connection to the bucket process that checks the caller's permission while data moves."""
 
-    renew: Renewal
+    revalidate: Renewal
 
     async def read(self) -> bytes:
         data = await super().read()
-        await self.renew()
+        await self.revalidate()
         return data
 
     async def write(self, data: bytes) -> None:
-        await self.renew()
+        await self.revalidate()
         await super().write(data)
 
 
@@ -128,6 +128,6 @@ def _refused(error: BucketsError) -> Response:
 
 def _restarting() -> Unavailable:
     return Unavailable(
-        "The bucket service is not answering: it is restarting, or could not start. "
-        "Try again in a moment; if it lasts, look into the service's log."
+        "The bucket service does not answer: it is restarting, or could not start. Try again in a moment. "
+        "If this persists, read the service's log."
     )

@@ -1,6 +1,6 @@
 """The listening sockets of a bucket process.
 
-They are opened by whoever starts the process, and stay open beside it: callers wait in them while there is no
+The parent opens them before it starts the process, and keeps them open. So connections wait while there is no
 bucket process, and the addresses stay the same.
 """
 
@@ -18,9 +18,9 @@ from trainshed.replica.system.listening import listen_tcp, listen_unix
 
 
 class Listeners:
-    """The listening sockets by name: `gateway`, the Unix socket of the API's gateway; `replicas`, that of
-    the replicas' relays; `plain`, the TCP port; `secure`, the one that speaks TLS. One is missing where
-    the setup names no address for it."""
+    """The listening sockets by name: `gateway` (Unix socket of the API's gateway), `replicas` (Unix socket of
+    the replicas' relays), `plain` (TCP port) and `secure` (TLS port). Sockets without an address in the setup
+    are missing."""
 
     def __init__(self, sockets: Mapping[str, Socket] | None = None) -> None:
         self._sockets = dict(sockets or {})
@@ -29,7 +29,7 @@ class Listeners:
 
     @staticmethod
     def opened(setup: BucketSetup, passed: Mapping[str, Socket] | None = None) -> "Listeners":
-        """Listen at the addresses of a setup. `passed`: sockets that listen already. Raises OSError."""
+        """Listen at the addresses of a setup. `passed`: sockets that already listen. Raises OSError."""
         listeners = Listeners(passed)
         try:
             listeners._listen(setup)
@@ -42,8 +42,7 @@ class Listeners:
 
     @staticmethod
     def inherited(text: str) -> "Listeners":
-        """Returns the sockets inherited from the process that started this one; `text` is the result of
-        `encode`."""
+        """Return the sockets inherited from the parent process. `text`: the result of `encode`."""
         handles = msgspec.json.decode(text, type=dict[str, int])
         for handle in handles.values():
             os.set_inheritable(handle, False)
@@ -57,7 +56,7 @@ class Listeners:
         return any(listener.fileno() >= 0 for listener in self._sockets.values())
 
     def ports(self) -> tuple[int, int]:
-        """The TCP ports without and with TLS; 0 = there is none."""
+        """Return the TCP ports without and with TLS; 0 = no port."""
         plain, secure = (
             int(self._sockets[name].getsockname()[1]) if name in self._sockets else 0
             for name in ("plain", "secure")
@@ -65,8 +64,8 @@ class Listeners:
         return plain, secure
 
     def close(self) -> None:
-        """Stop listening, and remove the socket files unless another process uses them by now. It can be
-        called again."""
+        """Stop listening, and remove the socket files unless another process has replaced them. Further calls
+        have no effect."""
         for listener in self._sockets.values():
             listener.close()
         for path, device, inode in self._files:
@@ -89,12 +88,12 @@ class Listeners:
 
 
 def encode(handles: dict[str, int]) -> str:
-    """Returns the descriptors, by the names of the fields, as text for `Listeners.inherited`."""
+    """Return the descriptors by socket name as text for `Listeners.inherited`."""
     return msgspec.json.encode(handles).decode()
 
 
 def _secure(host: str, port: int) -> socket.socket:
-    """Listen with TLS, at any free port if the usual one is taken: nobody asks for it by number."""
+    """Listen with TLS. If the usual port is in use, take any free one, since clients look the number up."""
     try:
         return listen_tcp(host, port)
     except OSError:

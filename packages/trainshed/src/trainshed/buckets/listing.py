@@ -1,9 +1,8 @@
 """Lists a bucket: prefix, delimiter, offsets, globs and stable page tokens. Blocking.
 
-The order is that of the names' UTF-8 bytes. A page token is the name to continue from, so a page is right
-even if objects come and go between two pages. Globs are matched by RE2, in time linear in the name. A bucket
-may hold millions of names, so a call ends its page after a while and the client continues, as the public API
-allows.
+The order is that of the names' UTF-8 bytes. A page token contains the next name, so pages stay correct when
+objects are created or deleted between them. RE2 matches globs in linear time. A bucket may have millions of
+names, so a call ends its page after a time limit and the client continues, as the public API allows.
 """
 
 import base64
@@ -29,10 +28,10 @@ def list_page(
     entries: Iterable[tuple[str, Read | None]],
     skip_to: Callable[[bytes], None] | None = None,
 ) -> Page:
-    """Returns one page. Raises `InvalidRequest` (token, glob), and what reading raises.
+    """Return one page. Raises `InvalidRequest` (token, glob), and errors of `entries`.
 
-    `entries`: names in order from `floor_of` on, each with the function that reads the records to list;
-    None for a common prefix. `skip_to` is called with a name before which no entry is needed any more.
+    `entries`: names in order from `floor_of` on, each with a function that reads its records; None = a common
+    prefix. `skip_to` is called with a name before which no entry is needed.
     """
     limit = max(1, min(query.max_results, MAX_RESULTS))
     start = _start_of(query)
@@ -43,7 +42,7 @@ def list_page(
     for looked, (name, read) in enumerate(entries):
         if query.end_offset and name.encode() >= query.end_offset.encode():
             break
-        # At least one name is looked at, so that a client always gets further.
+        # At least one name is checked per call, so that a client always makes progress.
         if glob is not None and looked and time.monotonic() >= until:
             return Page(objects, prefixes, encode_token(name.encode()))
         if glob is not None and not glob.is_all_of(name):
@@ -65,7 +64,7 @@ def list_page(
         if common is not None:
             prefixes.append(common)
             if skip_to is not None:
-                # The object named like the prefix itself comes first; all others below it are skipped.
+                # The object with the name of the prefix comes first. All others below the prefix are skipped.
                 skip_to(behind(common))
     return Page(objects, prefixes, "")
 
@@ -73,8 +72,8 @@ def list_page(
 def with_removed(
     walk: Walk, prefix: bytes, next_removed: Callable[[bytes], bytes | None]
 ) -> Iterator[str]:
-    """Yields the names of a walk, and those that have noncurrent generations alone, in one order.
-    `next_removed` returns the first name from a floor on that may have any."""
+    """Yield the names of a walk and the names with only noncurrent generations, in one order. `next_removed`
+    returns the first candidate from a floor on."""
     live = (entry.name.encode() for entry in walk)
     first = next(live, None)
     floor = walk.floor
@@ -95,22 +94,22 @@ def with_removed(
 
 
 def floor_of(query: Query) -> bytes:
-    """Returns the least name that the page may hold. Raises `InvalidRequest` for a foreign token."""
+    """Return the first possible name of the page. Raises `InvalidRequest` for a foreign token."""
     return _start_of(query).name
 
 
 class _Start(Struct, frozen=True):
-    """Where a page begins."""
+    """The start of a page."""
 
     name: bytes
-    #: The least generation of that object.
+    #: The lowest generation of that object.
     generation: int = 0
 
 
 def _start_of(query: Query) -> _Start:
     if not query.page_token:
         return _Start(query.start_offset.encode())
-    # No name of an object has a line feed in it.
+    # Object names contain no line feed.
     name, _, generation = decode_token(query.page_token).partition(b"\n")
     return _Start(
         name, read_digits(generation.decode(), "pageToken") if generation.isdigit() else 0
@@ -118,8 +117,7 @@ def _start_of(query: Query) -> _Start:
 
 
 def common_prefix(name: str, query: Query) -> str | None:
-    """Returns the prefix that a name is summed up to by the query's delimiter; None if it stands for
-    itself."""
+    """Return the common prefix of a name by the query's delimiter, or None if the name itself is listed."""
     if not query.delimiter:
         return None
     at = name.find(query.delimiter, len(query.prefix))
@@ -127,51 +125,49 @@ def common_prefix(name: str, query: Query) -> str | None:
 
 
 def behind(prefix: str) -> bytes:
-    """Returns the least name after all that begin with a prefix. UTF-8 never has 0xff."""
+    """Return the first name after all names with a prefix. UTF-8 never contains 0xff."""
     encoded = prefix.encode()
     return encoded[:-1] + bytes([encoded[-1] + 1])
 
 
 def encode_token(floor: bytes, generation: int = 0) -> str:
-    """Returns the token of a page that begins with this name, and this generation of it."""
+    """Return the token of a page that starts with this name and generation."""
     start = b"%b\n%d" % (floor, generation) if generation else floor
     return base64.urlsafe_b64encode(start).decode()
 
 
 def decode_token(token: str) -> bytes:
-    """Returns what a page token was made of. Raises `InvalidRequest` for a foreign one."""
+    """Return the content of a page token. Raises `InvalidRequest` for a foreign one."""
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
         raise InvalidRequest(
-            f"Invalid page token '{token}': it is not one that this service gave out. "
-            "List again without a token."
+            f"Invalid page token '{token}': this service did not create it. List again without a token."
         ) from error
 
 
 SEARCH_S: Final = 2.0
-"""Seconds that one call may look for matching names; then it returns what it has found."""
+"""Maximum time in seconds that one call searches for matching names. It then returns its results so far."""
 _TOKENS = re.compile(r"(?<![^/])\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
-_LONGEST_TRANSLATION: Final = 16 * MAX_OBJECT_NAME_BYTES
-"""Characters of a translated glob: an escaped character takes two, a wildcard five."""
-_MOST_STEPS: Final = 20_000
-"""Steps that RE2 may take: names are short, so a glob may take more work for each character than usual."""
+_MAX_TRANSLATION: Final = 16 * MAX_OBJECT_NAME_BYTES
+"""Maximum length of a translated glob: an escaped character takes two characters, a wildcard five."""
+_MAX_STEPS: Final = 20_000
+"""Maximum number of RE2 steps. Names are short, so a glob may take more work per character than usual."""
 
 
 def compile_glob(pattern: str) -> Regex:
-    """Translate a glob: `*` and `?` stop at '/', `**` does not; sets, `{a,b}`. Raises
-    `InvalidRequest`."""
+    """Translate a glob: `*` and `?` stop at '/', `**` does not; sets, `{a,b}`. Raises `InvalidRequest`."""
     if len(pattern.encode(errors="replace")) > MAX_OBJECT_NAME_BYTES:
         raise InvalidRequest(
-            f"Invalid matchGlob: it has over {MAX_OBJECT_NAME_BYTES} bytes, more than a name can "
-            "have. Shorten it."
+            f"Invalid matchGlob: it has over {MAX_OBJECT_NAME_BYTES} bytes, the limit of object names. "
+            "Shorten it."
         )
     try:
         return compile_regex(
             _translated(pattern),
             dot_matches_newline=True,
-            longest=_LONGEST_TRANSLATION,
-            most_steps=_MOST_STEPS,
+            longest=_MAX_TRANSLATION,
+            most_steps=_MAX_STEPS,
         )
     except PatternError as error:
         raise InvalidRequest(f"Invalid matchGlob '{pattern}': {error} Correct it.") from error
@@ -182,7 +178,7 @@ def _translated(pattern: str) -> str:
     for token in _TOKENS.findall(pattern):
         match token[0], len(token):
             case "*", 3:
-                # Any number of directories, also none.
+                # Any number of directories, including zero.
                 parts.append("(?:.*/)?")
             case "*", 2:
                 parts.append(".*")
@@ -193,7 +189,7 @@ def _translated(pattern: str) -> str:
             case "[", size if size > 1:
                 negated = token[1] in "!^"
                 body = token[2:-1] if negated else token[1:-1]
-                # A closing bracket that comes first is a member of the set.
+                # A closing bracket in the first position is a member of the set.
                 escaped = "".join(f"\\{sign}" if sign in "\\[]^" else sign for sign in body)
                 parts.append(f"[{'^' if negated else ''}{escaped}]")
             case "{", size if size > 1:

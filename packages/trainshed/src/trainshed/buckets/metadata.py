@@ -1,8 +1,7 @@
-"""Answers programs at a replica's metadata endpoint: who they are, in which project, and a token to prove it.
+"""The metadata endpoint of a replica: identity, project and access tokens for its program.
 
-It answers what Google's client libraries ask the metadata server of Google's machines
-(spec/program#credentials, spec/clients#metadata). The connection tells who asks, so no program can claim to
-be another.
+It answers the requests of Google's client libraries to Google's metadata server (spec/program#credentials,
+spec/clients#metadata). The connection determines the program, so that no program can impersonate another one.
 """
 
 import asyncio
@@ -33,60 +32,60 @@ _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 Query = Mapping[str, list[str]]
 
 
-class _Made(Struct, frozen=True):
-    """A value that is computed whenever it is asked for by its own name, and that listings of its directory
-    omit."""
+class _Computed(Struct, frozen=True):
+    """A value that is computed at each request for its own path. Listings of its directory omit it."""
 
     answer: Callable[[Query], Response]
 
 
 class _Json(Struct, frozen=True):
-    """A value that is JSON in each form."""
+    """A value with the same JSON in every format."""
 
     value: Any
 
 
 _MAX_WAIT: Final = 30 * 24 * 3600
-"""Seconds of the longest timeout that a client can set."""
+"""Maximum timeout of a client, in seconds."""
 _ETAG: Final = b"etag"
 
 
 class Metadata:
-    """Answers requests of programs, and hands out their tokens."""
+    """Answers requests of programs and issues their tokens."""
 
     def __init__(
         self, tokens: JobTokens, check: Callable[[JobClaims], None], notices: Notices
     ) -> None:
-        """`check`: raises why a program gets no token, if it gets none."""
+        """`check`: raises an error if a program may not have a token."""
         self._tokens = tokens
         self._check = check
         self._notices = notices
 
     async def answer(self, request: Request, path: str, caller: Caller) -> Response | None:
-        """Returns the answer to a request of a program; None if its path is not one of a metadata server.
+        """Return the answer to a request of a program; None if the path does not belong to a metadata server.
         Raises Disconnected."""
         names = [name for name in path.split("/") if name]
         if names and names[0] != _TOP:
             return None
         if request.method not in ("GET", "HEAD"):
-            return _refused(405, f"{request.method} is not served here: metadata can only be read.")
+            return _refused(405, f"{request.method} is not supported: metadata can only be read.")
         if not names:
-            # Clients send this, perhaps without the header, to find out whether they are on one of Google's
-            # machines.
+            # Clients send this, possibly without the header, to detect Google's machines.
             return _said(f"{_TOP}/\n")
         if request.headers.get("metadata-flavor") != "Google":
             return _refused(403, "Missing Metadata-Flavor:Google header.")
         if "x-forwarded-for" in request.headers:
-            # The header marks a proxied request: somebody may have been tricked into asking on another's
-            # behalf.
-            return _refused(403, "A request that was forwarded is not answered.")
+            # The header marks a proxied request: an attacker may use the program as a proxy (SSRF, confused
+            # deputy).
+            return _refused(
+                403, "Forwarded requests are not answered. Send it without X-Forwarded-For."
+            )
         values = parse_qs(request.raw_query, keep_blank_values=True)
 
         def current() -> Response:
             node = _find({_TOP: {"v1": self._tree(caller)}}, names)
             if node is None:
-                return _refused(404, f"{path} is not among the metadata of a replica.")
-            return node.answer(values) if isinstance(node, _Made) else _shown(node, values)
+                return _refused(404, f"{path} is not part of a replica's metadata.")
+            return node.answer(values) if isinstance(node, _Computed) else _shown(node, values)
 
         if not _is_true(values, "wait_for_change"):
             return current()
@@ -95,19 +94,21 @@ class Metadata:
     async def _changed(
         self, current: Callable[[], Response], values: Query, request: Request, caller: Caller
     ) -> Response:
-        """Returns the answer as soon as it differs from the client's, or after the client's timeout."""
+        """Return the answer when it differs from the client's, or after the client's timeout."""
         seconds = values.get("timeout_sec", ["0"])[-1]
         if not (seconds.isascii() and seconds.isdecimal()):
-            return _refused(400, f"timeout_sec={seconds[:50]} is not a number of seconds.")
+            return _refused(
+                400, f"timeout_sec={seconds[:50]} is not a number of seconds. Send digits."
+            )
         before = current()
         tag = values.get("last_etag", [""])[-1]
         if before.status != 200 or (tag and tag != _etag(before)) or caller.program is None:
             return before
         if not tag and self._notices.of(caller.program):
-            # The client began to wait just after the change, and nothing else will change.
+            # The client's wait started after the change, and there will be no other.
             return before
         if _etag(before) is None:
-            return _refused(400, "wait_for_change is not served for tokens. Leave it out.")
+            return _refused(400, "wait_for_change is not supported for tokens. Leave it out.")
         with self._notices.watch(caller.program) as event:
 
             async def change() -> None:
@@ -117,7 +118,7 @@ class Metadata:
 
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(int(seconds[:9]), _MAX_WAIT) or None):
-                    changing, _ = await first_of(change(), request.left())
+                    changing, _ = await first_of(change(), request.wait_disconnect())
                     if changing.cancelled():
                         raise Disconnected
         if self._notices.is_closed:
@@ -154,9 +155,9 @@ class Metadata:
         account = {
             "aliases": ["default"],
             "email": program.email,
-            "identity": _Made(lambda query: self._identity(program, query)),
+            "identity": _Computed(lambda query: self._identity(program, query)),
             "scopes": list(_SCOPES),
-            "token": _Made(lambda _: self._access_token(program)),
+            "token": _Computed(lambda _: self._access_token(program)),
         }
         instance["service-accounts"] = {program.email: account, "default": account}
         instance["tags"] = _Json(instance["tags"])
@@ -244,7 +245,7 @@ def _shown(node: Any, values: Query) -> Response:
 
 
 def _listed(node: Any) -> list[str]:
-    """Returns the entries of a directory, or a value."""
+    """Return the entries of a directory, or a value."""
     if _is_directory(node):
         return [
             f"{name}/" if part == [] or _is_directory(part) else name
@@ -256,7 +257,7 @@ def _listed(node: Any) -> list[str]:
 
 
 def _lines(node: Any, path: str) -> Iterator[str]:
-    """Yields `PATH VALUE` of each value below a node."""
+    """Yield `PATH VALUE` for each value below a node."""
     if isinstance(node, _Json):
         yield f"{path} {json.dumps(node.value)}"
     elif _is_directory(node):
@@ -264,12 +265,12 @@ def _lines(node: Any, path: str) -> Iterator[str]:
             yield from _lines(part, f"{path}/{name}" if path else name)
     elif isinstance(node, list):
         yield from (f"{path} {part}" for part in cast("list[str]", node))
-    elif not isinstance(node, _Made):
+    elif not isinstance(node, _Computed):
         yield f"{path} {node}"
 
 
 def _whole(node: Any) -> Any:
-    """Returns everything below a node, with the public names of JSON: `serviceAccounts`."""
+    """Return everything below a node, with the public names in JSON: `serviceAccounts`."""
     if isinstance(node, _Json):
         return node.value
     if isinstance(node, list):
@@ -280,7 +281,7 @@ def _whole(node: Any) -> Any:
     return {
         name if "@" in name else _camel(name): _whole(part)
         for name, part in members.items()
-        if not isinstance(part, _Made)
+        if not isinstance(part, _Computed)
     }
 
 
@@ -294,7 +295,7 @@ def _is_true(values: Query, name: str) -> bool:
 
 
 def _tagged(text: str, kind: str) -> Response:
-    """Returns a value with its entity tag, by which clients wait for another one."""
+    """Return a value with its entity tag, by which clients wait for a change."""
     response = _said(text, kind)
     digest = hashlib.sha256(response.body).hexdigest()
     response.headers.append((_ETAG, digest[:16].encode()))
@@ -302,7 +303,7 @@ def _tagged(text: str, kind: str) -> Response:
 
 
 def _etag(response: Response) -> str | None:
-    """Returns the entity tag of an answer; None for tokens, which have none."""
+    """Return the entity tag of an answer; None for tokens, which have none."""
     return next((value.decode() for name, value in response.headers if name == _ETAG), None)
 
 
@@ -315,6 +316,6 @@ def _refused(status: int, why: str) -> Response:
 
 
 def _answer(status: int, text: str, kind: str) -> Response:
-    # Clients recognise a metadata server by its flavor.
+    # Clients recognize a metadata server by this header.
     more = ((b"metadata-flavor", b"Google"), (b"cache-control", b"no-store"))
     return sized(text.encode(), kind.encode(), status, more)

@@ -1,10 +1,11 @@
-"""Parses and validates the names of gs:// things, and the paths of the storage API: the endpoint that a path
-belongs to, and what it names. Pure: no file, socket or clock is touched here.
+"""Parses and validates names of gs:// resources, and the paths of the storage API. Pure: no file, socket or
+clock.
 
-Raises `InvalidRequest` (message, cause, what to do next) for every name that breaks a rule.
+Raises `InvalidRequest` (message, cause, remedy) for every invalid name. Together with `disk.tree`, this
+prevents path traversal by object names.
 
-Paths are read percent-encoded, since an object's name is one path segment with its slashes encoded. Clients
-that leave slashes bare are understood where that is not ambiguous.
+Paths are percent-encoded: an object's name is one segment with encoded slashes. Bare slashes are accepted
+where they are unambiguous.
 """
 
 import re
@@ -21,11 +22,12 @@ from trainshed.httpd.routing import ANY, Router, Template
 SCHEME = "gs://"
 MAX_OBJECT_NAME_BYTES = 1024
 MAX_OBJECT_DEPTH = 200
-"""Segments of an object name: each is a directory level on disk, and a walk holds one open for each."""
+"""Maximum number of segments of an object name. Each is a directory on disk, and a walk holds one open per
+level."""
 MAX_SEGMENT_BYTES = 255
-"""What file systems take as a name."""
+"""The limit of file systems for a name."""
 MARK = ".gs~"
-"""How the names of files begin that stand for segments that no file can be called (`disk.tree`)."""
+"""Prefix of file names for segments that cannot be the name of a file (`disk.tree`)."""
 
 _BUCKET_COMPONENT = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?")
 _IPV4 = re.compile(r"\d{1,3}(\.\d{1,3}){3}")
@@ -34,9 +36,9 @@ _IPV4 = re.compile(r"\d{1,3}(\.\d{1,3}){3}")
 def validate_bucket_name(bucket: str) -> str:
     """Return `bucket` if it is a legal bucket name, else raise `InvalidRequest`.
 
-    Rules of the public service: 3-63 characters (222 with dots, each dot-separated component at
-    most 63), lower-case letters, digits, `-`, `_`, `.`; begins and ends with a letter or
-    digit; no IPv4 address; no `goog` prefix.
+    Rules of the public service: 3-63 characters (222 with dots; each component between dots at most 63);
+    lower-case letters, digits, `-`, `_`, `.`; starts and ends with a letter or digit; no IPv4 address; no
+    `goog` prefix.
     """
     limit = 222 if "." in bucket else 63
     cause = None
@@ -50,8 +52,8 @@ def validate_bucket_name(bucket: str) -> str:
         cause = "each part of a bucket name between dots has at most 63 characters"
     elif not all(_BUCKET_COMPONENT.fullmatch(part) for part in bucket.split(".")):
         cause = (
-            "a bucket name holds only lower-case letters, digits, '-', '_' and '.', "
-            "and begins and ends with a letter or a digit"
+            "a bucket name contains only lower-case letters, digits, '-', '_' and '.', and starts and ends "
+            "with a letter or a digit"
         )
     if cause is not None:
         raise InvalidRequest(f"Invalid bucket name: '{bucket}': {cause}. Choose another name.")
@@ -61,8 +63,8 @@ def validate_bucket_name(bucket: str) -> str:
 def validate_object_name(name: str) -> str:
     """Return `name` if it is a legal object name, else raise `InvalidRequest`.
 
-    1 to 1,024 bytes of UTF-8, no line feed, carriage return or NUL, not `.` or `..`; and limits of ours: at
-    most `MAX_OBJECT_DEPTH` segments, of `MAX_SEGMENT_BYTES` each.
+    1 to 1,024 bytes of UTF-8, no line feed, carriage return or NUL, not `.` or `..`. This service also limits
+    names to `MAX_OBJECT_DEPTH` segments of `MAX_SEGMENT_BYTES` each.
     """
     cause = None
     try:
@@ -74,7 +76,7 @@ def validate_object_name(name: str) -> str:
         if not 1 <= length <= MAX_OBJECT_NAME_BYTES:
             cause = f"an object name has 1 to {MAX_OBJECT_NAME_BYTES} bytes, this one has {length}"
         elif any(forbidden in name for forbidden in "\r\n\0"):
-            cause = "it holds a line feed, a carriage return or a NUL"
+            cause = "it contains a line feed, a carriage return or a NUL"
         elif name in {".", ".."}:
             cause = "'.' and '..' are not object names"
         elif name.count("/") >= MAX_OBJECT_DEPTH:
@@ -94,14 +96,13 @@ def _is_too_long(segment: str) -> bool:
 def parse_gs_uri(uri: str) -> tuple[str, str]:
     """Split `gs://BUCKET/OBJECT` into (bucket, object); the object is '' for a bare bucket.
 
-    Raises `InvalidRequest` if the scheme is missing, the bucket name is illegal or the object
-    name is illegal.
+    Raises `InvalidRequest` if the scheme is missing, or the bucket or object name is invalid.
     """
     bucket, _, name = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or not bucket:
         raise InvalidRequest(
-            f"Invalid Cloud Storage URI: '{uri}': it does not begin with '{SCHEME}' and a bucket. "
-            f"Write it as {SCHEME}BUCKET/OBJECT."
+            f"Invalid Cloud Storage URI: '{uri}': it does not start with '{SCHEME}' and a bucket. Write it "
+            f"as {SCHEME}BUCKET/OBJECT."
         )
     validate_bucket_name(bucket)
     if name:
@@ -110,7 +111,7 @@ def parse_gs_uri(uri: str) -> tuple[str, str]:
 
 
 class Endpoint(Enum):
-    """Which part of the API a path belongs to."""
+    """The part of the API that a path belongs to."""
 
     METADATA = "metadata"
     UPLOAD = "upload"
@@ -123,13 +124,13 @@ class Endpoint(Enum):
 
 class Target(Struct, frozen=True):
     endpoint: Endpoint
-    #: The bucket; "" where none is named.
+    #: The bucket; "" = none.
     bucket: str = ""
-    #: The object; "" where none is named.
+    #: The object; "" = none.
     object: str = ""
-    #: The public verb or sub-resource (`compose`, `rewriteTo`, `iam`, ...); None for the resource itself.
+    #: The public verb or sub-resource (`compose`, `rewriteTo`, `iam`, ...); None = the resource itself.
     action: str | None = None
-    #: Whether it names all objects of the bucket: `.../b/B/o`.
+    #: Whether the path is that of all objects of the bucket: `.../b/B/o`.
     is_objects: bool = False
     #: The destination of a copy or move; "" otherwise.
     to_bucket: str = ""
@@ -140,7 +141,7 @@ class _Kind(Struct, frozen=True):
     endpoint: Endpoint
     action: str | None = None
     is_objects: bool = False
-    #: Segments before the action, which is taken as it was written; None where the route determines it.
+    #: Number of segments before the action, which is unchanged text; None = the route determines the action.
     action_at: int | None = None
 
 
@@ -166,7 +167,7 @@ def _routes() -> Iterator[tuple[str, _Kind]]:
         yield f"{objects}/{{object}}/{part}/{{entry}}", _Kind(Endpoint.METADATA, part)
         for verb in _VERBS:
             yield f"{objects}/{{object=*/{part}}}/{verb}", _Kind(Endpoint.METADATA, verb)
-    # Policies and the like, and what is not served: it is refused by its name.
+    # Policies and other sub-resources, and unsupported ones: the error contains their name.
     yield _API + "/b/{bucket}/**", _Kind(Endpoint.METADATA, action_at=4)
     yield _API, _Kind(Endpoint.METADATA, "unknown")
     yield _API + "/**", _Kind(Endpoint.METADATA, "unknown", action_at=2)
@@ -179,14 +180,16 @@ def _routes() -> Iterator[tuple[str, _Kind]]:
     yield "/{bucket}/{object=**}", _Kind(Endpoint.XML)
 
 
-# Routes take any method: the handler of a resource knows which ones it has, and refuses the others.
+# Routes accept any method. The handler of a resource rejects unsupported ones.
 _ROUTER: Final = Router((ANY, Template.parse(path), kind) for path, kind in _routes())
 
 
 def parse_target(raw_path: bytes) -> Target:
-    """Parse an encoded request path; `Endpoint.UNKNOWN` if it is not one of ours."""
+    """Parse an encoded request path. Returns `Endpoint.UNKNOWN` for a foreign path."""
     path = raw_path.decode("latin-1").lstrip("/")
-    if path.partition("/")[0] == "b":  # No bucket is called so: Node's client leaves the API out.
+    if (
+        path.partition("/")[0] == "b"
+    ):  # No bucket has this name: Node's client omits the API prefix.
         path = f"{_API[1:]}/{path}"
     matched = _ROUTER.match("", "/" + path)
     if matched is None:
@@ -202,7 +205,7 @@ def parse_target(raw_path: bytes) -> Target:
         names.get("bucket", "") if kind.action == "moveTo" else names.get("to_bucket", ""),
         names.get("to_object", ""),
     )
-    # An object's address without its name, as an unset variable leaves it, does not mean the bucket.
+    # An object's URL with an empty name, as from an unset variable, must not refer to the bucket.
     is_xml = kind.endpoint is Endpoint.XML
     if not target.bucket if is_xml else names.get("object") == "":
         return Target(Endpoint.UNKNOWN)
@@ -210,6 +213,6 @@ def parse_target(raw_path: bytes) -> Target:
 
 
 def copied(target: Target, source: str) -> Target:
-    """Returns the target of an XML API's PUT that copies from `BUCKET/OBJECT`, which a header names."""
+    """Return the target of an XML API PUT that copies from `BUCKET/OBJECT` in a header."""
     bucket, _, name = unquote(source.lstrip("/")).partition("/")
     return Target(Endpoint.XML, bucket, name, None, False, target.bucket, target.object)

@@ -1,6 +1,6 @@
-"""Keeps the notices that replicas report: the platform is about to stop their programs.
+"""Notices that replicas report: the platform is about to stop their programs.
 
-A notice lasts as long as the connection on which the replica's shim reports it (`replica.protocol.preamble`).
+A notice is valid while the connection of the replica's shim is open (`replica.protocol.preamble`).
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from trainshed.access.job_tokens import JobClaims
 
 
 class Notices:
-    """The notices of all replicas. It belongs to one event loop."""
+    """The notices of all replicas, for one event loop."""
 
     def __init__(self) -> None:
         self._open: dict[JobClaims, list[str]] = {}
         self._watching: dict[JobClaims, set[asyncio.Event]] = {}
-        #: The process ends, and nobody can wait any longer.
+        #: The process is stopping, and all waits end.
         self.is_closed = False
 
     def close(self) -> None:

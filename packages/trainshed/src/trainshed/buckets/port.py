@@ -1,7 +1,7 @@
-"""What the methods of the storage API and the stores of objects, here and elsewhere, say to each other.
+"""The types shared by the methods of the storage API and the stores of objects, local and remote.
 
-`Conditions` mean what they mean in the public API: `ifGenerationMatch=0` is "the object must not exist",
-`ifGenerationNotMatch=0` "it must exist"; every given condition has to hold.
+`Conditions` have the meaning of the public API: `ifGenerationMatch=0` requires that the object does not
+exist, and `ifGenerationNotMatch=0` that it exists. All conditions must be met.
 """
 
 import os
@@ -16,11 +16,11 @@ from trainshed.buckets.errors import InvalidRequest, NotModified, condition_fail
 from trainshed.buckets.settings import HEADERS
 from trainshed.core.units import Bytes
 
-_MOST_DIGITS = 19
+_MAX_DIGITS = 19
 
 
 class Conditions(Struct, frozen=True):
-    """The four conditions of a request; None where the request does not set one."""
+    """The four conditions of a request; None = not set."""
 
     generation_match: int | None = None
     generation_not_match: int | None = None
@@ -29,13 +29,13 @@ class Conditions(Struct, frozen=True):
 
     @property
     def must_be_absent(self) -> bool:
-        """Whether the request may only create, never replace."""
+        """Whether the request may only create, but not replace."""
         return self.generation_match == 0
 
     def check(self, generation: int, metageneration: int, *, reading: bool = False) -> None:
-        """Raise unless all hold; an absent object has generation 0 and metageneration 0.
+        """Raise unless all conditions are met. An absent object has generation 0 and metageneration 0.
 
-        Raises `PreconditionFailed`; for a failed "not match" of a read, `NotModified`.
+        Raises `PreconditionFailed`, or `NotModified` for an unmet "not match" of a read.
         """
         if self.generation_match is not None and generation != self.generation_match:
             raise condition_failed()
@@ -52,28 +52,28 @@ ALWAYS = Conditions()
 
 
 def parse_number(query: Mapping[str, str], key: str) -> int | None:
-    """An optional int64 of the query; raises `InvalidRequest` if it is no decimal number."""
+    """Return an optional int64 of the query. Raises `InvalidRequest` if it is no decimal number."""
     text = query.get(key)
     if text is None or text == "":
         return None
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
-        raise InvalidRequest(f"Invalid value '{text}' for '{key}': give a decimal number.")
+        raise InvalidRequest(f"Invalid value '{text}' for '{key}'. Send a decimal number.")
     return -read_digits(digits, key) if digits != text else read_digits(digits, key)
 
 
 def read_digits(digits: str, where: str) -> int:
-    """Returns a number of decimal digits. Raises `InvalidRequest`, which names `where`, for a number of
-    more than 64 bits; Python itself refuses to read more than 4,300 digits."""
-    if len(digits) > _MOST_DIGITS:
+    """Return a number of decimal digits. Raises `InvalidRequest`, with `where`, for over 64 bits. Python
+    itself rejects more than 4,300 digits."""
+    if len(digits) > _MAX_DIGITS:
         raise InvalidRequest(
-            f"Invalid number in '{where}': it has {len(digits)} digits, at most {_MOST_DIGITS} are read."
+            f"Invalid number in '{where}': it has {len(digits)} digits. The maximum is {_MAX_DIGITS}."
         )
     return int(digits)
 
 
 def conditions_of(query: Mapping[str, str], prefix: str = "if") -> Conditions:
-    """Read `ifGenerationMatch` and its kin; `prefix` is `ifSource` for a copy's source."""
+    """Return the conditions `ifGenerationMatch` and so on. `prefix`: `ifSource` for the source of a copy."""
     return Conditions(
         parse_number(query, prefix + "GenerationMatch"),
         parse_number(query, prefix + "GenerationNotMatch"),
@@ -86,7 +86,7 @@ MAX_RESULTS = 1000
 
 
 class FileIdentity(Struct, frozen=True):
-    """What changes whenever somebody writes to, or replaces, a file; times in ns since the epoch."""
+    """Changes with each write to, or replacement of, a file. Times are in ns since the epoch."""
 
     inode: int
     size: Bytes
@@ -100,7 +100,8 @@ class FileIdentity(Struct, frozen=True):
 EDITABLE: Final = (*HEADERS, "storageClass", "customTime")
 """The text properties of an object that a client may set."""
 LAST_NS: Final = 2**63 - 1
-"""The last moment (ns since the epoch) that an object can have been written at, in the year 2262."""
+"""The last possible creation time of an object (ns since the epoch), in the year 2262."""
+# Validated when a record is decoded, since a program may write one to the attributes of its file.
 # Checked where a record is decoded: a program may write one to the attributes of its file.
 _Number = Annotated[int, Meta(ge=0, le=LAST_NS)]
 _Base64 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9+/=]*\Z")]
@@ -110,12 +111,12 @@ _Hold = Annotated[str, Meta(pattern=r"\A(?:temporary|eventBased)Hold\Z")]
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
-    """Everything that is known about one generation of an object besides its bytes."""
+    """The properties of one generation of an object, without its content."""
 
     file: FileIdentity
     generation: _Number
     metageneration: _Number
-    #: When it was created (ns since the epoch); `updated_ns` likewise.
+    #: Creation time (ns since the epoch); `updated_ns` likewise.
     created_ns: _Number
     updated_ns: _Number
     #: Base64; `crc32c` likewise; "" while unknown.
@@ -125,11 +126,11 @@ class ObjectRecord:
     fields: dict[_Property, str] = field(default_factory=dict[str, str])
     #: The client's custom metadata.
     metadata: dict[str, str] = field(default_factory=dict[str, str])
-    #: The number of components of a composed object; 0 = it is not one.
+    #: The number of components of a composed object; 0 = not composed.
     components: _Number = 0
-    #: The holds that it is under: names of the API's properties.
+    #: Its holds, by the names of the API's properties.
     holds: tuple[_Hold, ...] = ()
-    #: When it became noncurrent (ns since the epoch); 0 = it is live.
+    #: Time at which it became noncurrent (ns since the epoch); 0 = it is live.
     deleted_ns: _Number = 0
 
     @property
@@ -138,28 +139,28 @@ class ObjectRecord:
 
 
 class ObjectRef(Struct, frozen=True):
-    """An object, or one of its generations, and what has to hold for it."""
+    """An object, or one of its generations, with conditions."""
 
     bucket: str
     name: str
-    #: None = the live one.
+    #: None = the live generation.
     generation: int | None = None
     conditions: Conditions = ALWAYS
 
 
 class Draft(Struct, frozen=True):
-    """The properties of an object that a client writes."""
+    """The properties of an object that a client sets."""
 
     fields: Mapping[str, str] = {}
     metadata: Mapping[str, str] = {}
     #: Checksums to verify.
     expected: Checksums = UNKNOWN
-    #: The holds that it is to be under.
+    #: The holds to set.
     holds: tuple[str, ...] = ()
 
 
 class Query(Struct, frozen=True):
-    """What to list; the fields are those of the public method of the same names."""
+    """The parameters of a listing, as in the public method."""
 
     prefix: str = ""
     delimiter: str = ""
@@ -169,7 +170,7 @@ class Query(Struct, frozen=True):
     end_offset: str = ""
     include_trailing_delimiter: bool = False
     match_glob: str = ""
-    #: Whether noncurrent generations are listed, too.
+    #: Whether noncurrent generations are included.
     versions: bool = False
 
 

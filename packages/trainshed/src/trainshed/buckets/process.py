@@ -1,8 +1,8 @@
-"""Runs the bucket process: it serves a store on Unix sockets and, if wanted, a TCP port.
+"""The bucket process: serves a store on Unix sockets and optionally on a TCP port.
 
-Whoever holds the listening sockets starts it (`python -m trainshed.buckets`) when somebody connects. It
-ends on SIGTERM after the requests in progress, and is killed when its parent dies; killed at any moment it
-leaves a consistent tree.
+The holder of the listening sockets starts it (`python -m trainshed.buckets`) on the first connection. It
+stops on SIGTERM after the running requests, and is killed when its parent dies. The tree is consistent at any
+moment.
 """
 
 import asyncio
@@ -30,21 +30,21 @@ from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import raise_open_files
 
-_GRACE_S = 5
-_TAKE_OVER_S = 20
-_POLL_S = 0.1
-_ORPHAN_CHECK_S = 0.25
+_GRACE_SECONDS = 5
+_LOCK_TIMEOUT = 20
+_LOCK_POLL_INTERVAL = 0.1
+_ORPHAN_CHECK_INTERVAL = 0.25
 
 
 def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
-    """Serve the buckets of a setup until SIGTERM or the parent's death; blocks.
+    """Serve the buckets of a setup until SIGTERM or the parent's death. Blocking.
 
-    `parent` is the process to die with: naming it catches a parent that was killed before this process
-    looked. Raises TimeoutError if another process keeps the store.
+    `parent`: the ID of the parent process, so that its death before the first check is detected. Raises
+    TimeoutError if another process holds the store.
     """
     raise_open_files()
     root = Path(setup.root)
-    lock = _take_store(root)
+    lock = _lock_store(root)
     store = ObjectStore(root, rules=setup.rules)
     store.clean()
     tokens = Path(setup.tokens)
@@ -56,8 +56,8 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     metadata = Metadata(jobs, authenticator.check, notices)
     app = BucketsApp(store, authenticator, hosts=setup.hosts, metadata=metadata)
     kinds: dict[object, Listener] = {}
-    groups = ConnectionGroups(connections.of_this_process())
-    config = server_config(app, protocol(kinds, groups, notices), grace=_GRACE_S)
+    groups = ConnectionGroups(connections.limits_of_process())
+    config = server_config(app, protocol(kinds, groups, notices), grace=_GRACE_SECONDS)
     sockets = listeners.sockets()
     tls: list[TlsListener] = []
     if "secure" in sockets and setup.certificate is not None and setup.key is not None:
@@ -70,18 +70,18 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
 
-    # Installed before anybody can connect: a signal that comes while the server starts must count. The server
-    # also raises the signal once more when it has stopped, and then finds this handler instead of the default
-    # action, so that the process ends with status 0.
+    # Installed before the first connection, so that a signal during startup counts. The server raises the
+    # signal again after it has stopped. This handler then replaces the default action, and the process exits
+    # with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     for name, kind in (("gateway", Listener.GATEWAY), ("replicas", Listener.REPLICA)):
         if name in sockets:
             kinds[sockets[name].getsockname()] = kind
-    spoken = {listener.socket for listener in tls}
-    taken = [listener for listener in sockets.values() if listener not in spoken]
+    tls_sockets = {listener.socket for listener in tls}
+    plain = [listener for listener in sockets.values() if listener not in tls_sockets]
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_run(server, taken, parent))
+        runner.run(_run(server, plain, parent))
     listeners.close()
     os.close(lock)
 
@@ -96,32 +96,32 @@ async def _run(server: SecureServer, listeners: list[socket.socket], parent: int
 
 
 async def _watch_parent(server: SecureServer, parent: int) -> None:
-    while os.getppid() == parent:  # noqa: ASYNC110 nothing but the id tells of it
-        await asyncio.sleep(_ORPHAN_CHECK_S)
+    while os.getppid() == parent:  # noqa: ASYNC110 there is no event for it
+        await asyncio.sleep(_ORPHAN_CHECK_INTERVAL)
     server.should_exit = True
 
 
-def _take_store(root: Path) -> int:
-    """Lock the store for this process; the returned descriptor holds the lock until we end.
+def _lock_store(root: Path) -> int:
+    """Lock the store for this process. Return the descriptor with the lock, which ends with the process.
 
-    Waits for a predecessor that is still finishing its requests: two processes would tidy away
-    each other's unfinished uploads. Raises TimeoutError if it does not end.
+    Waits for a predecessor to finish its requests, since two processes would delete each other's unfinished
+    uploads. Raises TimeoutError if it does not end.
     """
     path = state_directory(root) / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + _TAKE_OVER_S
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     while not durable.try_lock(fd):
         if time.monotonic() > deadline:
             os.close(fd)
             raise TimeoutError(
-                f"The bucket store {root} is served by another process, which does not end. "
-                "Stop that service first, or give this one a directory of its own."
+                f"The bucket store {root} is in use by another process, which does not end. Stop that "
+                "service first, or start this one with a directory of its own."
             )
-        time.sleep(_POLL_S)
+        time.sleep(_LOCK_POLL_INTERVAL)
     return fd
 
 
 def main(parent: int, setup: str, listeners: str) -> None:
-    """As `serve`, with the texts that `BucketSetup.encode` and `listeners.encode` returned."""
+    """Call `serve` with texts of `BucketSetup.encode` and `listeners.encode`."""
     serve(BucketSetup.decode(setup), Listeners.inherited(listeners), parent)

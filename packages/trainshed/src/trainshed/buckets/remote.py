@@ -1,11 +1,10 @@
-"""Serves a bucket whose objects are in a remote store, through the same methods as one on this disk.
+"""A bucket whose objects are in a remote store, with the same methods as a bucket on the local disk.
 
-Preconditions hold as far as the store's own conditional operations go: creating and replacing up to
-`CONDITIONAL` bytes are atomic; larger writes, deletions and copies first check and then act
-(docs/buckets.md has the table). A generation is computed from the time and the tag that the store gives a
-version.
+Preconditions are as strong as the conditional operations of the store. Creating and replacing up to
+`CONDITIONAL` bytes is atomic. Larger writes, deletions and copies first check and then act (see the table in
+docs/buckets.md). A generation is computed from the store's time and tag of a version.
 
-Checksums and custom metadata are in the object's metadata at the store, so that they live and die with it.
+Checksums and custom metadata are in the object's metadata at the store, so that they are deleted with it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ CONDITIONAL = 32 << 20
 """Bytes up to which the store itself checks a precondition; the content is then in memory as a whole."""
 _PART = 8 << 20
 _PARTS = 9000
-_AT_ONCE = 4
+_MAX_PARALLEL_PARTS = 4
 _SPAN = 64 << 20
 """Bytes that one request reads: a slow client must not make it exceed the time limit of requests."""
 
@@ -140,7 +139,7 @@ class RemoteBucket:
             return max((written_ns(meta) for meta in below), default=0)
 
     def _check(self, ref: ObjectRef) -> Version | None:
-        """Returns the current object, if the conditions hold for it; None also if there are none."""
+        """Return the current object if it meets the conditions; None also without conditions."""
         checked_name(ref.name)
         if ref.conditions == ALWAYS:
             return None
@@ -160,7 +159,10 @@ class RemoteBucket:
     ) -> None:
         name, conditions = ref.name, ref.conditions
         size = staged.path.stat().st_size
-        way: Any = {"chunk_size": max(_PART, size // _PARTS), "max_concurrency": _AT_ONCE}
+        way: Any = {
+            "chunk_size": max(_PART, size // _PARTS),
+            "max_concurrency": _MAX_PARALLEL_PARTS,
+        }
         if size <= CONDITIONAL and conditions.must_be_absent:
             way = {"mode": "create"}
         elif size <= CONDITIONAL and conditions != ALWAYS and current is not None:
@@ -170,7 +172,7 @@ class RemoteBucket:
 
 
 class OpenRemote(Struct, frozen=True):
-    """Does as `OpenObject` for the version that existed when it was opened."""
+    """An `OpenObject` of the version that existed at its opening."""
 
     table: BucketTable
     store: ObjectStore
@@ -191,9 +193,9 @@ class OpenRemote(Struct, frozen=True):
                         start += len(chunk)
                         yield bytes(chunk)
             except (PreconditionFailed, NotFound) as error:
-                raise Unavailable("The object changed while it was read. Read it again.") from error
+                raise Unavailable("The object changed during the read. Read it again.") from error
             if start != stop:
-                raise Unavailable("The store sent less than the object has. Read it again.")
+                raise Unavailable("The store sent less than the object's size. Read it again.")
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
         for block in self.blocks(0, self.record.size):
@@ -201,14 +203,14 @@ class OpenRemote(Struct, frozen=True):
             yield
 
     def close(self) -> None:
-        """Does nothing, since nothing is held."""
+        """Do nothing, since no resource is held."""
 
 
 def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta | None]]:
-    """Yields names from the page's first one on, in order, each with its object; a common prefix has none.
+    """Yield names in order from the page's first one on, each with its object; None = a common prefix.
 
-    A level of directories is asked for as such, which is cheap for the store however much is below it;
-    everything else is read in the order of the names, from the page's first one on.
+    A single directory level is requested as such, which is cheap for the store. Otherwise the objects are
+    listed in order of their names.
     """
     prefix = query.prefix.encode()
     floor = max(floor_of(query), prefix)
@@ -220,7 +222,7 @@ def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta
         level.update((meta["path"], meta) for meta in objects)
         entries = sorted(level.items(), key=lambda entry: entry[0].encode())
     else:
-        # The store lists from behind the name that it is given, and the first name belongs to the page.
+        # The store lists names after the offset, and the first name belongs to the page.
         before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
         offset = before if before and before.isprintable() and "//" not in before else None
         entries = ((meta["path"], meta) for meta in all_of(store, directory, offset))
@@ -241,13 +243,13 @@ _METADATA_BYTES = 1800
 
 
 class Version(Struct, frozen=True):
-    """A version of an object, as the store describes it."""
+    """A version of an object at the store."""
 
     record: ObjectRecord
     etag: str
-    #: How the store's preconditions name it.
+    #: Its identity in the store's preconditions.
     exact: UpdateVersion
-    #: The token of the upload that wrote it; None = another program wrote it.
+    #: The token of the upload that wrote it; None = written by another program.
     token: str | None
 
 
@@ -280,28 +282,29 @@ def written_ns(meta: ObjectMeta) -> int:
 
 
 def _generation(moment: int, etag: str) -> int:
-    """Returns a number that grows with the second of writing and differs for another tag. It uses only what a
-    store says both for one object and in a listing, which lacks version numbers and fractions of a second."""
+    """Return a number that grows with the second of writing and differs between tags. It uses only data that
+    a store reports both for one object and in a listing, which lacks version numbers and fractions of a
+    second."""
     digest = hashlib.blake2b(etag.encode(), digest_size=8).digest()
     seconds = moment // 1_000_000_000
     return seconds * 1_000_000 + int.from_bytes(digest, "big") % 1_000_000
 
 
 def checked_name(name: str) -> str:
-    """Returns the name, if such a store can keep it; raises `InvalidRequest`."""
+    """Return the name if such a store accepts it. Raises `InvalidRequest`."""
     validate_object_name(name)
     segments = name.split("/")
     if not all(segments) or {".", ".."}.intersection(segments) or not name.isprintable():
         raise InvalidRequest(
-            f"Invalid object name: {name!r}: the bucket lies in a store elsewhere, whose names have no empty "
-            "part between slashes, no '.' or '..' and no control characters. Choose another name."
+            f"Invalid object name: {name!r}: the bucket is in a remote store, whose names have no empty part "
+            "between slashes, no '.' or '..' and no control characters. Choose another name."
         )
     return name
 
 
 def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
-    """Returns the metadata to keep with an object at the store; `token`: of the upload that writes it.
-    Raises `InvalidRequest`."""
+    """Return the metadata of an object for the store. `token`: of the upload that writes it. Raises
+    `InvalidRequest`."""
     kept = {theirs: draft.fields[ours] for ours, theirs in HEADERS.items() if ours in draft.fields}
     unknown = [key for key in draft.fields if key not in HEADERS and key != "storageClass"]
     for key, value in draft.metadata.items():
@@ -311,9 +314,9 @@ def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) ->
         kept[key] = value
     if unknown or sum(len(key) + len(value) for key, value in kept.items()) > _METADATA_BYTES:
         raise InvalidRequest(
-            "The bucket lies in a store elsewhere, which cannot keep these properties: "
-            f"{', '.join(unknown) or 'they are too long'}. Metadata there has keys in lower case and ASCII "
-            f"texts, {_METADATA_BYTES} bytes in all."
+            "The bucket is in a remote store, which does not support these properties: "
+            f"{', '.join(unknown) or 'they are too long'}. Metadata keys must be lower case, values ASCII, "
+            f"and all together at most {_METADATA_BYTES} bytes."
         )
     own = {_CRC32C: sums.crc32c, _UPLOAD: token}
     own |= {_COMPONENTS: str(components)} if components else {_MD5: sums.md5}

@@ -1,6 +1,6 @@
 """Connects to remote stores, and translates their errors for clients.
 
-Credentials go from the environment to the library alone: no error, log or record holds them.
+Credentials go only from the environment to the library: errors, logs and records never contain them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 def connect(table: BucketTable) -> ObjectStore:
-    """Returns the store that a table describes. It sends nothing yet. Raises `Unavailable` for malformed
+    """Return the store of a table, without sending a request. Raises `Unavailable` for malformed
     credentials."""
     client: ClientConfig = {**_CLIENT, "allow_http": (table.endpoint or "").startswith("http://")}
     prefix = table.prefix.strip("/") or None
@@ -72,24 +72,23 @@ def connect(table: BucketTable) -> ObjectStore:
     except (BaseError, ValueError, OSError) as error:
         _log.warning("the bucket %s cannot be reached: %s", table.name, type(error).__name__)
         raise Unavailable(
-            f"The bucket {table.name} cannot be reached: its [[buckets]] table or its credentials have a "
-            "wrong form. Correct them and start the service again."
+            f"The bucket {table.name} cannot be reached: its [[buckets]] table or its credentials are "
+            "malformed. Correct them and restart the service."
         ) from None
 
 
 def all_of(
     store: ObjectStore, directory: str | None, offset: str | None = None
 ) -> Iterator[ObjectMeta]:
-    """Yields everything below a directory, by name, from behind `offset` on; pages are fetched as
-    needed."""
-    # The library's type stubs name packages that are not installed.
+    """Yield everything below a directory, by name, after `offset`. Pages are fetched as needed."""
+    # The library's type stubs import packages that are not installed.
     lists = cast("Any", obstore).list(store, directory, offset=offset, chunk_size=_CHUNK)
     for block in lists:
         yield from cast("list[ObjectMeta]", block)
 
 
 def level_of(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMeta], list[str]]:
-    """Returns the objects in a directory, and the names of the directories in it."""
+    """Return the objects in a directory, and the names of its subdirectories."""
     level = cast("Any", obstore).list_with_delimiter(store, directory)
     return list(level["objects"]), list(level["common_prefixes"])
 
@@ -97,7 +96,7 @@ def level_of(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMeta
 def _s3(table: BucketTable) -> Any:
     config: dict[str, Any] = {"region": table.region or _DEFAULT_REGION}
     if table.endpoint:
-        # Bucket names go into the path: self-hosted servers seldom have a host name for each bucket.
+        # Bucket names go into the path, since self-hosted servers rarely have a host name per bucket.
         config |= {"endpoint": table.endpoint, "virtual_hosted_style_request": False}
     variables = {
         "access_key_id": table.access_key_env,
@@ -109,7 +108,7 @@ def _s3(table: BucketTable) -> Any:
 
 @contextmanager
 def translated(table: BucketTable, name: str | None = None) -> Generator[None]:
-    """Translates errors of the store's library into those for clients; `name`: the object in question."""
+    """Translate errors of the store's library into public errors. `name`: the object in question."""
     try:
         yield
     except BucketsError:
@@ -118,25 +117,25 @@ def translated(table: BucketTable, name: str | None = None) -> Generator[None]:
         if name and "NoSuchBucket" not in str(error):
             raise no_such_object(table.name, name) from None
         raise NoSuchBucket(
-            f"The bucket {table.name} lies in a store elsewhere, which has no bucket of the name "
-            f"{table.bucket or table.name}. Make it there, or correct the [[buckets]] table."
+            f"The bucket {table.name} is in a remote store, which has no bucket of the name "
+            f"{table.bucket or table.name}. Create it there, or correct the [[buckets]] table."
         ) from None
     except (AlreadyExistsError, PreconditionError, NotModifiedError):
         raise condition_failed() from None
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
         _note(table, error)
         raise Forbidden(
-            f"The store in which the bucket {table.name} lies refuses this to the service. "
-            "Check the credentials that its [[buckets]] table names, and what they may do there."
+            f"The remote store of the bucket {table.name} denies this to the service. Check the credentials "
+            "in its [[buckets]] table and their permissions."
         ) from None
     except (BaseError, OSError, ValueError) as error:
         _note(table, error)
         raise Unavailable(
-            f"The store in which the bucket {table.name} lies does not answer as it should. Try again; "
-            "the service's log says more."
+            f"The remote store of the bucket {table.name} does not answer correctly. Try again. The "
+            "service's log has details."
         ) from None
 
 
 def _note(table: BucketTable, error: Exception) -> None:
-    # The first line says what was asked and answered; the rest is the library's internals.
+    # The first line contains request and response. The rest is internal to the library.
     _log.warning("bucket %s: %s", table.name, str(error).partition("\n")[0][:300])

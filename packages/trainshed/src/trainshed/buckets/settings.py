@@ -1,6 +1,6 @@
-"""Says which properties of buckets and objects have an effect here, and refuses all others by name. Pure.
+"""The supported properties of buckets and objects. All others are rejected by name. Pure.
 
-What a client sets to nothing (`false`, `0`, `"DEFAULT"`, an empty list) asks for nothing, and is no fault.
+Neutral values (`false`, `0`, `"DEFAULT"`, an empty list) are accepted for every property.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ _FIXED: Final = (
     *("projectNumber", "timeCreated", "updated", "location", "locationType", "owner"),
     *("satisfiesPZI", "satisfiesPZS"),
 )
-"""Properties of a bucket that the service alone sets; `location` is set when the bucket is made."""
+"""Properties of a bucket that only the service sets. `location` is set at its creation."""
 _LABELS, _VERSIONING = "labels", "versioning"
 _HOLD, _CLASS, _IAM = "defaultEventBasedHold", "storageClass", "iamConfiguration"
 _PUBLIC: Final = "publicAccessPrevention"
 _KEPT: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
-"""Access is uniform in every bucket, so that asking for it, or not, changes nothing."""
+"""Access is uniform in every bucket, so these settings change nothing."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
 HEADERS: Final = {
     "contentType": "Content-Type",
@@ -28,7 +28,7 @@ HEADERS: Final = {
     "contentLanguage": "Content-Language",
     "cacheControl": "Cache-Control",
 }
-"""The header that an object's content is sent with, for each property that has one."""
+"""The response header for each property of an object that has one."""
 _UNDONE_OF_OBJECTS: Final = (
     *("retention", "customerEncryption", "kmsKeyName", "acl", "contexts"),
     "deleteSourceObjects",  # A field of the body of compose.
@@ -41,11 +41,11 @@ _ACLS: Final = (
     *("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"),
     "x-goog-acl",
 )
-"""Parameters, and the XML API's header, that name a predefined list of who may do what."""
+"""Parameters, and the header of the XML API, with a predefined access control list."""
 _CLOSED_ACLS: Final = frozenset(
     ["", "private", "projectprivate", "bucketownerread", "bucketownerfullcontrol"]
 )
-"""The lists that open nothing to anybody: who has the bucket's project has them all."""
+"""The lists that grant nothing to others. Members of the bucket's project already have these rights."""
 _UNDONE_HEADERS: Final = (
     "x-goog-encryption-",
     *("x-goog-copy-source-encryption-", "x-goog-copy-source-if-"),
@@ -54,7 +54,7 @@ _UNDONE_HEADERS: Final = (
 TEMPORARY_HOLD: Final = "temporaryHold"
 EVENT_BASED_HOLD: Final = "eventBasedHold"
 _HOLDS: Final = (TEMPORARY_HOLD, EVENT_BASED_HOLD)
-"""While an object has one of these, it can be neither removed nor replaced."""
+"""Holds. An object with a hold can be neither deleted nor replaced."""
 
 _CLASSES: Final = (
     *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
@@ -65,8 +65,8 @@ Settings = dict[str, Any]
 
 
 def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
-    """Returns a bucket's settings after a PATCH: `null` removes one, and labels are merged key by key. Raises
-    NotSupported for properties without an effect here, InvalidRequest for malformed ones."""
+    """Return a bucket's settings after a PATCH: `null` removes a setting, and labels are merged by key.
+    Raises NotSupported for unsupported properties, InvalidRequest for malformed ones."""
     undone = [
         name
         for name in changes
@@ -106,7 +106,7 @@ def _check(settings: Settings) -> None:
 
 
 def known_class(value: Any) -> str:
-    """Returns a storage class as the public service writes it. Raises InvalidRequest for any other value."""
+    """Return a storage class in its public form. Raises InvalidRequest for any other value."""
     if (name := str(value).upper()) not in _CLASSES:
         raise InvalidRequest(
             f"Invalid value {name[:100]!r} for '{_CLASS}'. Send one of {', '.join(_CLASSES)}."
@@ -115,7 +115,7 @@ def known_class(value: Any) -> str:
 
 
 def keeps_generations(settings: Mapping[str, Any]) -> bool:
-    """Whether a bucket keeps the generations of objects that are replaced or removed."""
+    """Whether a bucket keeps the generations of replaced and deleted objects."""
     return _inside(settings, _VERSIONING, "enabled") is True
 
 
@@ -124,19 +124,19 @@ def holds_by_default(settings: Mapping[str, Any]) -> bool:
 
 
 def promises(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the settings by which a bucket promises to keep objects. Neither a directory nor a store
-    elsewhere can hold such promises."""
+    """Return the settings that protect objects from deletion. Neither a directory nor a remote store can
+    enforce them."""
     kept = {_VERSIONING: keeps_generations(settings), _HOLD: holds_by_default(settings)}
     return [name for name, is_on in kept.items() if is_on]
 
 
 def prevents_public_access(settings: Mapping[str, Any]) -> bool:
-    """Whether a bucket's policy gives nothing to the public, whatever it says."""
+    """Whether grants to the public in a bucket's policy are ignored."""
     return _inside(settings, _IAM, _PUBLIC) == "enforced"
 
 
 def storage_class(settings: Mapping[str, Any]) -> str:
-    """Returns the class of new objects that name none."""
+    """Return the default class of new objects."""
     return settings.get(_CLASS) or "STANDARD"
 
 
@@ -146,14 +146,13 @@ def shown(settings: Mapping[str, Any]) -> Settings:
         **settings,
         _CLASS: storage_class(settings),
         _IAM: {"uniformBucketLevelAccess": {"enabled": True}, _PUBLIC: prevention},
-        # Nothing is kept after its deletion, and the public API's default is a week.
+        # Nothing is kept after its deletion, unlike the public API's default of a week.
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     }
 
 
 def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Returns the holds that an object has after a client's resource was applied to it. Raises
-    InvalidRequest."""
+    """Return an object's holds after a client's resource was applied. Raises InvalidRequest."""
     held: list[str] = []
     for name in _HOLDS:
         value = resource.get(name, name in before)
@@ -165,14 +164,14 @@ def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple
 
 
 def checked_object(resource: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns an object's resource. Raises NotSupported if it asks for something without an effect here."""
+    """Return an object's resource. Raises NotSupported for unsupported properties."""
     refuse([name for name in _UNDONE_OF_OBJECTS if _asks(resource.get(name))], "object")
     return resource
 
 
 def check_request(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
-    """Raise NotSupported for headers and parameters that ask for something without an effect here: encryption
-    with the caller's key, or a predefined ACL that opens what it names."""
+    """Raise NotSupported for unsupported headers and parameters: encryption with the caller's key, or a
+    predefined ACL that grants access."""
     undone = [name for name in headers if name.startswith(_UNDONE_HEADERS)]
     undone += [
         name for name in _UNDONE_IN_QUERIES if query.get(name, "").lower() not in ("", "false")
@@ -185,17 +184,16 @@ def check_request(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
 
 
 def refuse(undone: list[str], what: str) -> None:
-    """Raise NotSupported, which names them, unless there are none."""
+    """Raise NotSupported with the names, unless the list is empty."""
     if undone:
         raise NotSupported(
             f"Not supported by this service: {', '.join(sorted(undone))} of the {what}. Nothing was stored. "
-            "Leave it out: it would have no effect. Versioning, holds, labels, storageClass and "
-            "publicAccessPrevention do."
+            "Leave it out. Versioning, holds, labels, storageClass and publicAccessPrevention are supported."
         )
 
 
 def _inside(settings: Mapping[str, Any], name: str, key: str) -> Any:
-    """Returns a part of a setting; None if it is not set."""
+    """Return a part of a setting; None if it is not set."""
     value = settings.get(name)
     return cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
 

@@ -1,6 +1,6 @@
-"""What the operator's configuration says about the buckets, and what a bucket process is told when it starts.
+"""The operator's configuration of buckets, and the arguments of a bucket process.
 
-It holds no secret: a `BucketSetup` is visible on a command line.
+It contains no secret, since a `BucketSetup` is visible on a command line.
 """
 
 import re
@@ -26,23 +26,23 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BucketTable(Struct, frozen=True):
-    """One `[[buckets]]` table. Fields that end in `_env` name environment variables of the service; None
-    = credentials are found as the store's own tools find them."""
+    """One `[[buckets]]` table. Fields that end in `_env` contain names of environment variables of the
+    service; None = credentials are found as by the store's own tools."""
 
     name: str
-    #: Where its objects are.
+    #: The kind of store with its objects.
     store: Literal["local", "s3", "gcs"] = LOCAL
     #: Its name in a remote store; None = the same.
     bucket: str | None = None
-    #: The prefix of all objects' names in the remote store.
+    #: The prefix of all object names in the remote store.
     prefix: str = ""
     #: The remote store's endpoint; None = the public one.
     endpoint: str | None = None
-    #: The remote store's region; None = none is named.
+    #: The remote store's region; None = not set.
     region: str | None = None
-    #: The project that it belongs to; None = the service's own.
+    #: The project of the bucket; None = the service's own.
     project: str | None = None
-    #: Whether it is open to the programs of all projects.
+    #: Whether programs of all projects may use it.
     shared: bool = False
     access_key_env: str | None = None
     secret_key_env: str | None = None
@@ -54,7 +54,7 @@ class BucketTable(Struct, frozen=True):
         return self.store != LOCAL
 
     def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the table, as `key: words`."""
+        """Yield the faults of the table as `key: description`."""
         try:
             validate_bucket_name(self.name)
         except BucketsError as failure:
@@ -62,54 +62,53 @@ class BucketTable(Struct, frozen=True):
         only = {LOCAL: _REMOTE_ONLY, S3: ("service_account_env",), GCS: (*_S3_ONLY, "region")}
         for key in only[self.store]:
             if getattr(self, key):
-                yield f"{key}: has no meaning for a bucket of the kind {self.store}; leave it out"
+                yield f"{key}: does not apply to a bucket of the kind {self.store}; leave it out"
         for key in (*_S3_ONLY, "service_account_env"):
             if not _VARIABLE.fullmatch(getattr(self, key) or "unset"):
-                # Does not show the value, which may be the secret itself.
+                # Without the value, which may be the secret itself.
                 yield (
-                    f"{key}: is not the name of an environment variable; the secret itself does not stand in "
-                    "a file"
+                    f"{key}: is not the name of an environment variable; do not write the secret itself "
+                    "into a file"
                 )
         if bool(self.access_key_env) != bool(self.secret_key_env):
-            yield "access_key_env: goes together with secret_key_env; give both, or neither"
+            yield "access_key_env: requires secret_key_env; set both or neither"
         endpoint = urlsplit(self.endpoint or "http://unset")
         if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
             yield f"endpoint: {self.endpoint!r} is not of the form https://HOST:PORT"
 
 
 class BucketRules(Struct, frozen=True):
-    """What the configuration says about all buckets."""
+    """The configuration for all buckets."""
 
-    #: The project of buckets that name none.
+    #: The project of buckets without one of their own.
     project: str = "trainshed"
     tables: tuple[BucketTable, ...] = ()
 
 
 PLAIN = BucketRules()
-"""Every bucket belongs to the service's own project, and is on this disk."""
+"""The default: every bucket belongs to the service's own project and is on the local disk."""
 
 
 def cannot_serve(tables: Iterable[BucketTable], local: Collection[str]) -> str | None:
-    """Return why these tables cannot be served, and what to do; None if they can. `local`: buckets on the
-    service's own disk."""
+    """Return why these tables cannot be served and the remedy, or None. `local`: buckets on the service's own
+    disk."""
     remote = [table for table in tables if table.is_remote]
     if remote and find_spec("obstore") is None:
         return (
-            f"The bucket {remote[0].name!r} lies in a store of the kind {remote[0].store}, and the library "
-            "that reaches it is not installed. Install it: pip install 'trainshed[remote]'"
+            f"The bucket {remote[0].name!r} is in a store of the kind {remote[0].store}, and its client "
+            "library is not installed. Install it: pip install 'trainshed[remote]'"
         )
     for table in remote:
         if table.name in local:
             return (
-                f"The bucket {table.name!r} has a [[buckets]] table that says it lies elsewhere, and a "
-                "directory of our own with objects. Give the table another name, or move the directory "
-                "away."
+                f"The bucket {table.name!r} has a [[buckets]] table with a remote store, but also a local "
+                "directory with objects. Give the table another name, or move the directory away."
             )
     return None
 
 
 class BucketSetup(Struct, frozen=True):
-    """What a bucket process is told when it starts."""
+    """The arguments of a bucket process."""
 
     #: The directory of the objects.
     root: str
@@ -123,16 +122,16 @@ class BucketSetup(Struct, frozen=True):
     host: str | None = None
     #: The TCP port; 0 = any free one.
     port: int = 0
-    #: A second port, which speaks TLS.
+    #: A second port with TLS.
     tls_port: int = 0
-    #: PEM file for `tls_port`; `key` likewise; None = there is no such port.
+    #: PEM file for `tls_port`; `key` likewise; None = no such port.
     certificate: str | None = None
     key: str | None = None
-    #: Whether `port` speaks TLS, too, and plain HTTP only with this machine.
+    #: Whether `port` also speaks TLS, and plain HTTP only with this machine.
     tls: bool = False
-    #: The Unix socket at which the API process listens for programs; None = ended ones are not recognised.
+    #: The Unix socket of the API process for programs; None = tokens of ended programs are not detected.
     service: str | None = None
-    #: The host names by which it may be called there.
+    #: The accepted host names.
     hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)
 
@@ -141,5 +140,5 @@ class BucketSetup(Struct, frozen=True):
 
     @staticmethod
     def decode(text: str) -> "BucketSetup":
-        """Returns the setup that `encode` was called on. Raises ValueError."""
+        """Return the setup of a text from `encode`. Raises ValueError."""
         return msgspec.json.decode(text, type=BucketSetup)

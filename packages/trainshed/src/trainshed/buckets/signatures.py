@@ -1,8 +1,8 @@
-"""Checks signed URLs, which service accounts make with their keys (V4, GOOG4-RSA-SHA256). Pure.
+"""Verifies signed URLs that service accounts create with their keys (V4, GOOG4-RSA-SHA256). Pure.
 
-A signed URL permits one kind of request to its owner, with the rights that the account has at that moment.
-The signature covers the method, the path, all query parameters, and the headers that the URL lists. A
-request must therefore be unambiguous: no parameter and no signed header may occur twice.
+A signed URL permits its holder one kind of request, with the current rights of the account. The signature
+covers the method, the path, all query parameters, and the headers listed in the URL. A request must therefore
+be unambiguous: no parameter and no signed header may occur twice.
 """
 
 import binascii
@@ -39,29 +39,29 @@ _MARKS: Final = frozenset(
         *("googleaccessid", "awsaccesskeyid"),
     }
 )
-"""Parameters, in lower case, that only signed URLs have."""
+"""Parameters, in lower case, that occur only in signed URLs."""
 _MAX_LIFETIME: Final = 7 * 24 * 3600
 _MAX_SKEW: Final = 15 * 60
-"""Seconds by which the clock of a signer may be ahead."""
+"""Maximum number of seconds by which a signer's clock may be ahead."""
 _CREDENTIAL: Final = re.compile(r"([^/]+)/([0-9]{8})/[a-z0-9-]+/storage/goog4_request", re.ASCII)
 _DATE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _EXPIRES: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
-_MAX_SHOWN: Final = 2_000
-"""Characters of the canonical request in an error."""
+_MAX_EXCERPT: Final = 2_000
+"""Maximum number of characters of the canonical request in an error."""
 
 Parameters = Sequence[tuple[str, str]]
 
 
 def is_signed(parameters: Parameters) -> bool:
-    """Whether a request claims to be a signed URL's, of any version."""
+    """Whether a request has the form of a signed URL, of any version."""
     return any(name.lower() in _MARKS for name, _ in parameters)
 
 
 class Signature(Struct, frozen=True):
-    """The claims of a signed URL, of which nothing is verified yet."""
+    """The unverified claims of a signed URL."""
 
     email: str
-    #: When it was signed, and when it ends (seconds since the epoch).
+    #: Time of signing, and expiry time (seconds since the epoch).
     signed: int
     expires: int
     canonical: str
@@ -71,7 +71,7 @@ class Signature(Struct, frozen=True):
 
 
 def read_signature(method: str, path: str, parameters: Parameters, headers: Headers) -> Signature:
-    """Returns the signature of a request. `path`: as it was sent, percent-encoded; `headers`: all of them, by
+    """Return the signature of a request. `path`: percent-encoded, as sent; `headers`: all headers, by
     lower-case name. Raises InvalidRequest, NotSupported."""
     _check_version(parameters)
     names = [name for name, _ in parameters]
@@ -85,8 +85,8 @@ def read_signature(method: str, path: str, parameters: Parameters, headers: Head
     algorithm, credential, date, lifetime, listed, value = (query[name] for name in _NAMES)
     if algorithm != _ALGORITHM:
         raise NotSupported(
-            f"Signatures by {algorithm[:100]!r} are not served: this service has no HMAC keys. Sign with the "
-            f"key file of a service account ({_ALGORITHM})."
+            f"Signatures by {algorithm[:100]!r} are not supported: this service has no HMAC keys. Sign with "
+            f"the key file of a service account ({_ALGORITHM})."
         )
     scope = _CREDENTIAL.fullmatch(credential)
     if scope is None or not _DATE.fullmatch(date) or scope[2] != date[:8]:
@@ -127,12 +127,12 @@ def _check_version(parameters: Parameters) -> None:
         lower = name.lower()
         if lower == "googleaccessid":
             raise NotSupported(
-                "Signed URLs of version 2 are not served. Sign with version 4: "
+                "Signed URLs of version 2 are not supported. Sign with version 4: "
                 'generate_signed_url(version="v4", expiration=...).'
             )
         if lower.startswith("x-amz-") or lower == "awsaccesskeyid":
             raise NotSupported(
-                "Signatures by HMAC keys are not served. Sign with the key file of a service account "
+                "Signatures by HMAC keys are not supported. Sign with the key file of a service account "
                 f"({_ALGORITHM})."
             )
 
@@ -147,8 +147,8 @@ def _canonical_query(parameters: Parameters) -> str:
 
 
 def _canonical_headers(listed: Sequence[str], headers: Headers) -> list[str]:
-    """Returns the lines of the signed headers. Raises InvalidRequest unless the request has each of them
-    once, `host` among them, and no extension header besides them."""
+    """Return the lines of the signed headers. Raises InvalidRequest unless the request has each of them once,
+    including `host`, and no other extension header."""
     sent: dict[str, list[str]] = {}
     for name, value in headers:
         sent.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
@@ -168,20 +168,20 @@ def _canonical_headers(listed: Sequence[str], headers: Headers) -> list[str]:
             "it out, or sign it."
         )
     if "x-goog-content-sha256" in listed:
-        raise NotSupported("x-goog-content-sha256 is not served in signed URLs. Leave it out.")
+        raise NotSupported("x-goog-content-sha256 is not supported in signed URLs. Leave it out.")
     return [f"{name}:{' '.join(sent[name][0].split())}" for name in listed]
 
 
 def verify(signature: Signature, keys: Iterable[AccountKey], now: float) -> Bearer:
-    """Returns for which account a signature speaks. `now`: seconds since the epoch. Raises ExpiredToken,
+    """Return the account of a signature. `now`: seconds since the epoch. Raises ExpiredToken,
     SignatureDoesNotMatch."""
     own = [key for key in keys if key.email == signature.email]
     key = next((key for key in own if _is_signed_by(key.public, signature)), None)
     if key is None:
         raise SignatureDoesNotMatch(
             "Access denied. The request signature does not match: the request differs from the signed one, "
-            f"or {signature.email[:100]} has no such key (any more). Canonical request:\n"
-            f"{signature.canonical[:_MAX_SHOWN]}"
+            f"or {signature.email[:100]} does not have this key (any more). Canonical request:\n"
+            f"{signature.canonical[:_MAX_EXCERPT]}"
         )
     if now < signature.signed - _MAX_SKEW:
         raise SignatureDoesNotMatch(

@@ -1,8 +1,8 @@
-"""Makes objects of other objects: compose, copy and move.
+"""Creates objects from other objects: compose, copy and move.
 
-Sources are opened as snapshots. A program that writes to a source through `/gcs` while it is read is
-noticed by its changed identity, and the transfer fails rather than mixes contents. All functions block for a
-step at a time (`Steps`): a sparse file of terabytes costs a program nothing.
+Sources are opened as snapshots. If a program writes to a source through `/gcs` during the read, its identity
+changes and the transfer fails instead of mixing contents. All functions block for one step at a time
+(`Steps`), since a sparse file of terabytes costs a program nothing.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -18,13 +18,14 @@ from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, Obje
 
 MAX_COMPONENTS = 32
 Steps: TypeAlias = Generator[ObjectRecord | None]
-"""Yields None after each step, and at last the record of what was made. Closed early, it makes nothing."""
+"""Yields None after each step, and finally the record of the new object. If closed early, nothing is
+created."""
 
 
 def compose(
     store: ObjectStore, target: ObjectRef, sources: Sequence[ObjectRef], draft: Draft
 ) -> Steps:
-    """Join up to 32 objects into one; as at the public service, it has no MD5."""
+    """Join up to 32 objects. As on the public service, the result has no MD5."""
     if not 1 <= len(sources) <= MAX_COMPONENTS:
         raise InvalidRequest(
             f"The number of source components provided ({len(sources)}) is not within 1 to "
@@ -48,7 +49,7 @@ def copy(
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
 ) -> Steps:
-    """Copy an object; `redraft` makes the copy's properties from the source's."""
+    """Copy an object. `redraft` returns the copy's properties for the source's."""
     with closing(store.at(source.bucket).open_object(source, hash_limit=0)) as opened:
         record, staged = opened.record, store.stage()
         try:
@@ -67,19 +68,21 @@ def move(
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
 ) -> Steps:
-    """Rename an object within its bucket: it is copied first, then removed if it is still the same.
+    """Rename an object within its bucket: copy it, then delete the source if it is unchanged.
 
-    A crash in between leaves both names, never neither.
+    After a crash in between, both names exist.
     """
     if source.name == target.name:
-        raise InvalidRequest("The source and the destination of a move are the same object.")
+        raise InvalidRequest(
+            "The source and the destination of a move are the same object. Choose another name."
+        )
     at = store.at(source.bucket)
     record = at.read_record(source, hash_limit=0)
     if record.holds:
         raise held(source.bucket, source.name, record.holds)
     if record.deleted_ns:
         raise InvalidRequest(
-            "Only the live generation of an object is moved. Copy the noncurrent one."
+            "Only the live generation of an object can be moved. Copy the noncurrent one."
         )
     generation = record.generation
     pinned = replace(source, generation=generation, conditions=ALWAYS)
@@ -87,9 +90,9 @@ def move(
         while (copied := next(steps)) is None:
             yield None
     try:
-        # By a condition: a generation that is named would be gone for good also in a bucket with versioning.
+        # By a condition: deleting a specific generation is permanent even in a bucket with versioning.
         same = Conditions(generation_match=generation)
         at.delete(ObjectRef(source.bucket, source.name, conditions=same))
     except PreconditionFailed as error:
-        raise Unavailable("The source changed while it was moved. Try again.") from error
+        raise Unavailable("The source changed during the move. Try again.") from error
     yield copied

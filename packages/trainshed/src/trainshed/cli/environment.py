@@ -77,7 +77,9 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
         # It replaces gRPC's own authorities, which the file therefore contains.
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.ca_bundle,
         # gcloud sends and renews the token of its own user without this variable.
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": None if is_google_access_token(endpoint.token) else endpoint.token,
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": None
+        if is_google_access_token(endpoint.token)
+        else endpoint.token,
         "CLOUDSDK_CORE_PROJECT": endpoint.project,
         "CLOUDSDK_AI_REGION": endpoint.region,
         # `gcloud ai-platform jobs submit` reads the region from this variable.

@@ -59,7 +59,7 @@ from trainshed.engines.port import (
     NodesChosen,
     StartWaits,
 )
-from trainshed.eventloop.background import Crew, in_turns, joined, outliving
+from trainshed.eventloop.background import Crew, in_turns, joined, wait_shielded
 from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.usage import measured
@@ -287,7 +287,7 @@ class Controller:
         cancelled, the works are stored anyway. Raises FailedPrecondition, ResourceExhausted as
         `JobsOfJobs.admit` and `CapacityTracker.admit`.
         """
-        await outliving(joined(self._create(made)))
+        await wait_shielded(joined(self._create(made)))
 
     def report(self, uid: JobUid, event: Event) -> None:
         """Take in an event of a job."""

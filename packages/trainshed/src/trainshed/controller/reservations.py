@@ -33,7 +33,7 @@ from trainshed.core.reservations import (
 )
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Use, reserved
-from trainshed.eventloop.background import Crew, joined, outliving
+from trainshed.eventloop.background import Crew, joined, wait_shielded
 from trainshed.scheduler.model import Admit, Decision, Place, StockOut
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation
@@ -138,7 +138,7 @@ class Reservations:
                 self._capacity.set_resource(resource.name, resource)
             self._decide()
 
-        await outliving(joined(work()))
+        await wait_shielded(joined(work()))
 
     async def change(
         self,
@@ -168,7 +168,7 @@ class Reservations:
                 await self._store(before, after, error, begun, decided)
             self._decide()
 
-        await outliving(joined(work()))
+        await wait_shielded(joined(work()))
 
     async def _store(
         self,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from trainshed.core.errors import NotFound, RequestError
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.units import Nanos
-from trainshed.eventloop.background import Crew, joined, outliving
+from trainshed.eventloop.background import Crew, joined, wait_shielded
 from trainshed.store.port import ORPHANS, Created, JobQuery
 from trainshed.store.sqlite.reader import Reader
 from trainshed.telemetry.lines import about
@@ -106,7 +106,7 @@ class RetentionTimer:
                 if not await self._delete(_Over(child.uid, child.name, child.ended)):
                     return False
             self._removing = joined(self.remove(over.name))
-            await outliving(self._removing)
+            await wait_shielded(self._removing)
         except NotFound:
             # A client has deleted it.
             return True

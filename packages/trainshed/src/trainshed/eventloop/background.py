@@ -1,8 +1,8 @@
-"""The one way to start work that nobody awaits (docs/adr/0042): every task has an owner, a log line when it
-fails, and something that heals the failure.
+"""The only way to start background work (docs/adr/0042): every task has an owner, a log line for its failure,
+and a remedy for it.
 
-A plain asyncio task that fails is noticed only when it is collected as garbage, and never while somebody
-holds it.
+The failure of a plain asyncio task is reported only at its garbage collection, and never while a reference to
+it exists.
 """
 
 import asyncio
@@ -15,21 +15,24 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_PAUSE: Final = 1.0
-"""Seconds before failed work is begun again; the pause doubles each time."""
-_LONGEST_PAUSE: Final = 60.0
+_MIN_RETRY_INTERVAL: Final = 1.0
+"""Seconds until failed work is restarted. The interval doubles with each failure."""
+_MAX_RETRY_INTERVAL: Final = 60.0
 
 
 def begin(
     work: Coroutine[Any, Any, T], what: str, died: Callable[[Exception], None] | None = None
 ) -> asyncio.Task[T]:
-    """Run `work` as a task. If it fails, that is logged with its traceback under the name `what` ("job 12:
-    suggesting"), and then `died` is called, which heals. The caller must hold the task: asyncio does not."""
+    """Run `work` as a task. The caller must keep a reference to the task, since asyncio does not.
+
+    A failure is logged with its traceback under the name `what` ("job 12: suggesting"). Then `died` is
+    called, which repairs the damage.
+    """
 
     def ended(task: asyncio.Task[T]) -> None:
         failure = None if task.cancelled() else task.exception()
         if isinstance(failure, Exception):
-            _tell(loop, f"{what} failed: {failure!r}", failure)
+            _report(loop, f"{what} failed: {failure!r}", failure)
             if died is not None:
                 died(failure)
 
@@ -40,19 +43,19 @@ def begin(
 
 
 def keep(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
-    """Run work that should never fail for good: whenever it fails it is begun again, after a pause that grows
-    with each quick failure. The task ends when `work` returns."""
-    return begin(_kept(work, what), what)
+    """Run work and restart it after each failure, at intervals that grow with quick failures. The task ends
+    when `work` returns."""
+    return begin(_run_forever(work, what), what)
 
 
 def joined(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run work as a task that its starter awaits, and so hears of its failure itself."""
+    """Run work as a task that the caller awaits, so that the caller receives its failure."""
     return asyncio.get_running_loop().create_task(work)
 
 
 async def first_of(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Run works beside each other until one of them has ended, and cancel the others. Return their tasks, in
-    order, all of which have ended."""
+    """Run works concurrently until one of them ends, and cancel the others. Return their finished tasks, in
+    order."""
     tasks = [joined(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -62,34 +65,34 @@ async def first_of(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended."""
+    """Cancel tasks and wait until they have ended."""
     ending = tuple(tasks)
     for task in ending:
         task.cancel()
     await asyncio.gather(*ending, return_exceptions=True)
 
 
-async def outliving(task: asyncio.Future[T]) -> T:
-    """Wait for a task that goes on if its caller is cancelled. Nobody is told of its failure then, which
+async def wait_shielded(task: asyncio.Future[T]) -> T:
+    """Wait for a task that continues if the caller is cancelled. Its failure is then ignored, as
     `asyncio.shield` does from Python 3.14 on."""
-    task.add_done_callback(looked_at)
+    task.add_done_callback(consume_exception)
     await asyncio.wait((task,))
     return task.result()
 
 
-def looked_at(done: asyncio.Future[T]) -> None:
-    """Read a failure, so that the event loop does not report that nobody did."""
+def consume_exception(done: asyncio.Future[T]) -> None:
+    """Retrieve a failure, so that the event loop does not report it as unretrieved."""
     if not done.cancelled():
         done.exception()
 
 
-def done_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Have another thread's loop do something, and wait for that here: return or raise what it does."""
+def run_in_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run work in another thread's loop and wait for it. Return its result, or raise its exception."""
     return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 
-def heed(future: concurrent.futures.Future[Any], what: str) -> None:
-    """Log the failure of work that was given to a thread and that nobody waits for."""
+def log_failure(future: concurrent.futures.Future[Any], what: str) -> None:
+    """Log the failure of a thread's work whose result is not awaited."""
 
     def ended(done: concurrent.futures.Future[Any]) -> None:
         if not done.cancelled() and (failure := done.exception()) is not None:
@@ -99,7 +102,7 @@ def heed(future: concurrent.futures.Future[Any], what: str) -> None:
 
 
 async def in_turns(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
-    """Yield the items in blocks, and let other tasks run on the loop between two blocks."""
+    """Yield the items in blocks, and let other tasks of the loop run between them."""
     for first in range(0, len(items), size):
         if first:
             await asyncio.sleep(0)
@@ -107,7 +110,7 @@ async def in_turns(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
 
 
 class Crew:
-    """The tasks of one owner that treats them all alike."""
+    """The tasks of one owner that are cancelled and awaited together."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -123,7 +126,7 @@ class Crew:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel all tasks, and wait until they have ended."""
+        """Cancel all tasks and wait until they have ended."""
         await cancel_all(self._tasks)
 
     async def settled(self) -> None:
@@ -134,20 +137,20 @@ class Crew:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _kept(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
-    loop, pause = asyncio.get_running_loop(), _PAUSE
+async def _run_forever(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+    loop, interval = asyncio.get_running_loop(), _MIN_RETRY_INTERVAL
     while True:
-        begun = loop.time()
+        start = loop.time()
         try:
             return await work()
         except Exception as failure:
-            if loop.time() - begun > _LONGEST_PAUSE:
-                pause = _PAUSE
-            _tell(loop, f"{what} failed: {failure!r}; once more in {pause:g} s", failure)
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+            if loop.time() - start > _MAX_RETRY_INTERVAL:
+                interval = _MIN_RETRY_INTERVAL
+            _report(loop, f"{what} failed: {failure!r}; retry in {interval:g} s", failure)
+        await asyncio.sleep(interval)
+        interval = min(2 * interval, _MAX_RETRY_INTERVAL)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, message: str, failure: Exception) -> None:
-    """Report a failure to the loop's exception handler: it logs it, and under virtual time the test fails."""
+def _report(loop: asyncio.AbstractEventLoop, message: str, failure: Exception) -> None:
+    """Report a failure to the loop's exception handler, which logs it. Under virtual time, the test fails."""
     loop.call_exception_handler({"message": message, "exception": failure})

@@ -1,17 +1,17 @@
-"""Releases the memory that the start of a long-lived process leaves behind."""
+"""Tunes garbage collection, and releases the memory that the start of a long-lived process left behind."""
 
 import ctypes
 import gc
 from typing import Final
 
 _THRESHOLDS: Final = (20_000, 10, 10)
-"""With the default, 700, the collector would search the young objects twice for each submit, although nearly
-all of these are freed without it."""
+"""The default of 700 young objects would cause two collections per submit, although nearly all of these
+objects are freed by reference counting."""
 
 
 def settle() -> None:
-    """Turn the collector on, without the objects that are there: what was loaded stays, and need not be
-    searched again and again. Return the memory that importing and starting left behind."""
+    """Turn the collector on, but exclude all existing objects, since loaded code is never garbage. Return the
+    memory of imports and startup to the system."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
     gc.enable()

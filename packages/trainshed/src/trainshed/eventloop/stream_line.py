@@ -1,4 +1,4 @@
-"""One connection that is read and written in pieces."""
+"""A connection for reading and writing in pieces."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ _READ: Final = 1 << 16
 
 
 class StreamLine:
-    """A connection that is read and written in pieces, and never fails: its end is an empty piece."""
+    """A connection that reports its end as an empty piece instead of an error."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -21,13 +21,13 @@ class StreamLine:
             return b""
 
     async def write(self, data: bytes) -> None:
-        # `read` reports the end; uvloop raises either.
+        # `read` reports the end. uvloop raises either exception.
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write(data)
             await self._writer.drain()
 
     async def end_input(self) -> None:
-        """Say that nothing more will be written."""
+        """Signal that nothing more will be written."""
         with contextlib.suppress(OSError):
             self._writer.write_eof()
 

@@ -1,1 +1,1 @@
-"""Serves HTTP: limits, TLS, allowed hosts, the router, requests and responses."""
+"""HTTP servers: limits, TLS, allowed hosts, the router, requests and responses."""

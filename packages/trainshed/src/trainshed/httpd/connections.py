@@ -1,7 +1,7 @@
-"""Counts the connections of one listener, and drops some: those that take too long, and the least busy ones
-when there are too many. Limits how much of a server a caller may occupy before it has sent a request.
+"""Limits the open connections of one listener. Drops connections that are too slow, and the least busy ones
+when there are too many. This limits the damage of a Slowloris attack: callers without a complete request.
 
-It reads no bytes. It is used on one event loop, and has no timer while nobody keeps it waiting.
+It reads no bytes, runs on one event loop, and has a timer only while the server waits for a client.
 """
 
 import asyncio
@@ -14,61 +14,62 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-_MOST_CONNECTIONS = 4096
+_MAX_CONNECTIONS = 4096
 
 
 class Limits(Struct, frozen=True):
-    """Limits for the connections of one listener: TCP, or one Unix socket."""
+    """Limits for the connections of one listener: TCP or one Unix socket."""
 
-    #: Connections open at once. Beyond that the least busy go first: those with incomplete heads, then idle
-    #: ones, then those of who has more than half of all.
+    #: Maximum number of open connections. Beyond it the least busy are dropped first: incomplete heads, then
+    #: idle ones, then those of a holder with more than half of all.
     connections: int = 1024
-    #: Bytes of a request line and headers; also of chunk headers and trailers between two pieces of a body.
+    #: Maximum size of a request line and headers; also of chunk headers and trailers between two parts of a
+    #: body.
     head_bytes: int = 64 << 10
-    #: Seconds from a head's first byte, or from the start of a connection, until the head is complete.
+    #: Maximum time in seconds from the start of a head or connection to the end of the head.
     head_seconds: float = 20.0
-    #: Bytes of an unfinished body that must come within `body_seconds` while the server reads it.
+    #: Minimum number of bytes of an unfinished body per `body_seconds` while the server reads it.
     body_bytes: int = 4 << 10
     body_seconds: float = 20.0
-    #: Bytes of a body that are read and dropped when its request is answered already.
+    #: Maximum size of a body that is read and dropped after its request was answered.
     unread_bytes: int = 64 << 20
 
 
-def of_this_process() -> Limits:
-    """Limits that fit the limit of open files: a quarter of it for the connections of each listener."""
+def limits_of_process() -> Limits:
+    """Return limits for this process: a quarter of its maximum number of open files for each listener."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = soft == resource.RLIM_INFINITY
-    connections = _MOST_CONNECTIONS if unlimited else max(16, min(_MOST_CONNECTIONS, soft // 4))
+    connections = _MAX_CONNECTIONS if unlimited else max(16, min(_MAX_CONNECTIONS, soft // 4))
     return Limits(connections=connections)
 
 
-HOLD: Final[ContextVar[Callable[[str], None]]] = ContextVar("hold", default=lambda _: None)
-"""Says whose the connection of the request is that is being answered."""
+SET_HOLDER: Final[ContextVar[Callable[[str], None]]] = ContextVar("hold", default=lambda _: None)
+"""Sets the holder of the connection of the current request."""
 _TICK = 1.0
 
 
 class Reason(Enum):
     """Why a connection is dropped."""
 
-    CROWDED = "others need its place"
+    CROWDED = "too many connections are open"
     HEAD_LATE = "its head took too long"
     BODY_LATE = "its body came too slowly"
 
 
 class Connection(Protocol):
-    """What the counter needs of a connection."""
+    """The interface that the counter uses of a connection."""
 
     def drop(self, reason: Reason) -> None:
-        """Close the connection now; it is no longer counted."""
+        """Close the connection now. It is no longer counted."""
         ...
 
     def is_held_back(self) -> bool:
-        """Whether the server itself has paused reading from it."""
+        """Whether the server has paused reading from it."""
         ...
 
 
 class HalfOpen:
-    """A connection that has not shown yet what it is, or whose: it is counted while `task` finds out."""
+    """A connection of unknown protocol or holder. It is counted while `task` determines these."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
@@ -81,18 +82,18 @@ class HalfOpen:
 
 
 class Connections:
-    """The connections in three states: opening (no complete head), active (being answered), idle (kept
+    """The connections by state: opening (no complete head), active (answer in progress), idle (kept
     alive)."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        # Each dictionary is in the order in which its connections entered that state.
+        # Each dictionary is in the order in which its connections entered the state.
         self._opening: dict[Connection, float] = {}
         self._active: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
-        # Whose a connection is; "" = that was not said.
+        # The holder of each connection; "" = unknown.
         self._holders: dict[Connection, str] = {}
-        # Unfinished bodies: since when each is watched, and the bytes that came since.
+        # Unfinished bodies: the start of their current interval, and the bytes received since then.
         self._bodies: dict[Connection, tuple[float, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -100,18 +101,18 @@ class Connections:
         return len(self._opening) + len(self._active) + len(self._idle)
 
     def open(self, connection: Connection) -> None:
-        """Count a new connection. It may drop another one, or this one."""
+        """Count a new connection. This may drop another connection or the new one."""
         self._holders[connection] = ""
         self.opening(connection)
         if len(self) > self.limits.connections:
             oldest = next(iter(self._opening))
-            # The new one is dropped only where all the others are being answered, and are many people's.
+            # The new one is dropped only if all others are active and no holder has the majority.
             if oldest is connection:
-                oldest = next(iter(self._idle), None) or self._of_who_has_most() or connection
+                oldest = next(iter(self._idle), None) or self._of_majority_holder() or connection
             self._drop(oldest, Reason.CROWDED)
 
-    def held(self, connection: Connection, holder: str) -> None:
-        """Say whose a connection is, unless it is gone."""
+    def set_holder(self, connection: Connection, holder: str) -> None:
+        """Set the holder of a connection, unless it is closed."""
         if connection in self._holders:
             self._holders[connection] = holder
 
@@ -125,30 +126,30 @@ class Connections:
         self._active.add(connection)
 
     def idle(self, connection: Connection) -> None:
-        """The connection's request was answered, and it may send another one."""
+        """The request of the connection was answered. The client may send another one."""
         self._forget(connection)
         self._idle[connection] = None
 
     def body(self, connection: Connection, size: int) -> None:
-        """`size` bytes of an unfinished body came."""
-        since, came = self._bodies.get(connection) or (self._now(), 0)
-        self._bodies[connection] = since, came + size
+        """`size` bytes of an unfinished body were received."""
+        since, received = self._bodies.get(connection) or (self._now(), 0)
+        self._bodies[connection] = since, received + size
         self._watch()
 
     def body_ended(self, connection: Connection) -> None:
         self._bodies.pop(connection, None)
 
     def closed(self, connection: Connection) -> None:
-        """The connection is gone. Calling this twice does no harm."""
+        """The connection was closed. Further calls have no effect."""
         self._forget(connection)
         self._bodies.pop(connection, None)
         self._holders.pop(connection, None)
 
-    def _of_who_has_most(self) -> Connection | None:
-        """Return the oldest connection of who has more than half of all; None if nobody has."""
+    def _of_majority_holder(self) -> Connection | None:
+        """Return the oldest connection of the holder with more than half of all, or None."""
         for holder, count in Counter(filter(None, self._holders.values())).most_common(1):
             if count * 2 > self.limits.connections:
-                return next(of for of, whose in self._holders.items() if whose == holder)
+                return next(of for of, owner in self._holders.items() if owner == holder)
         return None
 
     def _forget(self, connection: Connection) -> None:
@@ -162,20 +163,20 @@ class Connections:
 
     def _watch(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_TICK, self._look)
+            self._timer = asyncio.get_running_loop().call_later(_TICK, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now = self._now()
         for connection, since in tuple(self._opening.items()):
             if now - since < self.limits.head_seconds:
                 break
             self._drop(connection, Reason.HEAD_LATE)
-        for connection, (since, came) in tuple(self._bodies.items()):
+        for connection, (since, received) in tuple(self._bodies.items()):
             if connection.is_held_back():
                 self._bodies[connection] = now, 0
             elif now - since >= self.limits.body_seconds:
-                if came < self.limits.body_bytes:
+                if received < self.limits.body_bytes:
                     self._drop(connection, Reason.BODY_LATE)
                 else:
                     self._bodies[connection] = now, 0

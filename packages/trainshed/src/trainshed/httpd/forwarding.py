@@ -1,6 +1,6 @@
-"""Forwards browsers' requests and WebSockets to a server behind a line, and what that says back.
+"""Forwards requests and WebSockets of browsers to another server, and its answers back.
 
-Only the headers of a `Rules` pass either way.
+Only the headers that a `Rules` allows pass in either direction.
 """
 
 import asyncio
@@ -28,35 +28,36 @@ if TYPE_CHECKING:
     from websockets.client import ClientProtocol
     from websockets.frames import Frame
 
-_READ: Final = 1 << 16
-_LONGEST_HEAD: Final = 1 << 16
-PATIENCE: Final = 120.0
-"""Seconds that an answer may take."""
-_LARGEST_MESSAGE: Final = 64 << 20
-"""Bytes of a WebSocket's message from the server: an output of a notebook, say."""
+_BLOCK_SIZE: Final = 1 << 16
+_MAX_HEAD: Final = 1 << 16
+ANSWER_TIMEOUT: Final = 120.0
+"""Seconds."""
+_MAX_MESSAGE: Final = 64 << 20
+"""Maximum size of a WebSocket message from the server, such as an output of a notebook."""
 _NORMAL: Final = 1000
-_NONE: Final = 1005
-"""Stands for a close without a code; nobody may send it."""
-_OF_ONE_CONNECTION: Final = frozenset(
+_NO_CODE: Final = 1005
+"""Represents a close without a code. It must not be sent."""
+_HOP_BY_HOP: Final = frozenset(
     {
         *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect"),
         *("content-length", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
     }
 )
-"""Headers that are never passed on: they are about one connection."""
+"""Headers that are never forwarded, since they apply to one connection. Forwarding them would allow request
+smuggling."""
 
 _SIZED: Final = (b"content-length", b"transfer-encoding")
 
 
 class NoAnswer(Exception):
-    """The server has ended, does not answer in time, or its answer is not HTTP."""
+    """The server has ended, does not answer in time, or its answer is no HTTP."""
 
 
 class Line(Protocol):
-    """A connection to the server. What its methods raise ends what is forwarded."""
+    """A connection to the server. Its exceptions end the forwarding."""
 
     async def read(self) -> bytes:
-        """Return the next bytes; b"" = there are no more."""
+        """Return the next bytes; b"" at the end."""
         ...
 
     async def write(self, data: bytes) -> None: ...
@@ -65,21 +66,21 @@ class Line(Protocol):
 
 
 class Rules(Struct, frozen=True):
-    """What passes. Headers of single connections never do."""
+    """Filters and limits of the forwarding. Hop-by-hop headers never pass."""
 
-    #: Returns the headers that the server is sent of those of a request.
-    sent: Callable[[Headers], Headers]
-    #: Returns those that a browser is sent of those of an answer.
-    passed: Callable[[Headers], Headers]
-    #: Most bytes of a request's body; None = any number.
-    most: int | None = None
-    #: Seconds for the head of an answer, once the request was sent, and for each block of that to be taken;
-    #: None = any number.
-    patience: float | None = PATIENCE
+    #: Returns the forwarded headers of a request.
+    request_headers: Callable[[Headers], Headers]
+    #: Returns the forwarded headers of an answer.
+    answer_headers: Callable[[Headers], Headers]
+    #: Maximum size of a request body in bytes; None = no limit.
+    max_bytes: int | None = None
+    #: Timeout in seconds for the head of the answer after the request, and for each block of the request;
+    #: None = no timeout.
+    timeout: float | None = ANSWER_TIMEOUT
 
 
 class Answer:
-    """Collects what the HTTP parser reports to its callbacks; names of headers in small letters."""
+    """Collects the parser's callbacks. Header names are in lower case."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
@@ -96,7 +97,7 @@ class Answer:
         if self.status >= 200:
             self.has_head = True
         else:
-            self.headers.clear()  # The answer itself is still to come.
+            self.headers.clear()  # An interim response; the final one follows.
 
     def on_body(self, block: bytes) -> None:
         if not self.is_done:
@@ -110,7 +111,7 @@ class Answer:
         return self.parser.get_status_code()
 
     def blocks(self) -> bytes:
-        """Return what came of the body since the last call."""
+        """Return the part of the body received since the last call."""
         body = b"".join(self.body)
         self.body.clear()
         return body
@@ -119,12 +120,14 @@ class Answer:
 async def forward(
     line: Line, request: Request, rules: Rules, closing: asyncio.Event, lapse: Lapse | None = None
 ) -> Streamed:
-    """Forward a request; return the answer, whose body is still to come, and which may come before all of the
-    request was sent. The line ends with it, and with `lapse`, as `Streamed` takes it. Raises NoAnswer,
-    BodyTooLarge, Disconnected."""
+    """Forward a request and return the answer, with its body still to come.
+
+    The answer may arrive before the end of the request. The line is closed after it, and when `lapse` returns
+    (see `Streamed`). Raises NoAnswer, BodyTooLarge, Disconnected.
+    """
     try:
         await line.write(_head(request, rules))
-        works = [_answered(line), _send(line, request, rules), *([_lapsed(lapse)] if lapse else [])]
+        works = [_read_head(line), _send(line, request, rules), *([_lapse(lapse)] if lapse else [])]
         tasks = await first_of(*works)
         answer = next(task for task in tasks if not task.cancelled()).result()
     except BaseException:
@@ -136,44 +139,46 @@ async def forward(
     headers = [
         pair
         for pair in answer.headers
-        if pair[0] == b"content-length" or pair[0].decode("latin-1") not in _OF_ONE_CONNECTION
+        if pair[0] == b"content-length" or pair[0].decode("latin-1") not in _HOP_BY_HOP
     ]
-    streamed.headers = list(rules.passed(headers))
+    streamed.headers = list(rules.answer_headers(headers))
     return streamed
 
 
-async def _lapsed(lapse: Lapse) -> NoReturn:
+async def _lapse(lapse: Lapse) -> NoReturn:
     await lapse()
     raise NoAnswer("the right to it has ended")
 
 
-async def answered(line: Line, request: bytes, patience: float, most: int) -> tuple[int, bytes]:
-    """Send a request of the service itself, and return the status of the answer, and its body, of which no
-    more is read than `most` bytes and a block. The line ends with it. Raises NoAnswer, also if it is not
-    whole after `patience` seconds."""
+async def exchange(line: Line, request: bytes, seconds: float, max_bytes: int) -> tuple[int, bytes]:
+    """Send the service's own request, and return status and body of the answer.
+
+    Reads at most `max_bytes` and one block of the body, and closes the line. Raises NoAnswer, also if the
+    answer is incomplete after `seconds`.
+    """
     body = b""
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(seconds):
             await line.write(request)
-            answer = await _answered(line)
+            answer = await _read_head(line)
             async for block in _parts(line, answer):
                 body += block
-                if len(body) > most:
+                if len(body) > max_bytes:
                     break
     except (TimeoutError, httptools.HttpParserError) as failure:
-        raise NoAnswer(str(failure) or f"no whole answer within {patience:g} s") from None
+        raise NoAnswer(str(failure) or f"no complete answer within {seconds:g} s") from None
     finally:
         line.close()
     return answer.status, body
 
 
 async def _send(line: Line, request: Request, rules: Rules) -> NoReturn:
-    """Send the body, and wait for what ends waiting for the answer. Raises NoAnswer, BodyTooLarge,
-    Disconnected."""
+    """Send the body, then wait until the client disconnects or the timeout expires. Raises NoAnswer,
+    BodyTooLarge, Disconnected."""
     await _send_body(line, request, rules)
     try:
-        async with asyncio.timeout(rules.patience):
-            await request.left()
+        async with asyncio.timeout(rules.timeout):
+            await request.wait_disconnect()
     except TimeoutError:
         raise NoAnswer("it does not answer") from None
     raise Disconnected
@@ -186,39 +191,39 @@ async def _send_body(line: Line, request: Request, rules: Rules) -> None:
     size = 0
     async for block in request.blocks():
         size += len(block)
-        if rules.most is not None and size > rules.most:
-            raise BodyTooLarge(rules.most)
+        if rules.max_bytes is not None and size > rules.max_bytes:
+            raise BodyTooLarge(rules.max_bytes)
         try:
-            async with asyncio.timeout(rules.patience):
+            async with asyncio.timeout(rules.timeout):
                 await line.write(b"%x\r\n%b\r\n" % (len(block), block) if is_chunked else block)
         except TimeoutError:
-            raise NoAnswer("it does not take the request") from None
+            raise NoAnswer("it does not read the request") from None
     if is_chunked:
         await line.write(b"0\r\n\r\n")
 
 
-async def _answered(line: Line) -> Answer:
-    """Wait for the head of the answer. Raises NoAnswer."""
+async def _read_head(line: Line) -> Answer:
+    """Return the answer after its head. Raises NoAnswer."""
     answer = Answer()
     size = 0
     try:
         while not answer.has_head:
             data = await line.read()
             size += len(data)
-            if not data or size > _LONGEST_HEAD + _READ:
-                raise NoAnswer("it has ended" if not data else "its head has no end")
+            if not data or size > _MAX_HEAD + _BLOCK_SIZE:
+                raise NoAnswer("it has ended" if not data else "the head of its answer is too long")
             answer.parser.feed_data(data)
     except httptools.HttpParserError as failure:
         raise NoAnswer(str(failure)) from None
     except httptools.HttpParserUpgrade:
         raise NoAnswer("it changes the protocol unasked") from None
     if answer.status >= 600:
-        raise NoAnswer(f"it says {answer.status}")
+        raise NoAnswer(f"its status is {answer.status}")
     return answer
 
 
 async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
-    """Yield the body as it comes. Raises NoAnswer if it is cut short, so that it is for the client, too."""
+    """Yield the body in blocks. Raises NoAnswer if it is cut short, so that the client's is, too."""
     try:
         while True:
             if body := answer.blocks():
@@ -228,7 +233,7 @@ async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
             data = await line.read()
             if not data:
                 if any(name in _SIZED for name, _ in answer.headers):
-                    raise NoAnswer("it has ended amid its answer")
+                    raise NoAnswer("it ended in the middle of its answer")
                 return
             answer.parser.feed_data(data)
     finally:
@@ -237,10 +242,10 @@ async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
 
 def _head(request: Request, rules: Rules) -> bytes:
     lines = [f"{request.method} {_target(request)} HTTP/1.1".encode("latin-1")]
-    lines += [b"%b: %b" % pair for pair in _sent(request.scope, rules)]
+    lines += [b"%b: %b" % pair for pair in _request_headers(request.scope, rules)]
     if (length := request.headers.get("content-length")) is not None:
-        if rules.most is not None and int(length) > rules.most:
-            raise BodyTooLarge(rules.most)
+        if rules.max_bytes is not None and int(length) > rules.max_bytes:
+            raise BodyTooLarge(rules.max_bytes)
         lines.append(f"content-length: {length}".encode("latin-1"))
     elif "transfer-encoding" in request.headers:
         lines.append(b"transfer-encoding: chunked")
@@ -251,9 +256,9 @@ def _target(request: Request) -> str:
     return request.raw_path + (f"?{request.raw_query}" if request.raw_query else "")
 
 
-def _sent(scope: Scope, rules: Rules) -> Headers:
-    return rules.sent(
-        [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in _OF_ONE_CONNECTION]
+def _request_headers(scope: Scope, rules: Rules) -> Headers:
+    return rules.request_headers(
+        [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in _HOP_BY_HOP]
     )
 
 
@@ -263,9 +268,9 @@ def _sent(scope: Scope, rules: Rules) -> Headers:
 async def relay(
     line: Line, scope: Scope, receive: Receive, send: Send, *, rules: Rules, over: Sequence[Any]
 ) -> None:
-    """Carry a WebSocket, which the client has asked for, until either side ends it or one of `over`
-    returns. Raises NoAnswer: nothing was accepted yet."""
-    # Loaded with the first WebSocket: most services never have one.
+    """Relay a client's WebSocket until either side closes it or one of `over` returns. Raises NoAnswer if
+    nothing was accepted yet."""
+    # Imported with the first WebSocket, since most services never have one.
     from websockets.client import ClientProtocol
     from websockets.typing import Subprotocol
     from websockets.uri import parse_uri
@@ -275,21 +280,23 @@ async def relay(
     protocol = ClientProtocol(
         parse_uri("ws://port/"),
         subprotocols=[Subprotocol(name.strip()) for name in offered if name.strip()] or None,
-        max_size=_LARGEST_MESSAGE,
+        max_size=_MAX_MESSAGE,
     )
-    far = _FarSide(line, protocol)
+    server = _ServerSide(line, protocol)
     try:
-        await far.shake_hands(request, rules)
+        await server.shake_hands(request, rules)
         await send({"type": "websocket.accept", "subprotocol": protocol.subprotocol})
-        await first_of(far.hear(send), far.say(receive), *(wait() for wait in over))
-        # If the client itself is gone, this is not sent.
+        await first_of(
+            server.to_client(send), server.from_client(receive), *(wait() for wait in over)
+        )
+        # If the client is gone, this is not sent.
         with contextlib.suppress(Exception):
-            await send({"type": "websocket.close", "code": far.code})
+            await send({"type": "websocket.close", "code": server.code})
     finally:
         line.close()
 
 
-class _FarSide:
+class _ServerSide:
     """The server's side of a WebSocket."""
 
     def __init__(self, line: Line, protocol: "ClientProtocol") -> None:
@@ -297,22 +304,22 @@ class _FarSide:
         self._protocol = protocol
         self._pieces: list[bytes] = []
         self._is_text = False
-        #: What came with the server's consent.
+        #: Frames that arrived together with the handshake.
         self._early: Sequence[Frame] = []
-        #: With which the server has closed it.
+        #: The close code of the server.
         self.code = 1001
 
     async def shake_hands(self, request: Request, rules: Rules) -> None:
-        """Ask the server for the WebSocket that a browser has asked for. Raises NoAnswer."""
-        wanted = self._protocol.connect()
-        wanted.path = _target(request)
-        del wanted.headers["Host"]
-        for name, value in _sent(request.scope, rules):
+        """Request the client's WebSocket from the server. Raises NoAnswer."""
+        handshake = self._protocol.connect()
+        handshake.path = _target(request)
+        del handshake.headers["Host"]
+        for name, value in _request_headers(request.scope, rules):
             if not name.startswith(b"sec-websocket-"):
-                wanted.headers[name.decode("latin-1")] = value.decode("latin-1")
-        self._protocol.send_request(wanted)
+                handshake.headers[name.decode("latin-1")] = value.decode("latin-1")
+        self._protocol.send_request(handshake)
         try:
-            async with asyncio.timeout(rules.patience):
+            async with asyncio.timeout(rules.timeout):
                 while self._protocol.state.name == "CONNECTING":
                     await self._flush()
                     if not await self._receive():
@@ -323,8 +330,8 @@ class _FarSide:
             raise NoAnswer(str(self._protocol.handshake_exc or "it has ended"))
         self._early = cast("list[Frame]", self._protocol.events_received()[1:])
 
-    async def hear(self, send: Send) -> None:
-        """Pass on what the server says, until it has closed."""
+    async def to_client(self, send: Send) -> None:
+        """Forward the server's messages until it closes."""
         frames: Sequence[Frame] = self._early
         while True:
             for frame in frames:
@@ -334,10 +341,10 @@ class _FarSide:
                 break
             frames = cast("list[Frame]", self._protocol.events_received())
         if (closed := self._protocol.close_rcvd) is not None:
-            self.code = _NORMAL if closed.code == _NONE else closed.code
+            self.code = _NORMAL if closed.code == _NO_CODE else closed.code
 
-    async def say(self, receive: Receive) -> None:
-        """Pass on what the client says, until it has gone."""
+    async def from_client(self, receive: Receive) -> None:
+        """Forward the client's messages until it disconnects."""
         while (message := await receive())["type"] != "websocket.disconnect":
             if (data := message.get("bytes")) is not None:
                 self._protocol.send_binary(data)

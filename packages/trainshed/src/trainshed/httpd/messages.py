@@ -1,7 +1,6 @@
-"""HTTP requests and responses as the surfaces see them, and how every request is run: begun, answered or
-refused, and its response sent.
+"""HTTP requests and responses for the API surfaces, and the processing of every request.
 
-They are plain ASGI without a framework, since a job is submitted within a fraction of a millisecond.
+They are plain ASGI without a framework, so that submitting a job takes less than a millisecond.
 """
 
 import asyncio
@@ -35,27 +34,27 @@ JSON: Final = b"application/json; charset=UTF-8"
 _OVERRIDE: Final = "x-http-method-override"
 _VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
-"""The header of a 401. It has a realm because httplib2, which Google's API client library uses, cannot parse
-a challenge without parameters."""
+"""The header of a 401. It has a realm because httplib2, used by Google's API client library, cannot parse a
+challenge without parameters."""
 _GZIP: Final = 16
-"""Added to zlib's window bits: the data have gzip's header and checksum."""
+"""Added to zlib's window bits for data with gzip's header and checksum."""
 _DRAIN_SECONDS: Final = 2.0
 _DRAIN_BYTES: Final = 10 << 20
 
 
 class Disconnected(Exception):
-    """The client went away before its request was complete."""
+    """The client disconnected before the end of its request."""
 
 
 class BodyTooLarge(Exception):
-    """A body has more bytes than its request may have."""
+    """A body exceeds the size limit of its request."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"Request payload size exceeds the limit: {most} bytes.")
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"Request payload size exceeds the limit: {max_bytes} bytes.")
 
 
 class BodyNotRead(Exception):
-    """A body has an unknown encoding, or is not encoded as its request says."""
+    """The encoding of a body is unknown, or differs from the request's Content-Encoding."""
 
 
 class Request:
@@ -63,27 +62,29 @@ class Request:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
-        #: The API in whose form errors are answered (a set of `wire.pool`), once that is known.
+        #: The API whose error format applies (a set of `wire.pool`), once it is known.
         self.api = ""
         self._receive = receive
         self._is_complete = False
         self._is_gone = False
 
     def at(self, path: bytes) -> "Request":
-        """Returns the same request as if it had been sent to this encoded path."""
+        """Return the same request with this encoded path."""
         decoded = unquote(path.decode("latin-1"))
         return Request({**self.scope, "raw_path": path, "path": decoded}, self._receive)
 
     def override(self) -> bool:
-        """Apply the verb that a header of a POST names; return whether the body is the query. The apiclient
-        sends a GET whose address is longer than 2 KiB in this way, Java's clients each PATCH, and so does
-        whoever is behind a proxy that knows two verbs."""
-        meant = self.headers.get(_OVERRIDE, "").upper() if self.method == "POST" else ""
-        if meant not in _VERBS:
+        """Apply the header X-HTTP-Method-Override of a POST. Return whether the body contains the query.
+
+        The apiclient uses it for a GET with a URL over 2 KiB, Java's clients for each PATCH, and other
+        clients behind a proxy that supports two methods.
+        """
+        method = self.headers.get(_OVERRIDE, "").upper() if self.method == "POST" else ""
+        if method not in _VERBS:
             return False
-        self.scope["method"] = meant
+        self.scope["method"] = method
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return meant == "GET" and kind == "application/x-www-form-urlencoded"
+        return method == "GET" and kind == "application/x-www-form-urlencoded"
 
     @property
     def method(self) -> str:
@@ -96,13 +97,13 @@ class Request:
 
     @cached_property
     def raw_path(self) -> str:
-        """The path as it was sent, percent-encoded and without the query."""
+        """The path in its original form: percent-encoded and without the query."""
         raw: bytes | None = self.scope.get("raw_path")
         return raw.partition(b"?")[0].decode("latin-1") if raw is not None else self.path
 
     @cached_property
     def headers(self) -> Mapping[str, str]:
-        """The headers by lower-case name; of several with one name, the first."""
+        """The headers by lower-case name. Of several with the same name, the first."""
         sent: Headers = self.scope["headers"]
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(sent)}
 
@@ -112,7 +113,7 @@ class Request:
 
     @cached_property
     def parameters(self) -> Sequence[tuple[str, str]]:
-        """The decoded pairs of the query in their order, including those without a value."""
+        """The decoded pairs of the query in order, including pairs without a value."""
         return parse_qsl(self.raw_query, keep_blank_values=True)
 
     @cached_property
@@ -124,54 +125,60 @@ class Request:
 
     @cached_property
     def query(self) -> Mapping[str, str]:
-        """The parameters by name; of several with one name, the last."""
+        """The parameters by name. Of several with the same name, the last."""
         return dict(self.parameters)
 
-    async def body(self, most: int) -> bytes:
-        """Returns the whole body as it was sent. Raises BodyTooLarge if it has more than `most` bytes;
-        nothing is read if its Content-Length says so. Raises Disconnected if the client goes away before its
-        end."""
+    async def body(self, max_bytes: int) -> bytes:
+        """Return the whole body in its original encoding.
+
+        Raises BodyTooLarge for more than `max_bytes` bytes, without reading if Content-Length exceeds the
+        limit. Raises Disconnected if the client disconnects before the end.
+        """
         length = self.headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > 18 or int(length) > most):
+        if length.isdecimal() and (len(length) > 18 or int(length) > max_bytes):
             if "expect" not in self.headers:
                 await self._drain()
-            raise BodyTooLarge(most)
+            raise BodyTooLarge(max_bytes)
         parts: list[bytes] = []
         size = 0
         async for part in self.blocks():
             parts.append(part)
             size += len(part)
-            if size > most:
+            if size > max_bytes:
                 parts.clear()
                 await self._drain()
-                raise BodyTooLarge(most)
+                raise BodyTooLarge(max_bytes)
         return b"".join(parts)
 
-    async def decoded_body(self, most: int) -> bytes:
-        """Returns the whole body with its Content-Encoding undone. Raises BodyNotRead; BodyTooLarge if it has
-        more than `most` bytes, encoded or not."""
-        body = await self.body(most)
+    async def decoded_body(self, max_bytes: int) -> bytes:
+        """Return the whole body after decoding its Content-Encoding. Raises BodyNotRead, and BodyTooLarge for
+        more than `max_bytes` bytes, encoded or decoded."""
+        body = await self.body(max_bytes)
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding in ("identity", ""):
             return body
         if encoding not in ("gzip", "x-gzip"):
             raise BodyNotRead(
-                f"The request's Content-Encoding is {encoding!r}; send its body as it is, or as gzip."
+                f"The request's Content-Encoding is {encoding!r}. Send the body without encoding, or as gzip."
             )
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
         try:
-            unpacked = unpacker.decompress(body, most + 1)
+            unpacked = unpacker.decompress(body, max_bytes + 1)
         except zlib.error as error:
-            raise BodyNotRead(f"The request's body is not gzip, as it says: {error}.") from None
-        if len(unpacked) > most:
-            raise BodyTooLarge(most)
+            raise BodyNotRead(
+                f"The request's body is not valid gzip: {error}. Send it again."
+            ) from None
+        if len(unpacked) > max_bytes:
+            raise BodyTooLarge(max_bytes)
         if not unpacker.eof:
-            raise BodyNotRead("The request's body ends before the end of what gzip packed.")
+            raise BodyNotRead(
+                "The request's body ends before the end of the gzip data. Send it again."
+            )
         return unpacked
 
     async def _drain(self) -> None:
-        """Read and drop what the caller is still sending, up to a limit: it reads no answer before it has
-        sent everything."""
+        """Read and drop the rest of the request, up to a limit: the client reads no answer before it has sent
+        everything."""
         size = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -179,7 +186,7 @@ class Request:
                     size += len(message.get("body", b""))
 
     async def blocks(self) -> AsyncIterator[bytes]:
-        """Yields the body as its pieces arrive. Raises Disconnected if the client goes away before its
+        """Yield the body in pieces as they arrive. Raises Disconnected if the client disconnects before the
         end."""
         while not self._is_complete:
             message = await self._receive()
@@ -191,31 +198,31 @@ class Request:
                 yield body
 
     async def is_gone(self) -> bool:
-        """Whether the client has gone away. What it still sends is dropped."""
+        """Whether the client has disconnected. Drops further data."""
         if not self._is_gone:
             with contextlib.suppress(TimeoutError):
-                # A timeout of 0 takes only messages that have arrived already.
+                # With a timeout of 0, only messages that have already arrived are received.
                 async with asyncio.timeout(0):
                     self._is_gone = (await self._receive())["type"] == "http.disconnect"
         return self._is_gone
 
-    async def left(self) -> None:
-        """Return when the client has gone away. What it still sends is dropped."""
+    async def wait_disconnect(self) -> None:
+        """Return when the client has disconnected. Drops further data."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
 
 class Response:
-    """A response whose body is known before it is sent."""
+    """A response with a body of known length."""
 
     def __init__(self, body: bytes = b"", status: int = 200, headers: Headers = ()) -> None:
-        """`headers`: all headers; none are added."""
+        """`headers`: the complete headers; none are added."""
         self.body = body
         self.status = status
         self.headers = list(headers)
 
     async def send(self, receive: Receive, send: Send) -> None:
-        """Send the response. `receive` says whether the client has gone; its request has been read."""
+        """Send the response. The whole request must have been read."""
         await self.start(send)
         await send({"type": "http.response.body", "body": self.body})
 
@@ -225,23 +232,23 @@ class Response:
 
 
 def error_body(status: int, text: str, name: str) -> bytes:
-    """An error's JSON body, in the form of the public APIs. `name` is the one of the google.rpc.Code."""
+    """Return the JSON body of an error in the form of the public APIs. `name`: the google.rpc.Code."""
     error = {"code": status, "message": text, "status": name}
     return json.dumps({"error": error}, indent=2).encode() + b"\n"
 
 
 def sized(body: bytes, kind: bytes, status: int = 200, more: Headers = ()) -> Response:
-    """Returns a response with this media type and a Content-Length. `more`: further headers."""
+    """Return a response with this media type and a Content-Length. `more`: further headers."""
     length = (b"content-length", str(len(body)).encode())
     return Response(body, status, [(b"content-type", kind), length, *more])
 
 
 Lapse = Callable[[], Coroutine[Any, Any, Any]]
-"""Returns when a caller may have no more of an answer."""
+"""Returns when the caller loses the right to the rest of an answer."""
 
 
 class Streamed(Response):
-    """A response whose parts are sent until they end, the caller goes away, or the server shuts down."""
+    """A response whose parts are sent until they end, the client disconnects, or the server shuts down."""
 
     def __init__(
         self,
@@ -261,7 +268,7 @@ class Streamed(Response):
         async def pump() -> None:
             async for part in self._parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-                # Sending to a fast reader never waits, so let others run.
+                # Sending to a fast reader never waits, so let other tasks run.
                 await asyncio.sleep(0)
 
         async def gone() -> None:
@@ -274,27 +281,27 @@ class Streamed(Response):
         finally:
             await self._parts.aclose()
         if not pumping.cancelled() and (fault := pumping.exception()) is not None:
-            # The status line is sent already: only an unfinished body can tell the caller that parts are
-            # missing. The server logs the fault.
+            # The status line has already been sent. Only an unfinished body can show the client that parts
+            # are missing. The server logs the fault.
             raise fault
         await send({"type": "http.response.body", "body": b""})
 
 
 C = TypeVar("C")
 Answer = Callable[[C], Awaitable[Response]]
-"""Finds out who calls and what is asked, and does it. Raises whatever is wrong."""
+"""Authenticates the caller, parses the request and executes it. Raises any error."""
 Refuse = Callable[[C, Exception], Response]
-"""Returns the response to a request that raised an error, in the public form of its API. A fault of the
-service itself is logged there, since no later function knows the request."""
+"""Returns the response for an error, in the public form of its API. Logs internal errors, since no later
+function knows the request."""
 
 
 async def respond(call: C, answer: Answer[C], refuse: Refuse[C]) -> Response:
-    """Return the response to a request in progress, which may be a refusal. Raises Disconnected."""
+    """Return the response to a request, which may be an error. Raises Disconnected."""
     try:
         return await answer(call)
     except Disconnected:
         raise
-    except Exception as error:  # Whatever went wrong, the caller gets an answer.
+    except Exception as error:  # The caller gets an answer for every error.
         return refuse(call, error)
 
 

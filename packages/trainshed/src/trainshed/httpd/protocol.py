@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol with limits: httptools itself accepts heads and trailers of any length.
+"""uvicorn's HTTP protocol with limits: httptools accepts heads and trailers of any length.
 
-It counts bytes as they arrive, before anything is kept of them. A connection has one request at a time: if
-another one comes before the answer, the connection ends with that, and its caller may send it again (RFC
-9112, 9.3.2). It knows no path and no application.
+The protocol counts bytes as they arrive, before anything is stored. A connection has one request at a time.
+If another request arrives before the answer, the connection closes after the answer, and the client may send
+the request again (RFC 9112, 9.3.2). This also prevents request smuggling by pipelined requests.
 `server_config` is the same for all servers of the service's processes.
 """
 
@@ -15,20 +15,20 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from trainshed.httpd.connections import HOLD, Connections, Limits, Reason
+from trainshed.httpd.connections import SET_HOLDER, Connections, Limits, Reason
 from trainshed.httpd.messages import JSON, Application, error_body
 
 _FIRST_REQUEST_SECONDS = 0.5
-"""How long a connection without a request may delay the server's stop."""
+"""Maximum delay of the server's stop by a connection without a request."""
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
-"""Bytes that a caller may still send behind its last answer: closing at once would keep it from reading
-that."""
+"""Bytes that a client may still send after its last answer. An immediate close would keep it from reading the
+answer."""
 
 
 class ConnectionGroups:
-    """Chooses which counter a connection belongs to: one for all of TCP, and one for each Unix socket, so
-    that programs do not take up people's places."""
+    """Selects the counter of a connection: one for TCP, and one per Unix socket, so that programs cannot use
+    up the connections of users."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -43,8 +43,8 @@ class ConnectionGroups:
 
 
 class _LingeringTransport:
-    """The transport of a request that is the last of its connection. It closes when the body has been read: a
-    client that still sends would lose its answer."""
+    """The transport of the last request of a connection. It closes after the body has been read, since a
+    client that is still sending would lose its answer."""
 
     def __init__(self, transport: Any, close: Callable[[], None]) -> None:
         self._transport = transport
@@ -62,32 +62,32 @@ def guarded(groups: ConnectionGroups) -> "type[GuardedProtocol]":
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """HTTP with limits. It is used through `guarded`, which adds the counters."""
+    """HTTP with limits. Use it through `guarded`, which adds the counters."""
 
     counting: ConnectionGroups
     _counted: Connections
     _limits: Limits
-    #: Whether the next bytes belong to a head: since the start, or since the last message was complete.
+    #: Whether the next bytes belong to a head: at the start, and after each complete message.
     _in_head = True
     _is_idle = False
-    #: Bytes since the last progress: those of a head, or those around the pieces of a body.
+    #: Bytes since the last progress: those of a head, or those around the parts of a body.
     _spent = 0
-    #: Bytes of a body that came with the last read.
-    _came = 0
-    #: Bytes of a body that nobody waits for any more.
+    #: Bytes of a body in the last read.
+    _received = 0
+    #: Bytes of a body that the application no longer reads.
     _unread = 0
-    #: The parser is being given a head again whose request has been started already.
+    #: The parser receives the head again of a request that has already started.
     _is_head_known = False
-    #: The connection ends with the answer and the request's body.
+    #: The connection closes after the answer and the request's body.
     _is_ending = False
-    #: Something else came before the answer to a request: the connection ends with that.
+    #: Further data came before the answer to a request: the connection closes after the answer.
     _is_last = False
-    #: The next request, from a caller who has the whole answer before the application has said that it ends.
+    #: The next request, if it arrives after the whole answer but before the application has finished.
     _next = b""
-    #: The server stops: the connection ends with the answer to its first request.
+    #: The server stops: the connection closes after the answer to its first request.
     _is_stopping = False
-    #: Set after a refusal: the timer that closes the connection.
-    _leaving: asyncio.TimerHandle | None = None
+    #: Set after a rejection: the timer that closes the connection.
+    _closing_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)
@@ -97,19 +97,19 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._counted.closed(self)
-        if self._leaving is not None:
-            self._leaving.cancel()
+        if self._closing_timer is not None:
+            self._closing_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._leaving is not None or self._is_last:
+        if self._closing_timer is not None or self._is_last:
             self._unread += len(data)
             if self._unread > _LINGER_BYTES:
                 self._abort()
             return
         if self._has_answered:
             self._next += data
-            self.flow.pause_reading()  # Until the application says that its answer ends.
+            self.flow.pause_reading()  # Until the application has finished its answer.
             return
         if self._is_idle:
             self._is_idle = False
@@ -125,7 +125,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.data_received(data[left:])
 
     def _feed(self, data: bytes) -> None:
-        """Hand bytes to the parser. Its callbacks reset `_spent` where they were progress."""
+        """Pass bytes to the parser. Its callbacks reset `_spent` on progress."""
         self._spent += len(data)
         self._unset_keepalive_if_required()
         try:
@@ -135,10 +135,12 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._in_head:
             return
-        self._counted.body(self, self._came)
-        self._came = 0
+        self._counted.body(self, self._received)
+        self._received = 0
         if self._spent > self._limits.head_bytes:
-            self.refuse(400, "The chunk headers or trailers of this body are too long.")
+            self.refuse(
+                400, "The chunk headers or trailers of this body are too long. Send a plain body."
+            )
 
     def _parse(self, data: bytes) -> None:
         assert self.parser is not None  # uvicorn sets it to None only when the connection is lost.
@@ -157,12 +159,12 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._parse(rest)
 
     def _framing(self) -> bytes:
-        """Returns the headers of the last head that say where its body ends; b"" if it has no body.
+        """Return the headers of the last head that determine the end of its body; b"" if it has no body.
 
-        They are needed for a head that offers to switch to another protocol. A server that does not speak it
+        They are needed for a head that offers a switch to another protocol. A server without that protocol
         answers as if there were no offer (RFC 9110, 7.8), and Java's HttpClient offers HTTP/2 with each first
-        request. The parser takes all bytes behind such a head for the other protocol's, also the body, so it
-        gets a head again.
+        request. The parser assigns all bytes after such a head, including the body, to the other protocol. So
+        it receives a head again.
         """
         lengths = (
             b"%b: %b\r\n" % (name, value)
@@ -173,7 +175,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _has_answered(self) -> bool:
-        """Whether all bytes of an answer of known length are sent, and its end is still to come."""
+        """Whether an answer of known length was sent completely, but the application has not finished."""
         cycle = self.cycle
         return (
             self._is_busy
@@ -189,12 +191,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if self._is_busy and not self._is_head_known:
-            raise ValueError("a request before the answer")  # This ends the parser's work.
+            raise ValueError("a request before the answer")  # This stops the parser.
         super().on_message_begin()
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Behind a body come trailers, which no handler needs.
+        # Headers after a body are trailers, which no handler needs.
         if self._in_head:
             super().on_header(name, value)
 
@@ -205,9 +207,9 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._unread = 0
         self._counted.active(self)
-        HOLD.set(partial(self._counted.held, self))
+        SET_HOLDER.set(partial(self._counted.set_holder, self))
         super().on_headers_complete()
-        # Before a WebSocket there is no cycle.
+        # A WebSocket has no cycle.
         if self.cycle and self._is_stopping:
             self.cycle.keep_alive = False
         if self.cycle and not self.cycle.keep_alive:
@@ -220,7 +222,7 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._unread > self._limits.unread_bytes:
                 self._abort()
                 return
-        self._came += len(body)
+        self._received += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -241,12 +243,12 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_last:
-            self._leave()
-        elif self._in_head:  # Else an unfinished body is still to be dropped.
+            self._close_later()
+        elif self._in_head:  # Otherwise the rest of a body must be dropped first.
             self._rest()
-            if early := self._next:
+            if next_data := self._next:
                 self._next = b""
-                self.data_received(early)
+                self.data_received(next_data)
 
     def _end(self) -> None:
         """Close the connection once the request's body has been read, within limits."""
@@ -255,8 +257,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_ending = True
 
     def shutdown(self) -> None:
-        """Close the connection, after the answer to a request that has begun. A new connection may send its
-        first request: it would not reach the next server."""
+        """Close the connection after the answer to the current request. A new connection may send its first
+        request, which would not reach the next server."""
         if self.cycle or self.transport.is_closing():
             super().shutdown()
             return
@@ -272,13 +274,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counted.idle(self)
 
     def handle_websocket_upgrade(self) -> None:
-        # From here on the WebSocket protocol counts the connection.
+        # From now on, the WebSocket protocol counts the connection.
         self._counted.closed(self)
         super().handle_websocket_upgrade()
 
     def _abort(self) -> None:
         if self.cycle:
-            self.cycle.disconnected = True  # It writes no more: the transport would raise.
+            self.cycle.disconnected = True  # It stops writing, since the transport would raise.
         self.transport.abort()
 
     def is_held_back(self) -> bool:
@@ -290,41 +292,45 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self._is_ending:
             self.transport.close()
         elif reason is Reason.HEAD_LATE:
-            # A caller that has sent nothing gets no answer.
+            # A silent client gets no answer.
             if not self._spent:
                 self.transport.close()
                 return
             self.refuse(
-                408, f"No complete request came within {self._limits.head_seconds:g} seconds."
+                408, f"No complete request arrived within {self._limits.head_seconds:g} seconds."
             )
         else:
             self.refuse(
                 408,
-                f"Less than {self._limits.body_bytes} bytes of the request's body came in "
-                f"{self._limits.body_seconds:g} seconds.",
+                f"Less than {self._limits.body_bytes} bytes of the request's body arrived in "
+                f"{self._limits.body_seconds:g} seconds. Send it faster.",
             )
 
     def _refuse_head(self) -> None:
-        most = f"{self._limits.head_bytes >> 10} KiB"
-        # Before the first message there is neither a scope nor a URL: only line ends have come.
+        size = f"{self._limits.head_bytes >> 10} KiB"
+        # Before the first message there is neither a scope nor a URL: only line ends have arrived.
         if self.scope and len(self.url) > self._limits.head_bytes // 2:
-            self.refuse(414, f"The request line is too long: it has at most {most} with headers.")
+            self.refuse(
+                414, f"The request line is too long. The limit is {size} including headers."
+            )
         else:
             self.refuse(
-                431, f"The headers are too long: with the request line they have at most {most}."
+                431, f"The headers are too long. The limit is {size} including the request line."
             )
 
     def refuse(self, status: int, text: str) -> None:
-        """Answer once, read nothing more, and close when the caller has had time to read the answer. What is
-        wrong behind a request that waits for its answer must not be taken for that: then the connection ends
-        with the answer."""
-        if self.transport.is_closing() or self._leaving is not None:
+        """Send an error, read nothing more, and close when the client has had time to read it.
+
+        An error after a request without an answer must not look like the answer to that request (response
+        splitting). In that case the connection closes after the answer.
+        """
+        if self.transport.is_closing() or self._closing_timer is not None:
             return
         if self._is_busy:
             if self._in_head:
                 self._is_last, self._unread = True, 0
                 return
-            # The application waits for a body that will not come.
+            # The application waits for a body that will never arrive.
             if self.cycle.response_started:
                 self._abort()
                 return
@@ -335,20 +341,20 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.write(
             b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], head, len(body), body)
         )
-        self._leave()
+        self._close_later()
 
-    def _leave(self) -> None:
+    def _close_later(self) -> None:
         self._unset_keepalive_if_required()
         self._counted.body_ended(self)
         self._counted.idle(self)
         self._unread = 0
-        self._leaving = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+        self._closing_timer = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
 
 _KEEP_ALIVE: Final = 75
-"""Seconds without a request after which a connection is closed."""
-_MOST_MESSAGE: Final = 1 << 20
-"""Bytes that a WebSocket message may have."""
+"""Seconds until a connection without a request is closed."""
+_MAX_MESSAGE: Final = 1 << 20
+"""Maximum size of a WebSocket message in bytes."""
 _NOT_UTF8: Final = 1007
 """The close code for a text message that is not UTF-8 (RFC 6455, 7.4.1)."""
 
@@ -360,13 +366,13 @@ def server_config(
     grace: int,
     websockets: ConnectionGroups | None = None,
 ) -> Config:
-    """Returns uvicorn's configuration. `grace`: seconds that requests have to finish when the server stops.
-    `websockets`: the counters of WebSockets; None = they are not served."""
+    """Return uvicorn's configuration. `grace`: seconds until running requests are aborted when the server
+    stops. `websockets`: the counters of WebSockets; None = no WebSockets."""
     return Config(
         cast("Any", application),
         http=protocol,
         ws=cast("Any", _counted(websockets)) if websockets is not None else "none",
-        ws_max_size=_MOST_MESSAGE,
+        ws_max_size=_MAX_MESSAGE,
         ws_per_message_deflate=False,
         lifespan="off",
         access_log=False,
@@ -379,13 +385,13 @@ def server_config(
 
 
 def _counted(groups: ConnectionGroups) -> Callable[..., asyncio.Protocol]:
-    """Returns what makes the protocol of a WebSocket. Its library is loaded with the first one: most services
-    never have any."""
+    """Return the factory of a WebSocket's protocol. It imports the library with the first one, since most
+    services never have any."""
 
-    def made(**options: Any) -> asyncio.Protocol:
+    def create(**options: Any) -> asyncio.Protocol:
         return _websocket()(groups, **options)
 
-    return made
+    return create
 
 
 @cache
@@ -393,8 +399,8 @@ def _websocket() -> Callable[..., asyncio.Protocol]:
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
     class CountedWebSocket(WebSocketsSansIOProtocol):
-        """A WebSocket counts as opening until its first message, as other connections do until their first
-        head."""
+        """A WebSocket that counts as opening until its first message, as other connections do until their
+        first head."""
 
         _counted: Connections
 
@@ -428,7 +434,7 @@ def _websocket() -> Callable[..., asyncio.Protocol]:
 
         def drop(self, reason: Reason) -> None:
             if reason is Reason.HEAD_LATE and self.handshake_complete:
-                self._counted.active(self)  # It was accepted, and need not say anything.
+                self._counted.active(self)  # It was accepted and may be silent.
             else:
                 self.transport.abort()
 

@@ -1,10 +1,13 @@
-"""Finds the handler of a request line: templates of paths, and the router that matches them.
+"""Finds the handler of a request line: path templates, and the router that matches them.
 
-Templates are those of google.api.http: `/v1/{parent=projects/*}/jobs:cancel`. `*` is one segment; `**` is all
-that follow, or all up to the segments that stand behind it; `{name}` is `{name=*}`; what follows the last
-colon is a verb of the API's own, or a part of the name if no template has it. A path is given as it was sent
-(percent-encoded): it is split into segments first and decoded after, so that `models/ID%401` and an encoded
-slash reach the right variable (spec/clients#surface). The module knows no handler and no server.
+Templates have the form of google.api.http: `/v1/{parent=projects/*}/jobs:cancel`.
+
+- `*` is one segment. `**` is all further segments, except those that follow it in the template. - `{name}` is
+`{name=*}`. - The text after the last colon is a custom verb of the API. If no template has that verb, it is
+part of the name.
+
+Paths are percent-encoded: they are split into segments first and decoded afterwards. So `models/ID%401` and
+an encoded slash reach the right variable (spec/clients#surface), and an encoded `..` is no path traversal.
 """
 
 import re
@@ -16,20 +19,20 @@ from msgspec import Struct
 
 T = TypeVar("T")
 _PART: Final = re.compile(r"([^{]*)(?:\{([^{}=]+)(?:=([^{}]*))?\})?")
-"""What stands before a variable, its name, and its pattern."""
+"""The text before a variable, its name, and its pattern."""
 ANY: Final = ""
-"""Stands in place of an HTTP method: the route takes any method, and its handler refuses those it lacks."""
+"""Any HTTP method. The handler rejects unsupported ones."""
 
 
 class Template(Struct, frozen=True):
-    #: The template as it was written.
+    #: The template's source.
     text: str
-    #: The segments of the path, with `*` and `**` for variable ones.
+    #: The segments of the path, with `*` and `**` for variable segments.
     segments: tuple[str, ...]
-    #: The verb after the last colon; None = there is none.
+    #: The verb after the last colon; None = no verb.
     custom: str | None
-    #: Dotted field path, and the half-open range of path segments that it takes. Negative bounds count from
-    #: the end of the path, and an end of 0 is the end.
+    #: Dotted field path, and the half-open range of its path segments. Negative bounds count from the end of
+    #: the path. The end 0 is the end of the path.
     variables: tuple[tuple[str, int, int], ...]
 
     @classmethod
@@ -52,7 +55,7 @@ class Template(Struct, frozen=True):
 def _anchored(
     segments: Sequence[str], ranges: Iterable[tuple[str, int, int]]
 ) -> tuple[tuple[str, int, int], ...]:
-    """The ranges, with the bounds behind a `**` counted from the end."""
+    """Return the ranges, with the bounds after a `**` counted from the end."""
     rest = segments.index("**") if "**" in segments else len(segments)
     count = len(segments)
     return tuple(
@@ -67,24 +70,24 @@ class _Node(Generic[T]):
     __slots__ = ("depth", "ends", "literals", "rest", "wildcard")
 
     def __init__(self) -> None:
-        #: Children by the literal segment that leads to them.
+        #: Children by literal segment.
         self.literals: dict[str, _Node[T]] = {}
-        #: The child behind `*`; None if there is none.
+        #: The child for `*`, or None.
         self.wildcard: _Node[T] | None = None
-        #: The child behind `**`; None if there is none.
+        #: The child for `**`, or None.
         self.rest: _Node[T] | None = None
         #: The number of segments of the longest template below this node.
         self.depth = 0
-        #: The templates that end here, by HTTP method and verb.
+        #: The templates that end at this node, by HTTP method and verb.
         self.ends: dict[tuple[str, str | None], tuple[Template, T]] = {}
 
 
 class Router(Generic[T]):
-    """Finds the target of a request line. It is built once, and can be read by any thread.
+    """Finds the target of a request line. It is built once and thread-safe for reads.
 
-    Where two routes have the same method and shape, the first one added wins, so the API that owns a shared
-    path is added first. A literal segment is preferred to `*`, and `*` to `**`; of two templates with `**`,
-    the one with more segments behind it.
+    Of two routes with the same method and shape, the first one wins. So the API that owns a shared path is
+    added first. A literal segment has priority over `*`, and `*` over `**`. Of two templates with `**`, the
+    one with more segments after it wins.
     """
 
     def __init__(self, routes: Iterable[tuple[str, Template, T]] = ()) -> None:
@@ -95,8 +98,8 @@ class Router(Generic[T]):
             self.add(method, template, target)
 
     def add(self, method: str, template: Template, target: T) -> bool:
-        """Add a route. Returns False if an earlier one has its method and shape, so that this one is never
-        reached."""
+        """Add a route. Return False if an earlier one has the same method and shape, so that this one is
+        unreachable."""
         if template.custom is not None:
             self._customs.add(template.custom)
         node, below = self._root, len(template.segments)
@@ -113,8 +116,8 @@ class Router(Generic[T]):
         return node.ends.setdefault((method, template.custom), end) is end
 
     def match(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
-        """Returns the target of `method` at the encoded `path` (without query), and the decoded variables;
-        None if no route fits."""
+        """Return the target of `method` at the encoded `path` (without query) and the decoded variables, or
+        None if no route matches."""
         if not path.startswith("/"):
             return None
         parts = path.split("/")[1:] if path != "/" else []
@@ -136,7 +139,7 @@ class Router(Generic[T]):
         }
 
     def _match_encoded_verb(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
-        """Match a path whose verb's colon is percent-encoded: some clients encode whatever they can."""
+        """Match a path with a percent-encoded colon before its verb, as some clients send it."""
         for colon in ("%3A", "%3a"):
             head, separator, custom = path.rpartition(colon)
             if separator and custom in self._customs:
@@ -153,7 +156,7 @@ class Router(Generic[T]):
         if match is None and node.wildcard is not None:
             match = self._find(node.wildcard, parts, at + 1, key)
         if match is None and node.rest is not None:
-            # Leave at least as many segments as a template has behind its `**`: those are not a part of it.
+            # Leave the segments that follow `**` in the longest template.
             for split in range(max(at + 1, len(parts) - node.rest.depth), len(parts) + 1):
                 match = self._find(node.rest, parts, split, key)
                 if match is not None:

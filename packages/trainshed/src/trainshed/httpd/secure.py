@@ -1,7 +1,7 @@
-"""Serves ports that speak TLS, alone or beside plain HTTP for this machine, and reads their certificate.
+"""Serves ports with TLS, optionally together with plain HTTP for this machine, and reads their certificate.
 
-It accepts connections itself (`httpd.secure`), so that connections that do not finish their handshake are
-counted like any other half request, and so that the first byte shows what a client speaks.
+The module accepts connections itself. So unfinished TLS handshakes are counted like other incomplete
+requests, and the first byte of a connection reveals its protocol.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from trainshed.httpd.connections import Connections, HalfOpen
 from trainshed.httpd.protocol import ConnectionGroups
 
 _HANDSHAKE = 0x16
-"""The first byte of a TLS connection; no HTTP request begins with it."""
-_PLAIN = (
+"""The first byte of a TLS connection. No HTTP request starts with it."""
+_UPGRADE_REQUIRED = (
     b"HTTP/1.1 426 Upgrade Required\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"This port speaks TLS. Call it as https://, and trust the service's ca.pem (trainshed env).\n"
 )
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class TlsListener(Struct, frozen=True):
-    """A port that speaks TLS."""
+    """A port with TLS."""
 
     #: The bound and listening socket.
     socket: Socket
@@ -43,7 +43,7 @@ class TlsListener(Struct, frozen=True):
 
 
 class SecureServer(Server):
-    """uvicorn's server with additional listeners that speak TLS."""
+    """uvicorn's server with additional TLS listeners."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SecureServer(Server):
         groups: ConnectionGroups,
         ending: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ending`: called when the server begins to end, before it waits for requests in progress."""
+        """`ending`: called when the server starts to stop, before it waits for running requests."""
         super().__init__(config)
         self._ending = ending
         self._tls = tls
@@ -63,18 +63,18 @@ class SecureServer(Server):
         if self.should_exit:
             return
         for listener in self._tls:
-            # uvicorn closes it like its own servers, and waits for that.
-            taking: Any = Acceptor(listener, self.made, self._groups.tcp)
-            self.servers.append(taking)
+            # uvicorn closes it like its own servers and waits for it.
+            acceptor: Any = Acceptor(listener, self.create_protocol, self._groups.tcp)
+            self.servers.append(acceptor)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._ending()
         await super().shutdown(sockets)
 
-    def made(self) -> asyncio.Protocol:
-        """Returns the protocol for a connection that was accepted by hand."""
-        made: Any = self.config.http_protocol_class
-        return made(
+    def create_protocol(self) -> asyncio.Protocol:
+        """Return the protocol of a manually accepted connection."""
+        protocol: Any = self.config.http_protocol_class
+        return protocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
@@ -83,20 +83,19 @@ async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
-    def come() -> None:
+    def on_readable() -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_reader(connection.fileno(), come)
+    loop.add_reader(connection.fileno(), on_readable)
     try:
         await ready
     finally:
         loop.remove_reader(connection.fileno())
 
 
-def _is_here(connection: socket.socket, address: str) -> bool:
-    """Whether the peer is on this machine: its address is on the loopback, or is the very address that it
-    called."""
+def _is_local(connection: socket.socket, address: str) -> bool:
+    """Whether the peer is on this machine: its address is a loopback address, or the one that it called."""
     peer = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
         peer = peer.ipv4_mapped
@@ -104,21 +103,20 @@ def _is_here(connection: socket.socket, address: str) -> bool:
 
 
 class Certificate:
-    """The certificate that clients are shown. It is read when a client comes, and again when its file has
-    changed: at a service's first start it is made in the meantime, and a renewed one is used without a
-    restart.
+    """A server certificate. It is read at a handshake if its file has changed, so that a renewed certificate
+    is used without a restart. At a service's first start, it is created while the port is already open.
 
-    It raises nothing: without a readable certificate clients are turned away, and the log says why.
+    Nothing is raised: without a readable certificate, clients are rejected and the log shows the reason.
     """
 
     def __init__(self, chain: Path, key: Path) -> None:
         self._chain = chain
         self._key = key
         self._loaded: ssl.SSLContext | None = None
-        self._made = 0
+        self._mtime = 0
 
     def context(self) -> ssl.SSLContext:
-        """Returns the TLS context of a listener, which chooses the certificate at each handshake."""
+        """Return the TLS context of a listener. It selects the certificate at each handshake."""
         outer = _new_context()
         outer.sni_callback = self._choose
         return outer
@@ -127,84 +125,85 @@ class Certificate:
         self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, outer: ssl.SSLContext
     ) -> int | None:
         try:
-            made = self._chain.stat().st_mtime_ns
-            if self._loaded is None or made != self._made:
+            mtime = self._chain.stat().st_mtime_ns
+            if self._loaded is None or mtime != self._mtime:
                 fresh = _new_context()
                 fresh.load_cert_chain(self._chain, self._key)
-                self._loaded, self._made = fresh, made
+                self._loaded, self._mtime = fresh, mtime
             connection.context = self._loaded
         except OSError as failure:
-            _log.warning("no certificate for a client that speaks TLS: %s", failure)
+            _log.warning("TLS handshake failed: the certificate cannot be read (%s)", failure)
             return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
         return None
 
 
 def _new_context() -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.set_alpn_protocols(["http/1.1"])
-    return made
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
-_NO_FILES_SECONDS: Final = 0.1
-_GREETING_SECONDS: Final = 0.5
-"""How long connections that are not served yet may delay the server's stop."""
+_RETRY_INTERVAL: Final = 0.1
+"""Seconds until the next attempt if no file descriptor is available."""
+_STOP_TIMEOUT: Final = 0.5
+"""Maximum delay of the server's stop by connections whose protocol is still unknown, in seconds."""
 
 
 class Acceptor:
-    """Accepts the connections of one port until it is closed, and detects TLS on them. It has the methods
-    that uvicorn expects of an asyncio server."""
+    """Accepts the connections of one port until it is closed, and detects TLS. It has the methods that
+    uvicorn requires of an asyncio server."""
 
     def __init__(
-        self, listener: TlsListener, made: Callable[[], asyncio.Protocol], counted: Connections
+        self, listener: TlsListener, factory: Callable[[], asyncio.Protocol], counted: Connections
     ) -> None:
         self._listener = listener.socket
-        self._takes_plain = listener.plain
+        self._accepts_plain = listener.plain
         self._context = listener.certificate.context()
-        self._made = made
+        self._factory = factory
         self._counted = counted
-        self._greeting = Crew()
-        self._pause: asyncio.TimerHandle | None = None
+        self._detections = Crew()
+        self._retry: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._listener.setblocking(False)
-        self._begin()
+        self._listen()
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            if self._pause is not None:
-                self._pause.cancel()
+            if self._retry is not None:
+                self._retry.cancel()
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
 
     async def wait_closed(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GREETING_SECONDS):
-                await self._greeting.settled()
-        self._greeting.cancel()
-        await self._greeting.settled()
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await self._detections.settled()
+        self._detections.cancel()
+        await self._detections.settled()
         self._listener.close()
 
-    def _begin(self) -> None:
-        self._pause = None
-        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._come)
+    def _listen(self) -> None:
+        self._retry = None
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
-    def _come(self) -> None:
+    def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             connection, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # The caller has gone already.
+            return  # The client has already disconnected.
         except OSError as failure:
-            # No file descriptor is left for it; when an open connection ends there is one.
-            _log.warning("a connection could not be taken: %s", failure)
+            # No file descriptor is available until an open connection ends.
+            _log.warning("a connection could not be accepted: %s", failure)
             loop.remove_reader(self._listener.fileno())
-            self._pause = loop.call_later(_NO_FILES_SECONDS, self._begin)
+            self._retry = loop.call_later(_RETRY_INTERVAL, self._listen)
             return
         connection.setblocking(False)
-        greeting = self._greet(connection, str(address[0]))
-        self._greeting.begin(greeting, "finding out what a connection speaks")
+        detection = self._detect(connection, str(address[0]))
+        self._detections.begin(detection, "detecting the protocol of a connection")
 
-    async def _greet(self, connection: socket.socket, address: str) -> None:
-        """Find out what a client speaks, and hand the connection on to the right protocol."""
+    async def _detect(self, connection: socket.socket, address: str) -> None:
+        """Detect the protocol of a client, and create the connection's protocol."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         half = HalfOpen(task)
@@ -214,22 +213,22 @@ class Acceptor:
             first = connection.recv(1, socket.MSG_PEEK)
             if first and first[0] == _HANDSHAKE:
                 await loop.connect_accepted_socket(
-                    self._made,
+                    self._factory,
                     connection,
                     ssl=self._context,
                     ssl_handshake_timeout=self._counted.limits.head_seconds,
                 )
                 return
-            if first and self._takes_plain and _is_here(connection, address):
-                await loop.connect_accepted_socket(self._made, connection)
+            if first and self._accepts_plain and _is_local(connection, address):
+                await loop.connect_accepted_socket(self._factory, connection)
                 return
             if first:
                 connection.recv(65536)
                 with contextlib.suppress(OSError):
-                    connection.send(_PLAIN)
+                    connection.send(_UPGRADE_REQUIRED)
             connection.close()
         except (OSError, asyncio.CancelledError):
-            # The client broke off, took too long, or spoke something else: there is nobody to tell.
+            # The client disconnected, was too slow, or used another protocol. No answer is possible.
             connection.close()
         finally:
             self._counted.closed(half)

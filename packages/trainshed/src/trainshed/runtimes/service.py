@@ -13,7 +13,7 @@ from msgspec import Struct
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.core.units import Bytes, Nanos
-from trainshed.eventloop.background import heed, joined, looked_at
+from trainshed.eventloop.background import consume_exception, joined, log_failure
 from trainshed.runtimes.cache_cleaner import REDUCTION, bound
 from trainshed.runtimes.catalog import LocalCatalog, MappedImage
 from trainshed.runtimes.confinement import InstallationTerms
@@ -106,8 +106,8 @@ class LocalRuntimes:
     def search(self) -> None:
         """Start background work: find interpreters and image tools, so that no request waits for them, and
         complete environments."""
-        heed(self._workers.submit(self._interpreters.search), "looking for interpreters")
-        heed(self._workers.submit(self._environments.compile_all), "compiling environments")
+        log_failure(self._workers.submit(self._interpreters.search), "looking for interpreters")
+        log_failure(self._workers.submit(self._environments.compile_all), "compiling environments")
         if self._images is not None:
             self._images.search()
 
@@ -155,7 +155,7 @@ class LocalRuntimes:
         """See the port. A cancelled caller does not stop builds with other waiting callers."""
         prepared = await self._prepare(choice, packages, progress)
         if self._cache_size is not None:
-            heed(self._workers.submit(self._bound, self._cache_size), "bounding the cache")
+            log_failure(self._workers.submit(self._bound, self._cache_size), "bounding the cache")
         return prepared
 
     def _bound(self, most: Bytes) -> None:
@@ -175,7 +175,7 @@ class LocalRuntimes:
             return self._prepared(base, None, command)
         # Fetch the packages during the build of the base; after a failed fetch, this caller does not wait for
         # the base.
-        building.add_done_callback(looked_at)
+        building.add_done_callback(consume_exception)
         fetching = asyncio.to_thread(self._packages.fetch, packages, progress)
         try:
             _, fetched = await asyncio.gather(building, fetching)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from trainshed.eventloop.background import outliving
+from trainshed.eventloop.background import wait_shielded
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.stop import Stop
 
@@ -34,7 +34,7 @@ class SingleFlight(Generic[T]):
         flight.callers += 1
         built = asyncio.wrap_future(flight.future)
         try:
-            return await outliving(built)
+            return await wait_shielded(built)
         except asyncio.CancelledError:
             if self._abandons and flight.callers == 1:
                 self._finish(key, flight)

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.account_tokens import OWNER_EMAIL, is_google_access_token, is_json_web_token
+from trainshed.access.authentication_limits import SOURCE, network_of
 from trainshed.access.issuers import (
     GOOGLE,
     Issuer,
@@ -29,16 +30,15 @@ from trainshed.access.issuers import (
     holder_of,
     issuer_of,
     signing_keys,
-    verified,
+    verify,
 )
 from trainshed.access.principals import Bearer, Principal
-from trainshed.access.authentication_limits import SOURCE, network_of
 from trainshed.access.tokens import digest_of
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.eventloop.stream_line import StreamLine
-from trainshed.httpd.connections import HOLD
-from trainshed.httpd.forwarding import NoAnswer, answered
+from trainshed.httpd.connections import SET_HOLDER
+from trainshed.httpd.forwarding import NoAnswer, exchange
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
@@ -118,7 +118,7 @@ class Issuers:
         else:
             principal = self._keeper.principal_of(await self._bearer(token, issuer))
         program = principal.program
-        HOLD.get()(program.project if program is not None else principal.email)
+        SET_HOLDER.get()(program.project if program is not None else principal.email)
         return principal
 
     async def published(self, issuer: Issuer) -> Mapping[str, Any]:
@@ -129,7 +129,7 @@ class Issuers:
         """Return the claims of an ID token at the end of a sign-in. Raises Unauthenticated, Unavailable."""
         now = self._seconds()
         return await self._by_keys(
-            issuer, lambda facts: verified(token, facts.keys, issuer, now, nonce)
+            issuer, lambda facts: verify(token, facts.keys, issuer, now, nonce)
         )
 
     async def forget(self) -> None:
@@ -306,4 +306,4 @@ async def _request(address: str, form: bytes | None, more: Mapping[str, str]) ->
     async with asyncio.timeout(_TIMEOUT):
         line = StreamLine(*await asyncio.open_connection(parts.hostname, port, ssl=trusted))
     request = "\r\n".join([*lines, "", ""]).encode() + (form or b"")
-    return await answered(line, request, _TIMEOUT, _MAX_ANSWER_BYTES)
+    return await exchange(line, request, _TIMEOUT, _MAX_ANSWER_BYTES)

@@ -116,7 +116,7 @@ class Service:
         authenticator = Authenticator(lambda: self._bootstrap.tokens, authenticate)
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
         buckets = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
-        groups = ConnectionGroups(connections.of_this_process())
+        groups = ConnectionGroups(connections.limits_of_process())
         plain = [self._bootstrap.listener, self._bootstrap.programs]
         tls: list[TlsListener] = []
         if speaks_tls(settings):
@@ -169,7 +169,7 @@ class Service:
         ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs_grpc_path)
         shown = await asyncio.wrap_future(self._bootstrap.certified)
         path = self._bootstrap.settings.data / "grpc.sock"
-        most = connections.of_this_process().connections
+        most = connections.limits_of_process().connections
         server = GrpcServer(self._app.services, authenticate, most, registry=self._app.registry)
         for name, address, identity in (
             ("plain", ports.plain, None),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from trainshed.access.authentication_limits import FailureCounter
 from trainshed.access.book import FILE, AccessBook, AccessFile, Documents, documents
 from trainshed.access.principals import Principal
-from trainshed.access.authentication_limits import FailureCounter
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from trainshed.engines.port import EngineUnavailable, LaunchRejected
-from trainshed.eventloop.background import done_in
+from trainshed.eventloop.background import run_in_loop
 from trainshed_cluster.remote.content import shelf as shelves
 from trainshed_cluster.remote.content.manifest import Manifest, Unit
 from trainshed_cluster.remote.content.shelf import NodeShelf
@@ -159,7 +159,7 @@ class _Stream:
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes; b"" = the end. Raises OSError."""
-        return done_in(self._loop, self._read(size))
+        return run_in_loop(self._loop, self._read(size))
 
     def close(self) -> None:
         """End the stream. In the loop."""

@@ -17,7 +17,14 @@ from trainshed.access.authentication_limits import SOURCE, AuthenticationLimiter
 from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
 from trainshed.buckets.authentication import CALLER, Authenticator, Listener, listener_of
-from trainshed.buckets.callers import UNKNOWN, Caller, decode_caller, exchanged, granted, split_key
+from trainshed.buckets.callers import (
+    UNKNOWN,
+    Caller,
+    decode_caller,
+    exchange_refresh_token,
+    split_key,
+    token_answer,
+)
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import (
     BucketsError,
@@ -42,7 +49,7 @@ from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.xml_methods import answer_xml
 from trainshed.buckets.settings import check_request
 from trainshed.buckets.signatures import is_signed, read_signature
-from trainshed.httpd.connections import HOLD
+from trainshed.httpd.connections import SET_HOLDER
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import (
     Message,
@@ -178,7 +185,7 @@ class BucketsApp:
         if call.key:
             # At an address with a valid key no token is needed, so the client gets a placeholder.
             await self._authenticator.caller(None, call.key)
-            return answer(msgspec.json.encode(granted("unused")), kind="application/json")
+            return answer(msgspec.json.encode(token_answer("unused")), kind="application/json")
 
         async def is_known(token: str) -> bool:
             try:
@@ -186,7 +193,7 @@ class BucketsApp:
             except Unauthenticated:
                 return False
 
-        status, content = await exchanged(body, is_known)
+        status, content = await exchange_refresh_token(body, is_known)
         return answer(msgspec.json.encode(content), status, kind="application/json")
 
     async def answer(self, call: Call) -> Response:
@@ -194,7 +201,7 @@ class BucketsApp:
             return await self._exchanged(call)
         if not call.is_part:
             call.caller = await self._caller(call)
-            HOLD.get()(call.caller.project or call.caller.email or "")
+            SET_HOLDER.get()(call.caller.project or call.caller.email or "")
         if call.listener is Listener.REPLICA and call.caller.program is not None:
             metadata = await self._metadata.answer(call.request, call.path, call.caller)
             if metadata is not None:

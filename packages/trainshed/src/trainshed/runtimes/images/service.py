@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from trainshed.core.runtime import Image
-from trainshed.eventloop.background import heed
+from trainshed.eventloop.background import log_failure
 from trainshed.runtimes.images import unpacking
 from trainshed.runtimes.images.commands import FAILURES, ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.references import (
@@ -149,7 +149,7 @@ class Images:
 
     def search(self) -> None:
         with contextlib.suppress(RuntimeError):  # The service is being closed.
-            heed(self._workers.submit(self._tools.search), "looking for container tools")
+            log_failure(self._workers.submit(self._tools.search), "looking for container tools")
 
     def close(self) -> None:
         """Kill running operations and start no more. Stop the callers of `prepare` first. Blocks until the
