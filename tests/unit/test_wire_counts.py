@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trainshed.wire import json, pool
-from trainshed.wire.status import MOST_TOLD, WireError
+from trainshed.wire.status import MAX_LISTED_VIOLATIONS, WireError
 
 JOB = "google.cloud.aiplatform.v1.CustomJob"
 
@@ -81,7 +81,7 @@ def test_a_message_has_numbers_that_json_can_say() -> None:
 
 def test_a_hundred_faults_are_told_and_of_the_others_how_many() -> None:
     with pytest.raises(WireError) as refused:
-        json.from_public(JOB, {f"unknown{n}": 1 for n in range(MOST_TOLD + 20)})
+        json.from_public(JOB, {f"unknown{n}": 1 for n in range(MAX_LISTED_VIOLATIONS + 20)})
     lines = str(refused.value).splitlines()
-    assert len(lines) == MOST_TOLD + 1
+    assert len(lines) == MAX_LISTED_VIOLATIONS + 1
     assert lines[-1] == "And 20 more faults, which are not listed."

@@ -201,7 +201,7 @@ def _source(context: Any) -> str:
 
 def _known(path: str) -> routes.KnownMethod | None:
     names = (some.removeprefix("/").replace("/", ".") for some in (aliased(path), path))
-    return next(filter(None, map(routes.by_name, names)), None)
+    return next(filter(None, map(routes.find_by_name, names)), None)
 
 
 def _read(rpc: Rpc, request: bytes) -> Message:

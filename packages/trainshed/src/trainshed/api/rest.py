@@ -231,7 +231,7 @@ class ApiApplication:
             first = await anext(parts)
             return Streamed(_led(first, parts), self._services.closing, JSON)
         answer = await self._registry.answered(call, version, len(body), read)
-        render = partial(_rendered, answer, routes.wants_numbers(query))
+        render = partial(_rendered, answer, routes.has_numeric_enums(query))
         # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
         large = answer.ByteSize() > _LARGE
         return json_answer(await asyncio.to_thread(render) if large else render())
@@ -306,7 +306,9 @@ def _match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
     if not path.startswith("/ui/"):
         return routes.match(verb, _plain(path))
     matched = routes.match(verb, "/v1/" + path[4:])
-    return matched if matched is not None and matched[0].rpc.service in routes.MIXED_IN else None
+    return (
+        matched if matched is not None and matched[0].rpc.service in routes.MIXIN_SERVICES else None
+    )
 
 
 def _known(verb: str, path: str) -> routes.KnownMethod | None:
@@ -314,7 +316,7 @@ def _known(verb: str, path: str) -> routes.KnownMethod | None:
     if path.startswith("/compute/"):
         # gcloud takes "not found" for a region that does not exist.
         return routes.KnownMethod("Compute Engine", path)
-    return routes.by_request(verb, _plain(path)) or routes.by_request(verb, path)
+    return routes.find_by_request(verb, _plain(path)) or routes.find_by_request(verb, path)
 
 
 async def _array(responses: AsyncGenerator[Message]) -> AsyncGenerator[bytes]:

@@ -1,1 +1,1 @@
-"""Reads and writes the public messages: descriptors in a private pool, strict JSON in both directions."""
+"""Reads and writes the public messages: descriptors in a private pool, and strict JSON."""

@@ -1,8 +1,8 @@
-"""Compiles the descriptor of each message type once into a flat table that says how its JSON is read.
+"""Compiles the descriptor of each message type into a table for reading its JSON.
 
-A plan is built on first use, never changes, and is shared by all threads. A reader takes a decoded JSON value
-and returns the Python value of a field; it raises `Unreadable`, whose text (possibly empty) becomes the tail
-of the public error text. What is accepted follows proto3 JSON with the leniency that the public clients need
+A plan is created at its first use, is immutable, and is shared by all threads. A reader converts a decoded
+JSON value to the Python value of a field. It raises `UnreadableValue`, whose text (possibly empty) becomes
+the end of the public error text. Readers accept proto3 JSON and the deviations of the public clients
 (spec/clients#wire).
 """
 
@@ -27,36 +27,36 @@ _INTEGRAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", re.ASCII
 _NUMERIC = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _BASE64_URLSAFE = str.maketrans("-_", "+/")
 _FLOAT_MAX: Final = 3.4028235e38
-"""The largest one as protobuf prints it, which is a little more than it is."""
+"""The largest float as printed by protobuf, which is rounded up."""
 _NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-class Unreadable(ValueError):
-    """The JSON value is no value of the field's type."""
+class UnreadableValue(ValueError):
+    """The JSON value has the wrong type for the field."""
 
 
 def read_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Unreadable
+        raise UnreadableValue
     return value
 
 
 def read_bool(value: Any) -> bool:
-    """Read `true` or `false`, unquoted."""
+    """Read `true` or `false` without quotes."""
     if value is True or value is False:
         return value
-    raise Unreadable
+    raise UnreadableValue
 
 
 def read_bytes(value: Any) -> bytes:
-    """Read base64, standard or URL-safe, padded or not."""
+    """Read base64, standard or URL-safe, with or without padding."""
     if not isinstance(value, str):
-        raise Unreadable
+        raise UnreadableValue
     text = value.translate(_BASE64_URLSAFE).rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise Unreadable("Base64 decoding failed") from None
+        raise UnreadableValue("Base64 decoding failed") from None
 
 
 def integer_reader(low: int, high: int) -> Reader:
@@ -68,62 +68,63 @@ def integer_reader(low: int, high: int) -> Reader:
             number = value
         elif isinstance(value, float):
             if not value.is_integer():
-                raise Unreadable
+                raise UnreadableValue
             number = int(value)
         elif isinstance(value, str):
             number = _integer_text(value)
         else:
-            raise Unreadable
+            raise UnreadableValue
         if low <= number <= high:
             return number
-        raise Unreadable
+        raise UnreadableValue
 
     return read
 
 
 def _integer_text(text: str) -> int:
-    """Convert plain digits exactly; a fraction of zeros or an exponent goes through float."""
-    # 40 characters hold every 64-bit integer; longer texts would only cost time.
+    """Convert plain digits exactly. Text with a fraction of zeros or an exponent is converted through
+    float."""
+    # 40 characters are sufficient for every 64-bit integer.
     match = _INTEGRAL.fullmatch(text) if len(text) <= 40 else None
     if match is None:
-        raise Unreadable
+        raise UnreadableValue
     if match.group(1) is None and match.group(2) is None:
         return int(text)
     number = float(text)
     if not number.is_integer():
-        raise Unreadable
+        raise UnreadableValue
     return int(number)
 
 
 def read_double(value: Any) -> float:
-    """Read numbers, numeric strings, and the three names `NaN`, `Infinity`, `-Infinity`."""
+    """Read numbers, numeric strings, and the names `NaN`, `Infinity`, `-Infinity`."""
     if isinstance(value, str):
         if value in _NAMED_FLOATS:
             return _NAMED_FLOATS[value]
         if _NUMERIC.fullmatch(value) is None:
-            raise Unreadable
+            raise UnreadableValue
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unreadable
+        raise UnreadableValue
     try:
         number = float(value)
     except (ValueError, OverflowError):
-        raise Unreadable from None
+        raise UnreadableValue from None
     if not math.isfinite(number):
-        raise Unreadable
+        raise UnreadableValue
     return number
 
 
 def read_float(value: Any) -> float:
-    """Read a number as `read_double` does, within the range of 32 bits."""
+    """Read a number like `read_double`, within the range of 32 bits."""
     number = read_double(value)
     if math.isfinite(number) and abs(number) > _FLOAT_MAX:
-        raise Unreadable
+        raise UnreadableValue
     return number
 
 
 def enum_reader(numbers: dict[str, int]) -> Reader:
-    """Return a reader of enum names, also in lower case and with hyphens as the hosted services take them, or
-    known numbers (the SDK sends numbers), also as strings or `1.0`."""
+    """Return a reader of enum names or numbers. Names may be in lower case and with hyphens, as in the hosted
+    services. Numbers must be known, and may be strings or floats such as `1.0` (the SDK sends numbers)."""
     known = frozenset(numbers.values())
     read_number = integer_reader(-(2**31), 2**31 - 1)
 
@@ -134,24 +135,23 @@ def enum_reader(numbers: dict[str, int]) -> Reader:
                 return numbers[value]
         try:
             number: int = read_number(value)
-        except Unreadable:
-            raise Unreadable(enum_choices(value, numbers)) from None
+        except UnreadableValue:
+            raise UnreadableValue(enum_choices(value, numbers)) from None
         if number not in known:
-            raise Unreadable(enum_choices(value, numbers))
+            raise UnreadableValue(enum_choices(value, numbers))
         return number
 
     return read
 
 
 def enum_choices(value: Any, names: Iterable[str]) -> str:
-    """Return the end of an error text about an unknown `value`: the name that was probably meant, and all
-    names."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
+    """Return the end of an error text about an unknown `value`: the most similar name, and all names."""
+    import difflib  # Imported late, since an idle service does not need it (docs/adr/0083).
 
     chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
     meant = value if isinstance(value, str) else ""
     words = set(meant.split("_"))
-    # By letters alone NVIDIA_H100 would be nearer to NVIDIA_B200 than to NVIDIA_H100_80GB.
+    # By similarity of letters, NVIDIA_H100 would match NVIDIA_B200 better than NVIDIA_H100_80GB.
     near = [name for name in chosen if words <= set(name.split("_"))]
     near = near or difflib.get_close_matches(meant, chosen, n=1)
     question = f"did you mean {near[0]}? The" if near else "the"
@@ -159,12 +159,12 @@ def enum_choices(value: Any, names: Iterable[str]) -> str:
 
 
 def read_mask(value: Any) -> list[str]:
-    """Read `"labels,jobSpec.network"`, in camel or snake case, as proto paths."""
+    """Read `"labels,jobSpec.network"`, in camel or snake case, as a list of proto paths."""
     if not isinstance(value, str):
-        raise Unreadable
+        raise UnreadableValue
     paths = [path.strip() for path in value.split(",")] if value.strip() else []
     if any(not path or " " in path for path in paths):
-        raise Unreadable("Illegal field mask; paths must be separated by single commas")
+        raise UnreadableValue("Illegal field mask; paths must be separated by single commas")
     return [re.sub("[A-Z]", lambda match: "_" + match.group().lower(), path) for path in paths]
 
 
@@ -174,7 +174,7 @@ _FIELD_BEHAVIOR: Final = 1052
 
 
 class Shape(Enum):
-    """How the values of a field are contained in it."""
+    """The number of values in a field: one, a list or a map."""
 
     ONE = auto()
     LIST = auto()
@@ -218,15 +218,15 @@ _SCALARS: Final[Mapping[int, tuple[str, Reader]]] = {
 
 
 class Value(Struct, frozen=True):
-    """The type of one value: of a field, of a list's elements or of a map's values."""
+    """The type of one value: a field, an element of a list, or a value of a map."""
 
-    #: What the public texts call it.
+    #: The name of the type in public errors.
     label: str
-    #: Returns the field's value for a JSON value; None = it is a message.
+    #: Converts a JSON value to the field's value; None = the value is a message.
     read: Reader | None = None
-    #: Of an enum: the name of each number.
+    #: The names of an enum's numbers; None = the value is no enum.
     enum_names: dict[int, str] | None = None
-    #: Of a message: its descriptor.
+    #: The descriptor of a message; None = the value is no message.
     message: Any = None
 
     @classmethod
@@ -245,7 +245,7 @@ class Value(Struct, frozen=True):
 
     @property
     def plan(self) -> "Plan":
-        """The plan of a message value; compiled late, because types may contain themselves."""
+        """The plan of a message value. Compiled late, because types may contain themselves."""
         return plan_of(self.message)
 
     @property
@@ -253,8 +253,8 @@ class Value(Struct, frozen=True):
         return self.read is read_bool
 
     @property
-    def is_any_json(self) -> bool:
-        """Whether null is one of its values, as of a google.protobuf.Value alone."""
+    def is_nullable(self) -> bool:
+        """Whether null is a valid value, which is true only for google.protobuf.Value."""
         return self.message is not None and self.message.full_name == VALUE
 
 
@@ -265,15 +265,15 @@ class Field(Struct, frozen=True):
     json_name: str
     value: Value
     shape: Shape
-    #: Of a map.
+    #: The type of a map's keys; None = the field is no map.
     key: Value | None
     output_only: bool
-    #: The oneof that it is a member of, if that has others.
+    #: The oneof of this field, if it has other members; None = no oneof.
     oneof: str | None
 
     @classmethod
     def of(cls, field: "FieldDescriptor") -> "Field":
-        # An update of a project names it by this field.
+        # This field identifies a project in its update.
         is_name = field.full_name == "google.cloud.resourcemanager.v3.Project.name"
         oneof = field.containing_oneof
         entry = field.message_type
@@ -290,21 +290,21 @@ class Field(Struct, frozen=True):
         )
 
     @property
-    def takes_null(self) -> bool:
-        """Whether null is a value of its own; everywhere else it means "not given"."""
+    def accepts_null(self) -> bool:
+        """Whether null is a value. In all other fields null is the same as an absent field."""
         is_null = self.value.label.endswith(".NullValue")
-        return self.shape is Shape.ONE and (self.value.is_any_json or is_null)
+        return self.shape is Shape.ONE and (self.value.is_nullable or is_null)
 
 
 class Plan(Struct, frozen=True):
-    """A message type: its fields by every accepted JSON key, and by number."""
+    """A message type with its fields, by every accepted JSON key and by number."""
 
     full_name: str
     by_key: Mapping[str, Field]
     by_number: Mapping[int, Field]
     #: Whether it is a well-known type, whose JSON is not an object of its fields.
     is_special: bool
-    #: Whether it is a scalar in a message of its own.
+    #: Whether it is a wrapper message around one scalar.
     is_wrapper: bool
 
 
@@ -321,7 +321,7 @@ def plan_of(message: "Descriptor") -> Plan:
 
 def plan_for(message: Message) -> Plan:
     """Return the plan of a message."""
-    # The stubs name two classes for what is one object in this implementation of protobuf.
+    # The type stubs declare two classes for one object of this protobuf implementation.
     return plan_of(cast("Descriptor", message.DESCRIPTOR))
 
 
@@ -330,7 +330,8 @@ def _behaviours(field: "FieldDescriptor") -> frozenset[int]:
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    # Read as a message that knows none of them, whichever extensions this process has loaded.
+    # Parsed as an empty message, so that the result does not depend on extensions that this process has
+    # loaded.
     options = Empty.FromString(field.GetOptions().SerializeToString())
     return frozenset(
         number

@@ -1,8 +1,9 @@
-"""Provides the message classes, from one private descriptor pool that is filled API by API on first use.
+"""Provides the message classes from one private descriptor pool. Each API is loaded into it at its first use.
 
-It owns the pool and the data files (made by `tools/build_descriptors.py`). It must not touch protobuf's
-default pool: the clients' SDK registers the same file names there (spec/invariants#private-pool). Protobuf
-itself (some 60 ms) is imported with the first message, not with this module.
+This module owns the pool and the data files (created by `tools/build_descriptors.py`). It must not use
+protobuf's default pool, in which the clients' SDK registers the same file names
+(spec/invariants#private-pool). Protobuf itself is imported with the first message, since its import takes
+about 60 ms.
 """
 
 import gzip
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from google.protobuf import descriptor, descriptor_pool
 
 Api = Literal["aiplatform_v1", "ml_v1", "logging_v2", "resourcemanager_v3"]
-"""The APIs whose descriptor sets ship. Shared messages (operations, statuses, policies) come with each of
-them."""
+"""The APIs with a descriptor set in this package. Shared messages (operations, statuses, policies) are in
+each set."""
 
 APIS: Final[tuple[Api, ...]] = ("aiplatform_v1", "ml_v1", "logging_v2", "resourcemanager_v3")
 
@@ -40,8 +41,8 @@ _lock = threading.RLock()
 def message_class(full_name: str) -> type[Message]:
     """Return the class of a public message, such as `google.cloud.aiplatform.v1.CustomJob`.
 
-    Loads the set that defines it if that is not loaded yet. May be called from any thread. Raises KeyError,
-    with what to check, for a name that no set defines.
+    Loads the API's descriptor set if necessary. May be called from any thread. Raises KeyError, with advice,
+    for an unknown name.
     """
     from google.protobuf import message_factory
 
@@ -49,37 +50,37 @@ def message_class(full_name: str) -> type[Message]:
 
 
 def message(full_name: str, **fields: Any) -> Any:
-    """Return a public message with these fields; an enum's value may be its name. Raises KeyError as
-    `message_class` does."""
+    """Return a public message with these fields. An enum value may be given by name. Raises KeyError like
+    `message_class`."""
     return message_class(full_name)(**fields)
 
 
 def message_descriptor(full_name: str) -> "descriptor.Descriptor":
-    """Return the descriptor of a public message. Raises KeyError as `message_class` does."""
+    """Return the descriptor of a public message. Raises KeyError like `message_class`."""
     home = (api for prefix, api in _PREFIXES.items() if full_name.startswith(prefix))
     load(next(home, "aiplatform_v1"))
     try:
         return pool().FindMessageTypeByName(full_name)
     except KeyError:
         raise KeyError(
-            f"no public message is called {full_name!r}: check the name against the packages "
-            f"served ({', '.join(APIS)})"
+            f"No public message has the name {full_name!r}. Check the name against the packages "
+            f"of the served APIs ({', '.join(APIS)})."
         ) from None
 
 
 @cache
 def load(api: Api) -> None:
-    """Add an API's files to the pool, once. Blocks while another thread does it."""
+    """Add an API's files to the pool, once. Blocks while another thread does the same."""
     with _lock:
         from google.protobuf import descriptor_pb2
 
         for file in descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file:
-            # A file that is there already has the same bytes, which the pool accepts.
+            # The pool accepts a file again if its bytes are the same.
             pool().AddSerializedFile(file.SerializeToString(deterministic=True))
 
 
 def pool() -> "descriptor_pool.DescriptorPool":
-    """Return the process's private pool, for protobuf functions that need one."""
+    """Return the private pool of this process, for protobuf functions that require a pool."""
     with _lock:
         return _pool()
 
@@ -92,22 +93,22 @@ def _pool() -> "descriptor_pool.DescriptorPool":
 
 
 class _Types:
-    """The types that an Any may hold, as `json_format` looks them up. Those of `v1beta1` are the same
-    messages, and the pool has them once."""
+    """The message types that an Any may contain, in the form that `json_format` requires. Names of `v1beta1`
+    map to the `v1` messages, since the pool contains only these."""
 
     def FindMessageTypeByName(self, name: str) -> "descriptor.Descriptor":  # noqa: N802 protobuf's name
         return message_descriptor(name.replace(".v1beta1.", ".v1."))
 
 
 TYPES: Final[Any] = _Types()
-"""Stands for a descriptor pool."""
+"""Used in place of a descriptor pool."""
 
 
 def discovery_document(api: str, root_url: str) -> bytes:
     """Return the discovery document of `ml_v1` or `logging_v2` as JSON, for a service at `root_url`.
 
-    `root_url` is scheme and authority (`http://127.0.0.1:8080`, a trailing slash is allowed). The document
-    names the served methods only and holds no descriptions.
+    `root_url` is scheme and authority (`http://127.0.0.1:8080`; a trailing slash is allowed). The document
+    contains only the served methods, without descriptions.
     """
     document: dict[str, Any] = json.loads(read_data(f"{api}.discovery.json.gz"))
     root = root_url.rstrip("/") + "/"
@@ -117,5 +118,5 @@ def discovery_document(api: str, root_url: str) -> bytes:
 
 def read_data(name: str) -> bytes:
     """Return the decompressed content of a data file."""
-    # Read by its path, because `importlib.resources` would import the library for archives.
+    # Read by path, because `importlib.resources` would import the zip library.
     return gzip.decompress((_DATA / name).read_bytes())

@@ -1,12 +1,11 @@
-"""Which RPC a REST request calls, and the message that its line, query and body make: the rules of
-google.api.http transcoding, with the RPCs as the descriptor sets define them (a list made by
-`tools/http_rules.py`). Over gRPC the message comes ready; see `json.check_received`.
+"""Finds the RPC of a REST request, and builds its message from path, query and body.
 
-The module knows no handler and no server. The sets themselves are not read to find a route, because that
-takes much longer, and starts of the service would wait.
+It implements google.api.http transcoding with the RPCs of the descriptor sets (a list created by
+`tools/http_rules.py`). It does not read the sets themselves, which would delay the service's start. It is
+independent of handlers and servers. gRPC requests already contain the message (`json.check_received`).
 
-It also knows the methods that the public APIs have, whether or not they are served here (a list made by
-`tools/known_methods.py`), which is read with the first request that no method serves.
+It also has a list of all methods of the public APIs, served or not (created by `tools/known_methods.py`). The
+list is loaded with the first request that no method serves.
 """
 
 import json
@@ -26,14 +25,16 @@ from trainshed.wire.json import Walk, decode_text
 from trainshed.wire.plans import Plan, Shape
 from trainshed.wire.status import Violation, WireError
 
-_ADDED: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = tomllib.loads(
+_ADDED_PATHS: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = tomllib.loads(
     Path(__file__).with_name("added_paths.toml").read_text("utf-8")
 )
-MIXED_IN: Final = frozenset(rpc.rpartition(".")[0] for rpc, *_ in _ADDED["aiplatform_v1"])
-"""Services whose own annotations name paths that this service does not have, and which every REST client of
-Vertex calls below /ui/ before it tries /v1/."""
-# Parameters of the protocol, not of a method; spellings with a `$` prefix are equal.
-_SYSTEM: Final = frozenset(
+MIXIN_SERVICES: Final = frozenset(
+    rpc.rpartition(".")[0] for rpc, *_ in _ADDED_PATHS["aiplatform_v1"]
+)
+"""Services whose annotations contain paths that do not exist on this service. REST clients of Vertex try
+their paths below /ui/ before /v1/."""
+# Parameters of the protocol, not of a method. A `$` prefix makes no difference.
+_SYSTEM_PARAMETERS: Final = frozenset(
     {
         "access_token",
         "alt",
@@ -48,20 +49,20 @@ _SYSTEM: Final = frozenset(
         "upload_protocol",
         "uploadType",
         "userProject",
-        # Chooses between two public error forms; there is one here.
+        # Selects one of two public error forms. This service has only one.
         ".xgafv",
     }
 )
 
 
 class Rpc(Struct, frozen=True, array_like=True):
-    """One method of a public service; all names are full names without a leading dot."""
+    """A method of a public service. Names are full names without a leading dot."""
 
     service: str
     method: str
     request: str
     response: str
-    #: (HTTP method, path template, body field) of each REST binding.
+    #: (HTTP method, path template, body field) for each REST binding.
     bindings: tuple[tuple[str, str, str], ...]
     #: Whether it returns a stream of responses.
     streams: bool = False
@@ -72,7 +73,7 @@ class Rpc(Struct, frozen=True, array_like=True):
 
     @property
     def path(self) -> str:
-        """The gRPC path, `/package.Service/Method`."""
+        """The path in gRPC, `/package.Service/Method`."""
         return f"/{self.service}/{self.method}"
 
 
@@ -83,9 +84,9 @@ class Route(Struct, frozen=True):
     rpc: Rpc
     #: The HTTP method.
     verb: str
-    #: The path of the annotation.
+    #: The path template of the annotation.
     template: Template
-    #: "" (no body), "*" (the whole request) or the name of the request's field.
+    #: "" = no body, "*" = the whole request, otherwise the name of the request field in the body.
     body: str
 
 
@@ -108,10 +109,10 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
     bindings = [
         (rpc, *binding)
         for rpc in by_name.values()
-        if rpc.service not in MIXED_IN
+        if rpc.service not in MIXIN_SERVICES
         for binding in rpc.bindings
     ]
-    bindings += [(by_name[name], *binding) for name, *binding in _ADDED.get(api, ())]
+    bindings += [(by_name[name], *binding) for name, *binding in _ADDED_PATHS.get(api, ())]
     return tuple(
         Route(api, rpc, verb, Template.parse(path), body) for rpc, verb, path, body in bindings
     )
@@ -119,12 +120,12 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
 
 @cache
 def _router() -> Router[Route]:
-    """Return the router of all APIs, where the first one of `pool.APIS` wins a shared path."""
+    """Return the router of all APIs. For a shared path, the first API in `pool.APIS` has priority."""
     return Router((route.verb, route.template, route) for api in pool.APIS for route in routes(api))
 
 
 def match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """Return the route of a request line with its path variables, as `Router.match` does."""
+    """Return the route of a request line with its path variables, like `Router.match`."""
     return _router().match(verb, path)
 
 
@@ -133,9 +134,9 @@ def bind(
 ) -> Message:
     """Build the route's request message. Raises WireError with every violation of body and query.
 
-    `variables` are those of `match`, `query` the decoded pairs in their order. Output-only fields of the body
-    are ignored; path variables win over the same field in the body. A body sent to a route without one is
-    not read.
+    `variables` is the result of `match`, `query` contains the decoded pairs in order. Output-only fields of
+    the body are ignored. Path variables override the same fields in the body. If the route has no body, the
+    body is ignored.
     """
     message = pool.message_class(route.rpc.request)()
     plan = plans.plan_for(message)
@@ -144,20 +145,22 @@ def bind(
     if route.body:
         raw = decode_text(body)
         walk.message(plan, raw if route.body == "*" else {route.body: raw}, message, "")
-    own = [pair for pair in query if pair[0].removeprefix("$") not in _SYSTEM]
+    own = [pair for pair in query if pair[0].removeprefix("$") not in _SYSTEM_PARAMETERS]
     parameters = _tree(plan, own, route.body, violations)
     if parameters:
         walk.message(plan, parameters, message, "")
     for name, text in variables.items():
         _set_variable(message, name, text)
     if violations or walk.violations:
-        raise WireError((*walk.violations, *violations), message, undecided=tuple(walk.undecided))
+        raise WireError(
+            (*walk.violations, *violations), message, unknown_enums=tuple(walk.unknown_enums)
+        )
     return message
 
 
-def wants_numbers(query: Iterable[tuple[str, str]]) -> bool:
-    """Whether a client wants enums as numbers (`$alt=json;enum-encoding=int`). All other system parameters
-    are ignored: an answer is always whole and compact."""
+def has_numeric_enums(query: Iterable[tuple[str, str]]) -> bool:
+    """Whether the client requests enums as numbers (`$alt=json;enum-encoding=int`). All other system
+    parameters are ignored: an answer is always complete and compact."""
     alts = [text for key, text in query if key.removeprefix("$") == "alt"]
     return bool(alts) and "enum-encoding=int" in alts[-1]
 
@@ -165,22 +168,22 @@ def wants_numbers(query: Iterable[tuple[str, str]]) -> bool:
 def _tree(
     plan: Plan, query: list[tuple[str, str]], body: str, violations: list[Violation]
 ) -> dict[str, Any]:
-    """Return the equivalent JSON object of dotted parameters. Those that name fields of the body are
+    """Return the JSON object for dotted query parameters. Parameters for fields of the body are
     violations."""
     root: dict[str, Any] = {}
     for key, text in query:
-        node, at = root, plan
+        node, parent = root, plan
         names = key.split(".")
         for depth, name in enumerate(names):
-            field = at.by_key.get(name)
-            last = depth == len(names) - 1
+            field = parent.by_key.get(name)
+            is_last = depth == len(names) - 1
             if (
                 field is None
                 or body == "*"
                 or (depth == 0 and field.name == body)
                 or field.shape is Shape.MAP
-                or (not last and field.shape is Shape.LIST)
-                or last is (field.value.message is not None and not field.value.plan.is_special)
+                or (not is_last and field.shape is Shape.LIST)
+                or is_last is (field.value.message is not None and not field.value.plan.is_special)
             ):
                 reason = (
                     f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
@@ -188,12 +191,12 @@ def _tree(
                 )
                 violations.append(Violation(key, reason))
                 break
-            if not last:
+            if not is_last:
                 node = cast(dict[str, Any], node.setdefault(field.name, {}))
-                at = field.value.plan
+                parent = field.value.plan
             else:
                 value: str | bool = text
-                if _is_bool(field):  # A query has no types; other texts are converted by the walk.
+                if _is_bool(field):  # A query has no types. The walk converts other texts.
                     value = {"true": True, "false": False}.get(text.lower(), text)
                 if field.shape is Shape.LIST:
                     node.setdefault(field.name, []).append(value)
@@ -223,47 +226,47 @@ def _set_variable(message: Message, name: str, text: str) -> None:
 
 
 class KnownMethod(Struct, frozen=True):
-    """A method that a public API has."""
+    """A method of a public API, served here or not."""
 
-    #: Full name of the RPC, or the discovery document's id.
+    #: Full name of the RPC, or the ID in the discovery document.
     name: str
-    #: Path template of the method, or of another method of its service if it exists only in gRPC; "" if none
-    #: has a path.
+    #: Path template of the method. For a gRPC-only method, a path of another method of its service; "" =
+    #: none.
     path: str
 
 
-def by_request(verb: str, path: str) -> KnownMethod | None:
-    """Return the public method at this verb and encoded path (without query); None if there is none."""
+def find_by_request(verb: str, path: str) -> KnownMethod | None:
+    """Return the public method at this HTTP method and encoded path (without query), or None."""
     matched = _methods().router.match(verb, path)
     if matched is None:
         return None
     return matched[0]
 
 
-def by_name(name: str) -> KnownMethod | None:
-    """Return the method of a full RPC name such as `google.cloud.aiplatform.v1.DatasetService.CreateDataset`;
-    None if there is none."""
+def find_by_name(name: str) -> KnownMethod | None:
+    """Return the method with a full RPC name such as
+    `google.cloud.aiplatform.v1.DatasetService.CreateDataset`, or None."""
     methods = _methods()
     path = methods.paths.get(name)
     if path is None:
         return None
-    return KnownMethod(name, path or methods.of_services.get(name.rpartition(".")[0], ""))
+    return KnownMethod(name, path or methods.service_paths.get(name.rpartition(".")[0], ""))
 
 
 class _Methods(Struct, frozen=True):
     router: Router[KnownMethod]
     paths: Mapping[str, str]
-    of_services: Mapping[str, str]
+    service_paths: Mapping[str, str]
 
 
 @cache
 def _methods() -> _Methods:
     router = Router[KnownMethod]()
     paths: dict[str, str] = {}
-    of_services: dict[str, str] = {}
+    service_paths: dict[str, str] = {}
     for name, verb, path in json.loads(pool.read_data("known_methods.json.gz")):
         paths.setdefault(name, path)
         if verb:
             router.add(verb, Template.parse(path), KnownMethod(name, path))
-            of_services.setdefault(name.rpartition(".")[0], path)
-    return _Methods(router, paths, of_services)
+            service_paths.setdefault(name.rpartition(".")[0], path)
+    return _Methods(router, paths, service_paths)

@@ -1,7 +1,7 @@
-"""Defines google.rpc statuses and the error body of the REST surfaces.
+"""Defines google.rpc status codes and the error body of the REST surfaces.
 
-It owns the code table and the JSON shape, and does not decide which error is meant. A violation is the pair
-that BadRequest carries. Sources: facts/limits#error-texts; google.rpc.Code.
+This module owns the code table and the JSON form. Callers select the code. Sources: facts/limits#error-texts,
+google.rpc.Code.
 """
 
 import json
@@ -16,7 +16,7 @@ from trainshed.wire import pool
 
 
 class StatusCode(Enum):
-    """google.rpc.Code: the name, the number on the wire and the HTTP status of each code."""
+    """google.rpc.Code with the number on the wire and the HTTP status of each code."""
 
     OK = (0, 200)
     CANCELLED = (1, 499)
@@ -30,7 +30,7 @@ class StatusCode(Enum):
     FAILED_PRECONDITION = (9, 400)
     ABORTED = (10, 409)
     OUT_OF_RANGE = (11, 400)
-    # Not 501, which clients retry for half a minute (docs/clients.md).
+    # Not 501, since clients retry after a 501 for 30 seconds (docs/clients.md).
     UNIMPLEMENTED = (12, 400)
     INTERNAL = (13, 500)
     UNAVAILABLE = (14, 503)
@@ -39,17 +39,17 @@ class StatusCode(Enum):
 
     @property
     def number(self) -> int:
-        """The google.rpc.Code number, also gRPC's."""
+        """The number in google.rpc.Code and gRPC."""
         return self.value[0]
 
     @property
     def http(self) -> int:
-        """The HTTP status that the public services answer with, except for UNIMPLEMENTED."""
+        """The HTTP status of the public services, except for UNIMPLEMENTED."""
         return self.value[1]
 
     @classmethod
     def of(cls, number: int) -> "StatusCode":
-        """Return the code with this number; an unknown number is UNKNOWN, as gRPC treats it."""
+        """Return the code with this number. An unknown number is UNKNOWN, as in gRPC."""
         return _BY_NUMBER.get(number, cls.UNKNOWN)
 
 
@@ -57,42 +57,42 @@ _BY_NUMBER = {code.number: code for code in StatusCode}
 
 
 class Violation(Struct, frozen=True):
-    """One offending field of a request: its path in proto names, and the public text."""
+    """One invalid field of a request: its path in proto names, and the public error text."""
 
     field: str
     description: str
 
 
-MOST_TOLD: Final = 100
-"""Most violations of one request that are listed; further ones are only counted."""
+MAX_LISTED_VIOLATIONS: Final = 100
+"""Maximum number of violations in one answer. Further ones are only counted."""
 
 
-def told(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
-    """Return the violations that a caller is shown."""
-    if len(violations) <= MOST_TOLD:
+def limit_violations(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
+    """Return the violations for an answer: the first ones, and the number of omitted ones."""
+    if len(violations) <= MAX_LISTED_VIOLATIONS:
         return violations
-    more = f"And {len(violations) - MOST_TOLD} more faults, which are not listed."
-    return (*violations[:MOST_TOLD], Violation("", more))
+    more = f"And {len(violations) - MAX_LISTED_VIOLATIONS} more faults, which are not listed."
+    return (*violations[:MAX_LISTED_VIOLATIONS], Violation("", more))
 
 
-class Undecided(Struct, frozen=True):
-    """An enum field of a message that was given an unknown value, with the numbers of its known values."""
+class UnknownEnum(Struct, frozen=True):
+    """An enum field of a message whose value is unknown, with the numbers of its known values."""
 
     message: Message
     field: str
     numbers: tuple[int, ...]
 
     def decide(self, number: int) -> None:
-        """Give the field a value; 0 leaves it unset, as it is until this is called."""
+        """Set the field to a number. Until this call, and with 0, it is unset."""
         setattr(self.message, self.field, number)
 
 
 class WireError(ValueError):
-    """A body or a query is not the message it should be; carries every violation found.
+    """A body or a query is invalid. The error contains every violation.
 
-    The message is what the public services put into `error.message`: the texts, one per line, unless
-    `message` is given. `partial` is the request as far as it could be read, None if it is no JSON object at
-    all; `undecided` are its enum fields whose values could not be read.
+    The message is the public `error.message`: `message`, or the texts of the violations, one per line.
+    `partial` is the readable part of the request; None = the body is no JSON object. `unknown_enums` are the
+    enum fields whose values are unknown.
     """
 
     def __init__(
@@ -101,16 +101,16 @@ class WireError(ValueError):
         partial: Message | None = None,
         *,
         message: str | None = None,
-        undecided: tuple[Undecided, ...] = (),
+        unknown_enums: tuple[UnknownEnum, ...] = (),
     ) -> None:
-        super().__init__(message or "\n".join(v.description for v in told(violations)))
+        super().__init__(message or "\n".join(v.description for v in limit_violations(violations)))
         self.violations = violations
         self.partial = partial
-        self.undecided = undecided
+        self.unknown_enums = unknown_enums
 
 
 class Refused(Exception):
-    """A request made within the process was refused; carries what its caller is told."""
+    """A request within the process was rejected. The error contains the answer for the caller."""
 
     def __init__(
         self, code: StatusCode, message: str, violations: tuple[Violation, ...] = ()
@@ -122,7 +122,7 @@ class Refused(Exception):
 
 def error_body(code: StatusCode, message: str, violations: Iterable[Violation] = ()) -> bytes:
     """Return the REST error object: `{"error": {code, message, status, details}}` as UTF-8 JSON.
-    `violations` become a google.rpc.BadRequest; `details` is omitted without any."""
+    `violations` become a google.rpc.BadRequest in `details`, which is otherwise omitted."""
     error: dict[str, Any] = {"code": code.http, "message": message, "status": code.name}
     if listed := [{"field": v.field, "description": v.description} for v in violations]:
         kind = "type.googleapis.com/google.rpc.BadRequest"
@@ -133,7 +133,7 @@ def error_body(code: StatusCode, message: str, violations: Iterable[Violation] =
 def status_message(
     code: StatusCode, message: str, violations: Iterable[Violation] = (), reason: str | None = None
 ) -> Message:
-    """Return the same as a google.rpc.Status message, for gRPC trailers and a resource's `error`."""
+    """Return the same error as a google.rpc.Status message, for gRPC trailers and a resource's `error`."""
     status = pool.message_class("google.rpc.Status")(code=code.number, message=message)
     details: list[Message] = []
     if reason:

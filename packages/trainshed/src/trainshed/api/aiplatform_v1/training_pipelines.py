@@ -288,7 +288,7 @@ def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
     inputs_message = message(_MESSAGES[task])
     known, unknown = _split(task, inputs)
     # The SDK lets arguments be numbers, and sends 10, which was meant as `10`, as 10.0.
-    walk = wire_json.Walk(keep_output_only=False, printed=printed)
+    walk = wire_json.Walk(keep_output_only=False, number_to_text=printed)
     walk.message(plans.plan_for(inputs_message), known, inputs_message, FIELD)
     refused = tuple(Violation(v.field, v.description) for v in walk.violations)
     return wire_json.to_public(inputs_message), (*unknown, *refused)

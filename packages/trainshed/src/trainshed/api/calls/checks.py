@@ -11,10 +11,10 @@ from typing import Final
 from google.protobuf.message import Message
 
 from trainshed.core import errors as core
-from trainshed.wire.status import Undecided, Violation, WireError, told
+from trainshed.wire.status import UnknownEnum, Violation, WireError, limit_violations
 
-_MOST_UNDECIDED: Final = 8
-"""Most undecided fields that are tried; bounds what a request with many faults can cost."""
+_MAX_UNKNOWN_ENUMS: Final = 8
+"""Maximum number of unknown enum fields to try, to limit the work for a request with many faults."""
 
 
 def completed(refused: WireError, check: Callable[[Message], object]) -> WireError:
@@ -23,7 +23,7 @@ def completed(refused: WireError, check: Callable[[Message], object]) -> WireErr
         return refused
     partial = refused.partial
     try:
-        certain = certain_faults(lambda: check(partial), refused.undecided)
+        certain = certain_faults(lambda: check(partial), refused.unknown_enums)
     except Exception:
         # Broad, because the check reads a message that is known to be broken: whatever it stumbles over (the
         # project's name, say) must not hide the refusal at hand. The caller is told of it once this is
@@ -33,7 +33,7 @@ def completed(refused: WireError, check: Callable[[Message], object]) -> WireErr
     # `job.training_input.x`.
     known = tuple(
         violation.field.partition(".")[2].removeprefix("training_input.")
-        for violation in told(refused.violations)
+        for violation in limit_violations(refused.violations)
     )
     further = tuple(
         Violation(v.field, v.description)
@@ -42,18 +42,21 @@ def completed(refused: WireError, check: Callable[[Message], object]) -> WireErr
     )
     # The texts of `wire` name their fields themselves. The message consists of texts alone, so the other
     # texts have to name their fields too.
-    texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in told(further)))
+    texts = (
+        str(refused),
+        *(f"Field: {v.field}; {v.description}" for v in limit_violations(further)),
+    )
     return WireError((*refused.violations, *further), partial, message="\n".join(texts))
 
 
 def certain_faults(
-    check: Callable[[], object], undecided: Sequence[Undecided]
+    check: Callable[[], object], unknown_enums: Sequence[UnknownEnum]
 ) -> tuple[core.Violation, ...]:
-    """Return the faults that `check` finds whatever values the undecided fields get. Other faults may only
+    """Return the faults that `check` finds whatever values the unknown enums get. Other faults may only
     result from a field being unset, which the caller did not intend. Raises what `check` raises, except for
     InvalidRequest."""
     common = _faults(check)
-    for field in undecided[:_MOST_UNDECIDED]:
+    for field in unknown_enums[:_MAX_UNKNOWN_ENUMS]:
         for number in field.numbers:
             if not common:
                 break

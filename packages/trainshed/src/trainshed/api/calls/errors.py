@@ -15,7 +15,7 @@ from msgspec import Struct
 from trainshed.core import errors as core
 from trainshed.httpd.messages import BodyNotRead, BodyTooLarge
 from trainshed.wire.routes import KnownMethod
-from trainshed.wire.status import StatusCode, Violation, WireError, told
+from trainshed.wire.status import StatusCode, Violation, WireError, limit_violations
 
 _log = logging.getLogger("trainshed.api")
 
@@ -65,11 +65,13 @@ def refusal(error: Exception, api: str, what: str) -> Refusal:
             "Internal error encountered. The log of the service contains details.",
         )
     if isinstance(error, WireError):
-        return Refusal(code, str(error), told(error.violations))
+        return Refusal(code, str(error), limit_violations(error.violations))
     if isinstance(error, BodyTooLarge | BodyNotRead):
         return Refusal(code, str(error), (Violation("", str(error)),))
     if isinstance(error, core.InvalidRequest):
-        violations = told(tuple(Violation(v.field, v.description) for v in error.violations))
+        violations = limit_violations(
+            tuple(Violation(v.field, v.description) for v in error.violations)
+        )
         return Refusal(code, _listed(violations, api), violations)
     return Refusal(code, str(error), reason=_REASONS.get(type(error)))
 

@@ -107,12 +107,12 @@ class Registry(Struct, frozen=True):
         request = await read_aside(size, read_whole)
         answer = apply_read_mask(await _performed(handler, call, request), request)
         service = call.method.rpartition(".")[0]
-        call.services.beta.dress(answer, version, made=service not in routes.MIXED_IN)
+        call.services.beta.dress(answer, version, made=service not in routes.MIXIN_SERVICES)
         return answer
 
 
 def _known(method: str) -> routes.KnownMethod:
-    return routes.by_name(method) or routes.KnownMethod(method, "")
+    return routes.find_by_name(method) or routes.KnownMethod(method, "")
 
 
 async def _performed(handler: Callable[[Call, Any], Awaitable[T]], call: Call, request: Any) -> T:

@@ -1,1 +1,1 @@
-"""Defines requests and answers of our API, `/trainshed/v1`, as typed records for service and clients."""
+"""Requests and answers of the API `/trainshed/v1`, as typed records for the service and its clients."""

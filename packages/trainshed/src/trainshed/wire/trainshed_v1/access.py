@@ -1,4 +1,4 @@
-"""Records of who is known to a service, of their roles, of what they changed, and of secrets."""
+"""Records of access: tokens, roles, the caller's identity, the audit log, and secrets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,49 +7,49 @@ from trainshed.wire.trainshed_v1.record import Record
 
 
 class Token(Record, frozen=True):
-    """A token, without itself."""
+    """The description of a token, without the token itself."""
 
-    #: The name by which it is revoked.
+    #: ID of the token, for revoking it.
     id: str = ""
-    #: For whom it speaks.
+    #: Account of the token.
     email: str = ""
     created: str = ""
-    #: "" = never.
+    #: "" = the token does not expire.
     expires: str = ""
-    #: To the minute; "" = it was not used yet.
+    #: Time of the last use, to the minute; "" = not used yet.
     last_used: str = ""
     note: str = ""
 
 
 class TokenList(Record, frozen=True):
-    """Tokens, oldest first."""
+    """A list of tokens, oldest first."""
 
     tokens: tuple[Token, ...] = ()
 
 
 class NewToken(Record, frozen=True):
-    """A token to be made."""
+    """The properties of a token to create."""
 
-    #: The e-mail address of the person or service account for whom it speaks.
+    #: E-mail address of the user or service account.
     email: str = ""
-    #: Days that it is valid; 0 = until it is revoked.
+    #: Days until the token expires; 0 = it does not expire.
     days: float = 0
     note: str = ""
-    #: A role to give its holder as well; "" = none.
+    #: A role to grant to the account; "" = none.
     role: str = ""
-    #: The project in which the role is given; "-" = all projects, "" = the service's default project.
+    #: Project of the granted role; "-" = all projects, "" = the service's default project.
     project: str = ""
 
 
 class IssuedToken(Token, frozen=True):
-    """A token that was made just now."""
+    """A token that was just created."""
 
-    #: The token itself, which is shown this once.
+    #: The token itself. No later answer contains it.
     token: str = ""
 
 
 class Grant(Record, frozen=True):
-    """One member has one role."""
+    """A role of one member."""
 
     #: "-" = all projects.
     project: str = ""
@@ -59,59 +59,60 @@ class Grant(Record, frozen=True):
 
 
 class GrantList(Record, frozen=True):
-    """Who has which role."""
+    """A list of members and their roles."""
 
     grants: tuple[Grant, ...] = ()
 
 
 class GrantChange(Record, frozen=True):
-    """A role that is given or taken away."""
+    """A role to grant or revoke."""
 
     #: "" = the service's default project, "-" = all projects.
     project: str = ""
     role: str = ""
     member: str = ""
-    #: Whether it is taken away.
+    #: Whether to revoke the role.
     remove: bool = False
 
 
 class Identity(Record, frozen=True):
-    """Who asks, and what they may do."""
+    """The caller's identity and roles."""
 
     email: str = ""
-    #: The roles of theirs; a program of a job has none.
+    #: The caller's roles; a job's program has none.
     grants: tuple[Grant, ...] = ()
-    #: The mark of the issuer at which they signed in; "" = they have a token that somebody made.
+    #: ID of the issuer with which the caller signed in; "" = the caller uses a token of this service.
     issuer: str = ""
 
 
 class AuditEntry(Record, frozen=True):
-    """What somebody changed."""
+    """One change, as recorded in the audit log."""
 
     seq: int = 0
     time: str = ""
     who: str = ""
-    #: The service account as which it was done; "" = none.
+    #: The impersonated service account; "" = none.
     acting_as: str = ""
-    #: The method's full name.
+    #: Full name of the method.
     method: str = ""
-    #: "" = it concerns the whole service.
+    #: "" = the change concerns the whole service.
     project: str = ""
     resource: str = ""
-    #: The address that the request came from; "" = it is not known.
+    #: Network address of the client; "" = unknown.
     source: str = ""
     detail: Mapping[str, Any] = {}
-    #: Name of the answer's google.rpc code: `OK`, or `PERMISSION_DENIED`; `DATA_LOSS` = its hash is wrong.
+    #: Name of the answer's google.rpc code, such as `OK` or `PERMISSION_DENIED`; `DATA_LOSS` = the entry's
+    #: hash is wrong.
     answer: str = ""
-    #: SHA-256 of the entry before and of this one, in hexadecimal digits.
+    #: SHA-256 of the previous entry and this one, in hexadecimal digits.
     hash: str = ""
 
 
 class AuditPage(Record, frozen=True):
-    """A page of the audit record, newest first."""
+    """A page of the audit log, newest entry first."""
 
     entries: tuple[AuditEntry, ...] = ()
-    #: What to send as `pageToken` for the next page; "" = there is none.
+    #: `pageToken` of the next page; "" = this is the last page.
     next_page_token: str = ""
 
 
@@ -123,24 +124,24 @@ class SecretVersion(Record, frozen=True):
 
 
 class Secret(Record, frozen=True):
-    """A secret without its value, which no method returns."""
+    """A secret without its value. No method returns the value."""
 
     name: str = ""
-    #: When the newest version was stored.
+    #: Time at which the newest version was stored.
     created: str = ""
-    #: Newest first.
+    #: Versions, newest first.
     versions: tuple[SecretVersion, ...] = ()
 
 
 class SecretList(Record, frozen=True):
-    """A project's secrets, by name."""
+    """The secrets of a project, sorted by name."""
 
     project: str = ""
     secrets: tuple[Secret, ...] = ()
 
 
 class SecretValue(Record, frozen=True):
-    """A new version of a secret, to be stored."""
+    """A new version of a secret to store."""
 
     #: "" = the service's default project.
     project: str = ""
@@ -149,7 +150,7 @@ class SecretValue(Record, frozen=True):
 
 
 class StoredSecret(Record, frozen=True):
-    """A version that was stored."""
+    """The version of a secret that was stored."""
 
     project: str = ""
     name: str = ""

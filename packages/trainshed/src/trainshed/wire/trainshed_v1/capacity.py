@@ -1,4 +1,4 @@
-"""Records of capacity: why a job waits; nodes and quotas; whether a job would be admitted."""
+"""Records of capacity: reasons for waiting, nodes, quotas, usage, and admission checks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,28 +10,28 @@ from trainshed.wire.trainshed_v1.replicas import ReplicaUsage
 
 
 class Waiting(Record, frozen=True):
-    """Why a job has no capacity."""
+    """The reason why a job waits for capacity."""
 
-    #: A word of `WaitReason`.
+    #: A value of `WaitReason`.
     reason: str = ""
     message: str = ""
-    #: What would let the job start; "" = not known.
+    #: A change that would let the job start; "" = unknown.
     hint: str = ""
-    #: Names of the jobs that hold what is missing.
+    #: Names of the jobs that use the missing capacity.
     blockers: tuple[str, ...] = ()
-    #: Place in the queue, or in that of the cluster that it waits for: 1 = next, 0 = none.
+    #: Position in the service's queue, or in the queue of the cluster: 1 = next, 0 = none.
     position: int = 0
-    #: When that cluster expects to start it; "" = not known, or it waits for no cluster.
+    #: Start time expected by the cluster; "" = unknown, or the job waits for no cluster.
     expected_time: str = ""
 
 
 class NodeAccelerators(Record, frozen=True):
-    """Accelerators of one type."""
+    """The accelerators of one type on a node."""
 
     type: str = ""
     count: int = 0
     used: int = 0
-    #: Used by others than this service.
+    #: Number used by other programs than this service's.
     used_by_others: int = 0
 
 
@@ -40,57 +40,56 @@ class NodeReplica(Record, frozen=True):
 
     job: str = ""
     replica: str = ""
-    #: In a list of nodes, for a replica with accelerators: their type, their number, and the uuids that are
-    #: known.
+    #: Type, number and known UUIDs of the replica's accelerators. Only in a list of nodes.
     accelerator: str | UnsetType = UNSET
     accelerators: int | UnsetType = UNSET
     gpus: tuple[str, ...] | UnsetType = UNSET
-    #: What it was last seen to use, if that was asked for and is known.
+    #: Last known usage. Only if the request includes usage.
     usage: ReplicaUsage | UnsetType = UNSET
 
 
 class Node(Record, frozen=True):
-    """A node and what of it is used. A node that no longer exists has only its name."""
+    """A node and its usage. For a node that no longer exists, only the name is set."""
 
     name: str = ""
-    #: A word of `NodeCondition`.
+    #: A value of `NodeCondition`.
     condition: str | UnsetType = UNSET
     cause: str | UnsetType = UNSET
     vcpus: float | UnsetType = UNSET
     used_vcpus: float | UnsetType = UNSET
     memory_bytes: int | UnsetType = UNSET
     used_memory_bytes: int | UnsetType = UNSET
-    #: Used by others than this service, who share the node with it.
+    #: Used by other programs than this service's on the same node.
     others_vcpus: float | UnsetType = UNSET
     others_memory_bytes: int | UnsetType = UNSET
     accelerators: tuple[NodeAccelerators, ...] | UnsetType = UNSET
-    #: What runs there, including replicas that were asked to leave and have not left yet.
+    #: Replicas on the node, including those that are moving to another node.
     replicas: tuple[NodeReplica, ...] | UnsetType = UNSET
 
 
 class NodeList(Record, frozen=True):
-    """The nodes."""
+    """A list of nodes."""
 
     nodes: tuple[Node, ...] = ()
 
 
 class DrainRequest(Record, frozen=True):
-    """Why a node is drained."""
+    """The reason for draining a node."""
 
     reason: str = ""
 
 
 class Quota(Record, frozen=True):
-    """What a project may use of a metric: at a time, or in a month if its name says so."""
+    """A project's limit for a metric: at one time, or in one month if its name contains that."""
 
     metric: str = ""
-    #: Whose use is limited: a person's address, or "each"; "" = that of all together.
+    #: The limited users: a user's address, or "each"; "" = all users together.
     user: str = ""
     #: A number, or "unlimited".
     limit: float | str = 0
-    #: Used by jobs that have capacity; of `queued_jobs`, how many wait.
+    #: Used by jobs with capacity; for `queued_jobs`, the number of waiting jobs.
     used: float = 0
-    #: Needed by jobs that wait.
+    #: Required by waiting jobs.
     waiting: float = 0
 
 
@@ -102,7 +101,7 @@ class PlacedQuota(Quota, frozen=True):
 
 
 class QuotaList(Record, frozen=True):
-    """The quotas of a project in a region, by metric."""
+    """The quotas of a project in a region, sorted by metric."""
 
     project: str = ""
     region: str = ""
@@ -110,7 +109,7 @@ class QuotaList(Record, frozen=True):
 
 
 class QuotaLimit(Record, frozen=True):
-    """A limit to be set for a quota."""
+    """A new limit of a quota."""
 
     #: "" = the service's default project.
     project: str = ""
@@ -118,30 +117,29 @@ class QuotaLimit(Record, frozen=True):
     metric: str = ""
     #: See `Quota`.
     user: str = ""
-    #: A number of at least 0, or "unlimited"; must be given.
+    #: A number of at least 0, or "unlimited". Required.
     limit: float | str = ""
 
 
 class UsageRow(Record, frozen=True):
-    """What somebody or something has used."""
+    """The usage of one user, project, node, machine type or label."""
 
-    #: Of whom or what: an address, a project, a node, a machine type, or the value of a label; "" = it has
-    #: none.
+    #: The user's address, or the name of the project, node or machine type, or the label's value; "" = none.
     name: str = ""
     gpu_hours: float = 0
     cpu_hours: float = 0
-    #: Of memory.
+    #: Memory usage.
     gigabyte_hours: float = 0
     machine_hours: float = 0
-    #: Which part of these hours was at work; None = no replica left a record.
+    #: The part of these hours in which the hardware was busy; null = no replica reported it.
     cpu_share: float | None = None
     gpu_share: float | None = None
-    #: By the setting `prices`.
+    #: Cost by the setting `prices`.
     cost: float = 0
 
 
 class UsageReport(Record, frozen=True):
-    """What was used between two moments."""
+    """The usage between two times."""
 
     #: "-" = all projects.
     project: str = ""
@@ -152,19 +150,19 @@ class UsageReport(Record, frozen=True):
 
 
 class ExplainRequest(Record, frozen=True):
-    """A job about which it is asked whether it would be admitted."""
+    """A job for an admission check."""
 
     #: "vertex" or "ml".
     api: str = ""
     #: "" = the service's default project.
     project: str = ""
     location: str = ""
-    #: The body of the API's own create: a custom or tuning job of Vertex, a job of `ml`.
+    #: The body of the API's create request: a custom or tuning job of Vertex, or a job of `ml`.
     job: Mapping[str, Any] = {}
 
 
 class Placement(Record, frozen=True):
-    """Where a replica would run."""
+    """The node on which a replica would run."""
 
     replica: str = ""
     task: str = ""
@@ -172,14 +170,14 @@ class Placement(Record, frozen=True):
 
 
 class MachineAccelerators(Record, frozen=True):
-    """Accelerators of one machine."""
+    """The accelerators of one machine."""
 
     type: str = ""
     count: int = 0
 
 
 class PoolMachine(Record, frozen=True):
-    """The machine of each replica of a worker pool."""
+    """The machine of each replica in a worker pool."""
 
     pool: str = ""
     replicas: int = 0
@@ -192,18 +190,18 @@ class PoolMachine(Record, frozen=True):
 
 
 class Explanation(Record, frozen=True):
-    """Whether a job would be admitted now."""
+    """The result of an admission check."""
 
     api: str = ""
     project: str = ""
     location: str = ""
     display_name: str = ""
     admitted: bool = False
-    #: The place of each replica, if the job would be admitted.
+    #: The node of each replica, if the job would be admitted.
     places: tuple[Placement, ...] = ()
-    #: Why it would not be admitted; null if it would.
+    #: The reason why the job would wait; null = it would be admitted.
     waiting: Waiting | None = None
-    #: Its place in the queue: 1 = next; 0 if it would be admitted.
+    #: Position in the queue: 1 = next; 0 = it would be admitted.
     position: int = 0
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

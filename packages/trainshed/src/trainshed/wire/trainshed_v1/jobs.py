@@ -1,4 +1,4 @@
-"""Records of the service itself, and of jobs, tuning jobs and pipelines, in lists and in full."""
+"""Records of the service's status, and of jobs, tuning jobs and pipelines, in lists and in full."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,70 +10,70 @@ from trainshed.wire.trainshed_v1.record import Record
 
 
 class LoopLag(Record, frozen=True):
-    """How late the service's event loop was, in seconds."""
+    """Delays of the service's event loop, in seconds."""
 
     recent_lag: float = 0.0
     longest_lag: float = 0.0
-    #: The longest time that one task kept the loop busy.
+    #: Longest CPU time of a single task on the loop.
     computed: float = 0.0
 
 
 class Outbox(Record, frozen=True):
-    """Notifications that are not delivered yet."""
+    """Notifications that are not yet delivered."""
 
-    #: Targets that jobs may name.
+    #: Targets that labels of jobs may select.
     targets: tuple[str, ...] = ()
-    #: Notifications that are still to be delivered.
+    #: Number of undelivered notifications.
     waiting: int = 0
-    #: Those of them that were tried already.
+    #: Number of undelivered notifications with a failed attempt.
     failing: int = 0
 
 
 class Disk(Record, frozen=True):
-    """The file system of the service's data."""
+    """The file system with the service's data."""
 
     total_bytes: int = 0
     free_bytes: int = 0
 
 
 class Status(Record, frozen=True):
-    """The service, and the defaults for clients."""
+    """The state of the service, and the defaults for clients."""
 
     version: str = ""
-    #: When it started; "" = not known.
+    #: Start time of the service; "" = unknown.
     start_time: str = ""
     #: The caller.
     principal: str = ""
     apis: tuple[str, ...] = ()
-    #: Defaults for clients that name none.
+    #: Defaults for requests that do not specify them.
     project: str = ""
     region: str = ""
     bucket: str = ""
-    #: Types of the accelerators of its nodes, the most frequent first.
+    #: Accelerator types of the service's nodes, most frequent first.
     accelerators: tuple[str, ...] = ()
-    #: What the engine can do or enforce on its machine.
+    #: Capabilities of the engine on this machine.
     engine: Mapping[str, Any] = {}
     event_loop: LoopLag = LoopLag()
-    #: Only for who may see the service's settings.
+    #: Only for callers with access to the service's settings.
     disk: Disk | UnsetType = UNSET
-    #: How long a job is kept after its end, as in the settings; "" = for ever.
+    #: Retention period of finished jobs, as in the settings; "" = unlimited.
     retention_jobs: str = ""
-    #: Absent if there are no notifications.
+    #: Absent if no notifications are configured.
     notifications: Outbox | UnsetType = UNSET
 
 
 class JobError(Record, frozen=True):
     """The public error of a job."""
 
-    #: Number of a google.rpc code.
+    #: Number of the google.rpc code.
     code: int = 0
     message: str = ""
-    #: What was wrong, in a sentence; "" = the message begins with it.
+    #: The cause in one sentence; "" = the message starts with it.
     reason: str = ""
 
 
 class JobSummary(Record, frozen=True):
-    """A job, tuning job or pipeline in short."""
+    """A summary of a job, tuning job or pipeline."""
 
     #: Full name of the public resource.
     name: str = ""
@@ -81,153 +81,154 @@ class JobSummary(Record, frozen=True):
     api: str = ""
     #: "custom", "tuning" or "pipeline".
     kind: str = "custom"
-    #: Name of the tuning job or pipeline that made it; "" = a client did.
+    #: Name of the tuning job or pipeline that created the job; "" = a client created it.
     parent: str = ""
-    #: Number of the trial that it evaluates; 0 = none.
+    #: Number of the job's trial; 0 = none.
     trial: int = 0
     uid: str = ""
     project: str = ""
     job_id: str = ""
     display_name: str = ""
-    #: The address of whoever is responsible for it; "" = it is not known.
+    #: Address of the responsible user; "" = unknown.
     user: str = ""
-    #: A word of `JobState`, of pipelines as well.
+    #: A value of `JobState`, also for pipelines.
     state: str = ""
     create_time: str = ""
     start_time: str = ""
     end_time: str = ""
     update_time: str = ""
     labels: Mapping[str, str] = {}
-    #: Absent while there is none; null is read as absent.
+    #: Absent without an error. Clients treat null as absent.
     error: JobError | UnsetType | None = UNSET
-    #: How it is doing now, if that was asked for.
+    #: Current activity. Only if the request includes it.
     glance: "Glance | UnsetType" = UNSET
-    #: How far it has come; absent if that is not known, was not asked for, or while the job is watched.
+    #: Absent if unknown, not requested, or in updates of a watched job.
     progress: "Progress | UnsetType" = UNSET
-    #: What it measures, if that was asked for.
+    #: Newest measurements. Only if the request includes them.
     trend: "Trend | UnsetType" = UNSET
-    #: The row of the failure table that decided the end; "" before.
+    #: The row of the failure table that decided the job's end; "" = not finished.
     rule: str = ""
-    #: How many machines and accelerators it asked for, by type; of a tuning job each trial.
+    #: Requested number of machines and accelerators by type; for a tuning job, of each trial.
     machines: Mapping[str, int] = {}
     accelerators: Mapping[str, int] = {}
 
 
 class Glance(Record, frozen=True):
-    """What a job waits for, or prints."""
+    """The reason why a job waits, or its last output line."""
 
-    #: Why it has no capacity or what it waits for; "" = it waits for nothing.
+    #: The missing capacity, or another reason for waiting; "" = the job does not wait.
     waits: str = ""
-    #: The last line that its primary replica printed, cut off at 300 characters; "" if it is over.
+    #: Last output line of the primary replica, limited to 300 characters; "" = the job has finished.
     last_line: str = ""
 
 
 class Trend(Record, frozen=True):
-    """What a job measures, in the measure that tells most of its training: loss, if it has one."""
+    """The most informative measure of a job's training: its loss, if available."""
 
     measure: str = ""
-    #: Some of the values, oldest first; the last is the newest. See `CurvePoint` for what is no number.
+    #: A selection of values, oldest first, including the newest. See `CurvePoint` for values that are no
+    #: numbers.
     values: tuple[float | str, ...] = ()
 
 
 class Progress(Record, frozen=True):
-    """How far a job has come."""
+    """The progress of a job."""
 
-    #: How much is done, from 0 to 1; null if that is not known.
+    #: Completed part, from 0 to 1; null = unknown.
     done: float | None = None
-    #: The same in words, such as "epoch 3 of 10" or "12 of 40 trials"; "" = not known.
+    #: The progress in words, such as "epoch 3 of 10" or "12 of 40 trials"; "" = unknown.
     text: str = ""
-    #: Seconds that it will still take; null if that is not known.
+    #: Estimated remaining seconds; null = unknown.
     remaining_seconds: float | None = None
-    #: Source of this: "output" = what its program prints, "trials"; "" = not known.
+    #: Source of the progress: "output" = the program's output, "trials"; "" = unknown.
     source: str = ""
 
 
 class JobsOf(Record, frozen=True):
-    """Whose jobs are cancelled."""
+    """The selection of jobs to cancel."""
 
     #: "" = the service's default project; "-" = all projects.
     project: str = ""
-    #: An address; "" = all of the project, which must then be named.
+    #: A user's address; "" = all users of the project, which must then be specified.
     user: str = ""
 
 
 class CancelledJobs(Record, frozen=True):
-    """Jobs that are being cancelled, by their full names."""
+    """Full names of the jobs that are being cancelled."""
 
     jobs: tuple[str, ...] = ()
 
 
 class JobList(Record, frozen=True):
-    """A page of a list, newest first. A short page with a token means that there is more."""
+    """A page of jobs, newest first. A page with a token is not the last one, even if it is short."""
 
     jobs: tuple[JobSummary, ...] = ()
-    #: "" on the last page.
+    #: "" = this is the last page.
     next_page_token: str = ""
-    #: If that was asked for, how many jobs of the project are in each state, counted up to 1,000.
+    #: Number of the project's jobs by state, counted up to 1,000. Only if the request includes counts.
     counts: Mapping[str, int] | UnsetType = UNSET
 
 
 class Failure(Record, frozen=True):
-    """The typed facts beside the public error."""
+    """The facts behind a job's public error."""
 
-    #: The row of the failure table that decided the end.
+    #: The row of the failure table that decided the job's end.
     rule: str = ""
     cause: str = ""
-    #: The replica whose end it was; "" = the whole attempt's.
+    #: The replica that failed; "" = the whole attempt.
     replica: str = ""
-    #: The same in the public API's words.
+    #: Name of the replica in the public API.
     task: str = ""
-    #: Exit status of the program, null if it has none.
+    #: Exit status of the program; null = none.
     status: int | None = None
-    #: What was wrong, in a sentence.
+    #: The cause in one sentence.
     reason: str = ""
-    #: Last lines of the program.
+    #: Last output lines of the program.
     tail: str = ""
-    #: What to do about them, in a few sentences.
+    #: Advice for the user in a few sentences.
     advice: str = ""
 
 
 class ReplicaExit(Record, frozen=True):
-    """How a replica's program ended."""
+    """The end of a replica's program."""
 
     exit_code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
-    #: Whether the service had asked it to end.
+    #: Whether the service stopped the program.
     stopped: bool = False
     start_time: str = ""
     end_time: str = ""
-    #: Lines that it wrote.
+    #: Number of output lines.
     log_lines: int = 0
 
 
 class Replica(Record, frozen=True):
-    """One replica of a job's current attempt."""
+    """A replica of a job's current attempt."""
 
     #: Such as "workerpool0-0".
     id: str = ""
-    #: The same in the public API's words.
+    #: Name of the replica in the public API.
     task: str = ""
-    #: A word of `ReplicaState`.
+    #: A value of `ReplicaState`.
     state: str = ""
     node: str = ""
-    #: Number of the incarnation, from 1 on.
+    #: Number of the incarnation, starting at 1.
     incarnation: int = 1
     start_time: str = ""
     #: Restarts in this attempt, by rule.
     restarts: Mapping[str, int] = {}
-    #: Why it was asked to leave its node; "" = it was not.
+    #: The reason why the replica moves to another node; "" = it does not.
     leaving: str = ""
-    #: How its program began: "started warm: ..." with what was imported, or "started cold: ..." with the
-    #: reason; "" = its job did not ask for a warm start, or it has not begun.
+    #: The kind of start: "started warm: ..." with the imported modules, or "started cold: ..." with the
+    #: reason; "" = the job does not use warm starts, or the replica has not started.
     began: str = ""
-    #: Null while it has not ended.
+    #: Null while the program has not ended.
     exit: ReplicaExit | None = None
 
 
 class KeptAutopsy(Record, frozen=True):
-    """What is kept of a replica that failed, in short."""
+    """A summary of the autopsy of a failed replica."""
 
     replica: str = ""
     task: str = ""
@@ -236,7 +237,7 @@ class KeptAutopsy(Record, frozen=True):
 
 
 class Tuning(Record, frozen=True):
-    """A search for hyperparameters and how far it has come."""
+    """The settings and progress of a hyperparameter search."""
 
     metric: str = ""
     #: "MAXIMIZE" or "MINIMIZE".
@@ -245,52 +246,52 @@ class Tuning(Record, frozen=True):
     max_trials: int = 0
     parallel_trials: int = 0
     first_trial: int = 1
-    #: Replicas of each trial's job.
+    #: Number of replicas of each trial's job.
     replicas: int = 1
-    #: How many trials have come to each end.
+    #: Number of trials by result.
     succeeded: int = 0
     infeasible: int = 0
-    #: Those of the infeasible trials that count against the job.
+    #: Number of infeasible trials that count as failures of the job.
     failed: int = 0
     running: int = 0
-    #: Number of the best trial so far; 0 = none.
+    #: Number of the current best trial; 0 = none.
     best: int = 0
-    #: Null without a best trial.
+    #: Null = there is no best trial yet.
     best_value: float | None = None
-    #: Whether nothing is left to try.
+    #: Whether all possible trials exist.
     exhausted: bool = False
-    #: The rule by which trials are stopped early: "median"; "" = none.
+    #: The rule for stopping trials early: "median"; "" = none.
     stopping: str = ""
 
 
 class Trial(Record, frozen=True):
-    """One trial of a tuning job."""
+    """A trial of a tuning job."""
 
     number: int = 0
     state: str = ""
     parameters: Mapping[str, Any] = {}
-    #: Objective of the final measurement; null before it.
+    #: Objective in the final measurement; null = not measured yet.
     value: float | None = None
-    #: Step of the final measurement; 0 before it.
+    #: Step of the final measurement; 0 = not measured yet.
     step: int = 0
-    #: All metrics of the final measurement.
+    #: All metrics in the final measurement.
     metrics: Mapping[str, float] = {}
     create_time: str = ""
     start_time: str = ""
     end_time: str = ""
-    #: Name of the job that evaluates it.
+    #: Name of the trial's job.
     job: str = ""
-    #: That job's state; "" if it was deleted.
+    #: State of the trial's job; "" = it was deleted.
     job_state: str = ""
     stopped_early: bool = False
-    #: Why it is infeasible, or is being stopped.
+    #: The reason why the trial is infeasible or is being stopped.
     reason: str = ""
-    #: `[step, value]` of the objective: at most 60 of the points, including the first and the last.
+    #: `[step, value]` of the objective: at most 60 points, including the first and the last.
     curve: tuple[tuple[int, float], ...] = ()
 
 
 class OutlookAxis(Record, frozen=True):
-    """The places of one parameter in an outlook."""
+    """The positions of one parameter in an outlook."""
 
     name: str = ""
     values: tuple[float | int | str, ...] = ()
@@ -298,101 +299,100 @@ class OutlookAxis(Record, frozen=True):
 
 
 class Outlook(Record, frozen=True):
-    """What the model of a search expects of its first metric over one or two parameters."""
+    """The prediction of a search's model for its first metric, over one or two parameters."""
 
-    #: Why it has no model of them yet; "" = it has one.
+    #: The reason why no model is available; "" = a model is available.
     reason: str = ""
     metric: str = ""
-    #: Whether larger is better.
+    #: Whether larger values are better.
     is_maximized: bool = False
-    #: The best trial, and its other parameters, which all places have.
+    #: Number of the best trial, and its other parameters. They are constant in the outlook.
     best: int = 0
     others: Mapping[str, float | int | str] = {}
     axes: tuple[OutlookAxis, ...] = ()
-    #: At each place of the first axis, for all of the second: the mean, and one standard deviation to both
-    #: sides of it.
+    #: Mean, and bounds one standard deviation below and above it. The second axis varies fastest.
     expected: tuple[float, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    #: Of trials: the values of the axes' parameters, then what was measured.
+    #: Measured trials: the values of the axes' parameters, then the measurement.
     points: tuple[tuple[float | int | str, ...], ...] = ()
 
 
 class Pipeline(Record, frozen=True):
-    """A pipeline's own facts."""
+    """The details of a training pipeline."""
 
-    #: Kind of training.
+    #: Type of the training.
     task: str = ""
-    #: Name of its job.
+    #: Name of the pipeline's job.
     job: str = ""
-    #: That job's state; "" if it was deleted.
+    #: State of the pipeline's job; "" = it was deleted.
     job_state: str = ""
-    #: Name of the model version that it left; "" = none yet.
+    #: Name of the resulting model version; "" = none yet.
     model: str = ""
 
 
 class JobDescription(JobSummary, frozen=True):
-    """Everything that is known of a job, tuning job or pipeline now."""
+    """All current facts of a job, tuning job or pipeline."""
 
-    #: Why it has no capacity; null if it has.
+    #: The reason why the job waits for capacity; null = it has capacity.
     waiting: Waiting | None = None
-    #: The same, or what a job that is not running yet waits for, as texts.
+    #: The same reason, or other reasons why the job does not run yet, as texts.
     waits: tuple[str, ...] = ()
     failure: Failure | None = None
-    #: What it runs in instead of what it asks for, and how to get that, as texts.
+    #: Differences between the requested and the actual runtime, with remedies, as texts.
     substitutions: tuple[str, ...] = ()
-    #: Of a job: number of the current attempt.
+    #: Number of the current attempt. Only for a job.
     attempt: int | UnsetType = UNSET
-    #: Of a job: retries so far, by rule.
+    #: Number of retries by rule. Only for a job.
     retries: Mapping[str, int] | UnsetType = UNSET
-    #: Of a job.
+    #: Only for a job.
     replicas: tuple[Replica, ...] | UnsetType = UNSET
-    #: Of a job: what is kept of failed replicas.
+    #: Autopsies of failed replicas. Only for a job.
     autopsies: tuple[KeptAutopsy, ...] | UnsetType = UNSET
-    #: Of a job: links to shells by `task`, while it runs, if it has asked for them.
+    #: Links to shells by `task`, while the job runs and if it enables them. Only for a job.
     web_access_uris: Mapping[str, str] | UnsetType = UNSET
-    #: Of a job: addresses that open its web pages, for who is signed in to the console, by name.
+    #: Addresses of the job's web pages by name, for users who are signed in to the console. Only for a job.
     pages: Mapping[str, str] | UnsetType = UNSET
-    #: Opens TensorBoard in a browser, if there are event files; not while the job is watched.
+    #: Link to TensorBoard, if event files exist. Absent in updates of a watched job.
     tensorboard_uri: str | UnsetType = UNSET
-    #: Warnings of its replicas, each once: files that went to no bucket, a full disk, ranks. Empty while the
-    #: job is watched.
+    #: Warnings of the replicas, without duplicates, about files outside of buckets, a full disk, or ranks.
+    #: Empty in updates of a watched job.
     warnings: tuple[str, ...] = ()
-    #: Of a tuning job.
+    #: Only for a tuning job.
     tuning: Tuning | UnsetType = UNSET
-    #: Of a tuning job, ascending by number.
+    #: Trials, sorted by number. Only for a tuning job.
     trials: tuple[Trial, ...] | UnsetType = UNSET
-    #: Who submitted it; "" = not known, or while the job is watched.
+    #: The submitting user; "" = unknown, or in updates of a watched job.
     creator: str = ""
-    #: Of a pipeline.
+    #: Only for a pipeline.
     pipeline: Pipeline | UnsetType = UNSET
-    #: Of a pipeline: its job, without the resource; null if that was deleted.
+    #: The pipeline's job, without its resource; null = it was deleted. Only for a pipeline.
     child: "JobDescription | UnsetType | None" = UNSET
-    #: The public resource; absent in a `child`, and while the job is watched.
+    #: The public resource. Absent in `child`, and in updates of a watched job.
     resource: Mapping[str, Any] | UnsetType = UNSET
 
 
 class ReplicaChoice(Record, frozen=True):
-    """Names a replica."""
+    """The selection of a replica, and of a port or an autopsy."""
 
-    #: As for a drill; "" = the primary.
+    #: As for a drill; "" = the primary replica.
     replica: str = ""
-    #: Whether what it left when it failed is meant, not the running replica.
+    #: Whether to use the autopsy of the failed replica instead of the running replica.
     autopsy: bool = False
     #: Number of the attempt; 0 = the newest.
     attempt: int = 0
-    #: A port in it, by number or by the name of one of the job's pages, in place of a shell; "" = a shell.
+    #: A port by number, or by the name of one of the job's pages; "" = a shell.
     port: str = ""
 
 
 class ShellTicket(Record, frozen=True):
-    """A ticket for one shell or one connection to a port; it can be used once, within a minute."""
+    """A ticket for one shell or one connection to a port. It is valid once, within a minute."""
 
     token: str = ""
     expire_time: str = ""
     #: Path of the WebSocket.
     path: str = ""
-    #: URI of a page for a browser; "" = pages of jobs have no host names here.
+    #: URI of a page for a browser; "" = pages of jobs have no host names on this service.
     uri: str = ""
     job: str = ""
     replica: str = ""
@@ -401,21 +401,21 @@ class ShellTicket(Record, frozen=True):
 
 
 class ViewRequest(Record, frozen=True):
-    """What a view shows."""
+    """The contents of a view."""
 
-    #: Further jobs, by name, id or uid, to compare with the one of the path.
+    #: Other jobs, by name, ID or UID, to compare with the job in the path.
     others: tuple[str, ...] = ()
 
 
 class ViewLink(Record, frozen=True):
-    """A link that opens TensorBoard for some jobs."""
+    """A link to TensorBoard for one or more jobs."""
 
-    #: The page for a browser. Anybody who has it can look, as long as the jobs exist.
+    #: The page for a browser. All users with this link can see the jobs until they are deleted.
     uri: str = ""
-    #: What the page sends to open it.
+    #: The values that the page sends to open the view.
     view: str = ""
     key: str = ""
-    #: Directories of the event files.
+    #: Directories with the event files.
     directories: tuple[str, ...] = ()
-    #: Whether there are any yet.
+    #: Whether event files exist.
     has_files: bool = False

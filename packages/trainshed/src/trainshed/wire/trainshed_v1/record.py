@@ -1,10 +1,10 @@
-"""Defines what all records of `/trainshed/v1` have in common.
+"""Defines the common base of all records of `/trainshed/v1`.
 
-The service builds records, clients decode answers into them, and the API's reference is made from them. A
-field `start_time` is `startTime` in JSON. Moments are RFC 3339 texts in UTC, "" if the moment has not come. A
-field whose default is UNSET may be absent, as its line says; every other field of an answer is always there.
-Every field has a default all the same, so that a client can read the answers of an older service; unknown
-fields of a newer one are ignored.
+The service creates records, clients decode answers into them, and the API's reference is generated from them.
+The field `start_time` is `startTime` in JSON. Times are RFC 3339 texts in UTC; "" = not reached yet. A field
+with the default UNSET may be absent, as its description specifies. Every other field of an answer is always
+present. Every field has a default, so that a client can read answers of an older service. Unknown fields of a
+newer service are ignored.
 """
 
 from typing import Any, TypeVar
@@ -23,17 +23,18 @@ _encoder = msgspec.json.Encoder()
 
 
 def plain(value: object) -> Any:
-    """Return records as dictionaries and lists, as JSON shows them."""
+    """Return records as dictionaries and lists, as in JSON."""
     return msgspec.to_builtins(value)
 
 
 def encoded(value: Record) -> bytes:
-    """Return a record as JSON text: the same as that of its `plain` form, in a tenth of the time."""
+    """Return a record as JSON text. The text equals that of its `plain` form and takes a tenth of the
+    time."""
     return _encoder.encode(value)
 
 
 def read(value: object, record: type[R]) -> R:
-    """Return a decoded JSON object as a record. Raises ValueError if it is none."""
+    """Return a decoded JSON object as a record. Raises ValueError if it does not match the record."""
     try:
         return msgspec.convert(value, record)
     except msgspec.ValidationError as wrong:

@@ -1,4 +1,4 @@
-"""Records of a job's replicas: what they use, what they measure, and how each was started."""
+"""Records of a job's replicas: usage, measurements, and starts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ class GpuUsage(Record, frozen=True):
 
     uuid: str = ""
     type: str = ""
-    #: Share of recent time in which it was busy, from 0 to 1; null if it does not report that.
+    #: Busy part of recent time, from 0 to 1; null = the GPU does not report it.
     busy: float | None = None
-    #: The same on average.
+    #: Average busy part, from 0 to 1.
     mean_busy: float | None = None
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
@@ -22,184 +22,184 @@ class GpuUsage(Record, frozen=True):
 
 
 class UsagePoint(Record, frozen=True):
-    """What a replica used at a moment."""
+    """The usage of a replica at one time."""
 
     at: str = ""
     cpus: float = 0.0
     memory_bytes: int = 0
     disk_bytes: int = 0
-    #: How busy each GPU was, from 0 to 1.
+    #: Busy part of each GPU, from 0 to 1.
     gpus: tuple[float | None, ...] = ()
 
 
 class ReplicaUsage(Record, frozen=True):
-    """What one replica uses and has used. Means and maxima are of all incarnations of the attempt, the rest
-    is of the newest."""
+    """The current and past usage of one replica. Averages and maxima include all incarnations of the attempt.
+    All other values are those of the newest incarnation."""
 
     id: str = ""
     task: str = ""
-    #: "" for an earlier attempt, whose state is not known.
+    #: "" = unknown, for an earlier attempt.
     state: str = ""
     machine_type: str = ""
     vcpus: float = 0.0
-    #: Limit of its memory; 0 = none.
+    #: Memory limit; 0 = no limit.
     limit_bytes: int = 0
     incarnation: int = 0
     start_time: str = ""
-    #: When it was last measured; "" = not yet.
+    #: Time of the last measurement; "" = not measured yet.
     sample_time: str = ""
-    #: Whether it will not be measured again.
+    #: Whether measuring has ended.
     over: bool = False
     processes: int = 0
-    #: Processors at work recently, on average, and at most.
+    #: Busy processors: recently, on average, and the maximum.
     cpus: float = 0.0
     mean_cpus: float = 0.0
     most_cpus: float = 0.0
     memory_bytes: int = 0
     peak_memory_bytes: int = 0
-    #: What its files take; 0 = not known yet.
+    #: Disk space of the replica's files; 0 = unknown.
     disk_bytes: int = 0
     gpus: tuple[GpuUsage, ...] = ()
-    #: The newest points, oldest first.
+    #: The newest measurements, oldest first.
     points: tuple[UsagePoint, ...] = ()
 
 
 class Usage(Record, frozen=True):
-    """What a job's replicas use and have used."""
+    """The current and past usage of a job's replicas."""
 
     name: str = ""
     state: str = ""
     attempt: int = 0
     replicas: tuple[ReplicaUsage, ...] = ()
-    #: Usage of the newest attempt, from the start of its first program.
+    #: Usage of the newest attempt since the start of its first program.
     cpu_hours: float = 0.0
     gpu_hours: float = 0.0
-    #: By the setting `prices`.
+    #: Cost by the setting `prices`.
     cost: float = 0.0
 
 
 class CurvePoint(Record, frozen=True):
-    """One value of a scalar."""
+    """One value of a curve."""
 
     step: float = 0
     at: str = ""
-    #: `"NaN"`, `"Infinity"` or `"-Infinity"` if it is no finite number.
+    #: `"NaN"`, `"Infinity"` or `"-Infinity"` if the value is no finite number.
     value: float | str = 0.0
 
 
 class JobCurve(Record, frozen=True):
-    """What was logged under one tag into one directory, or printed of one measure."""
+    """The values of one tag in one log directory, or of one measure in a program's output."""
 
-    #: The job that logged it; for a tuning job or pipeline, one of its jobs.
+    #: The job with this curve. For a tuning job or pipeline, one of its jobs.
     job: str = ""
-    #: Number of the trial that the job runs; 0 = none.
+    #: Number of the job's trial; 0 = none.
     trial: int = 0
-    #: The directory below the job's log directory, "" = that itself; of what was printed the part of the data
-    #: that was measured, "" = what it was trained on.
+    #: For logged values: the directory below the job's log directory; "" = that directory itself. For printed
+    #: values: the data set of the measurement; "" = training data.
     run: str = ""
     tag: str = ""
-    #: The task of the replica that printed it; "" = the primary's, or it was logged.
+    #: Task of the replica that printed the values; "" = the primary replica's, or logged values.
     replica: str = ""
-    #: What the steps of what was printed count: "epoch", "step" or "line"; "" = it was logged.
+    #: Unit of the steps of printed values: "epoch", "step" or "line"; "" = logged values.
     unit: str = ""
-    #: Number of points that were read; `points` may be fewer.
+    #: Number of available points. `points` may contain fewer.
     count: int = 0
-    #: What was read last.
+    #: The last value.
     value: float | str = 0.0
-    #: Ascending by step; the first and the last are always included.
+    #: Points sorted by step, including the first and the last.
     points: tuple[CurvePoint, ...] = ()
 
 
 class JobCurves(Record, frozen=True):
-    """The curves of a job, by run and tag; for a tuning job or pipeline, of all jobs that it made."""
+    """The curves of a job by run and tag. For a tuning job or pipeline, the curves of all of its jobs."""
 
-    #: The job that was asked for.
+    #: The requested job.
     job: str = ""
     curves: tuple[JobCurve, ...] = ()
-    #: Whether there are more than the answer has; ask for a `run` or a `tag`.
+    #: Whether the answer omits curves. To get them, request a `run` or a `tag`.
     more: bool = False
 
 
 class Runtime(Record, frozen=True):
-    """What a program runs in."""
+    """The runtime of a program."""
 
-    #: Such as "scikit-learn"; "container" = the image as it is.
+    #: Such as "scikit-learn"; "container" = the unmodified image.
     family: str = ""
-    #: Version of the framework; "" for plain Python and containers.
+    #: Version of the framework; "" = plain Python, or a container.
     version: str = ""
-    #: Such as "3.10"; "" for a container.
+    #: Such as "3.10"; "" = a container.
     python_version: str = ""
-    #: The image that is run; "" = an environment of the service.
+    #: The image that runs; "" = an environment of the service.
     image: str = ""
-    #: What was asked for and what is given instead.
+    #: Differences between the requested and the actual runtime.
     notices: tuple[str, ...] = ()
 
 
 class LaunchMachine(Record, frozen=True):
-    """The machine of a replica: what its type has, and what applies here."""
+    """The machine of a replica: properties of its type, and limits on this service."""
 
     #: Machine type, such as "n1-standard-4".
     type: str = ""
-    #: Processors that the type has.
+    #: Processors of the machine type.
     vcpus: float = 0.0
-    #: Memory that the type has.
+    #: Memory of the machine type.
     memory_bytes: int = 0
-    #: Memory that the program may use; 0 = no limit, or it has not started.
+    #: Memory limit of the program; 0 = no limit, or not started.
     memory_limit_bytes: int = 0
-    #: Disk that was asked for, or the default.
+    #: Requested or default disk size.
     disk_bytes: int = 0
-    #: Processes and threads; 0 = no limit, or it has not started.
+    #: Maximum number of processes and threads; 0 = no limit, or not started.
     process_limit: int = 0
-    #: Type of its accelerators; "" = it has none.
+    #: Accelerator type; "" = no accelerators.
     accelerator: str = ""
     accelerator_count: int = 0
-    #: Uuids of the GPUs that are its own.
+    #: UUIDs of the replica's GPUs.
     gpus: tuple[str, ...] = ()
 
 
 class Launch(Record, frozen=True):
-    """How the newest incarnation of a replica in an attempt was started. For one that has not started: what
-    is known before, which is runtime, machine and time limits."""
+    """The start of a replica's newest incarnation in an attempt. Before the start, only runtime, machine and
+    time limit are set."""
 
     #: Full name of the job.
     name: str = ""
     attempt: int = 0
-    #: Id of the replica, such as "workerpool0-0".
+    #: ID of the replica, such as "workerpool0-0".
     replica: str = ""
-    #: The replica as the job's log calls it.
+    #: Name of the replica in the job's log.
     task: str = ""
-    #: "" for an earlier attempt, whose node is not known.
+    #: "" = unknown, for an earlier attempt.
     node: str = ""
-    #: 0 = it has not started.
+    #: 0 = not started.
     incarnation: int = 0
-    #: "" = it has not started.
+    #: "" = not started.
     start_time: str = ""
     runtime: Runtime = Runtime()
     machine: LaunchMachine = LaunchMachine()
-    #: gs:// names of the packages, in the order in which they were installed.
+    #: gs:// names of the packages, in the order of their installation.
     packages: tuple[str, ...] = ()
-    #: Digest of the image, the module or command and the content of the packages: the same for jobs that run
-    #: the same code, whatever their arguments.
+    #: Digest of the image, the module or command, and the contents of the packages. Jobs with the same code
+    #: have the same digest, with any arguments.
     code: str = ""
-    #: The program and its arguments; longer ones are cut at 16 KiB.
+    #: The program and its arguments, limited to 16 KiB.
     command: tuple[str, ...] = ()
-    #: Directory in which it started; "" = its own working directory.
+    #: Initial working directory; "" = the replica's own working directory.
     directory: str = ""
-    #: Names of all its environment variables.
+    #: Names of all environment variables of the program.
     variables: tuple[str, ...] = ()
-    #: Values of those that say where it is and what it may use.
+    #: Values of the variables that describe the program's position and resources.
     values: Mapping[str, str] = {}
-    #: CLUSTER_SPEC without the job: `cluster` and `task`; null if there is none.
+    #: CLUSTER_SPEC without the job: `cluster` and `task`; null = none.
     cluster_spec: Mapping[str, Any] | None = None
-    #: "" = the machine's.
+    #: "" = the machine's hostname.
     hostname: str = ""
-    #: "" = the machine's.
+    #: "" = the machine's address.
     address: str = ""
-    #: Level of isolation (docs/security.md).
+    #: Isolation level (docs/security.md).
     isolation: str = ""
-    #: Id of the user that it ran as; null = the service's own.
+    #: ID of the program's user; null = the service's own user.
     user: int | None = None
-    #: Seconds that the job may run.
+    #: Maximum run time of the job in seconds.
     timeout_seconds: float = 0.0
-    #: Account whose credentials the program finds.
+    #: Account of the program's default credentials.
     service_account: str = ""

@@ -1,5 +1,4 @@
-"""Records of what happened to a job: its timeline, its log, its drills and the report on how it resumed after
-them."""
+"""Records of a job's history: its timeline, log, drills, and the report on its recovery after drills."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,20 +7,20 @@ from trainshed.wire.trainshed_v1.record import Record
 
 
 class TimelineEntry(Record, frozen=True):
-    """Something that happened to a job."""
+    """An event in the history of a job."""
 
     at: str = ""
-    #: What happened, in one word.
+    #: Kind of the event, in one word.
     kind: str = ""
     message: str = ""
     details: Mapping[str, Any] = {}
 
 
 class Timeline(Record, frozen=True):
-    """What happened to a job, in order."""
+    """The events of a job, in order."""
 
     name: str = ""
-    #: Number of entries that were left out at the beginning.
+    #: Number of entries that are omitted at the start.
     skipped: int = 0
     entries: tuple[TimelineEntry, ...] = ()
 
@@ -29,21 +28,21 @@ class Timeline(Record, frozen=True):
 class LogLine(Record, frozen=True):
     """One line of a log."""
 
-    #: With nanoseconds.
+    #: Time with nanoseconds.
     at: str = ""
     replica: str = ""
     task: str = ""
     attempt: int = 0
     severity: str = ""
     message: str = ""
-    #: Number of the line in its replica's attempt, from 0 on.
+    #: Number of the line in its replica's attempt, starting at 0.
     n: int = 0
 
 
 class PagedLine(LogLine, frozen=True):
-    """A line of a page."""
+    """A line of a log page."""
 
-    #: Its place in the order of all lines, for `before` and `after`.
+    #: Position in the order of all lines, for `before` and `after`.
     place: str = ""
 
 
@@ -52,26 +51,27 @@ class LogPage(Record, frozen=True):
 
     name: str = ""
     lines: tuple[PagedLine, ...] = ()
-    #: Pass it as `before` for earlier lines; "" = the log begins here.
+    #: Value of `before` for earlier lines; "" = this is the start of the log.
     earlier: str = ""
-    #: Pass it as `after` for later lines, including those not written yet; "" = there are none.
+    #: Value of `after` for later lines, including lines that are not written yet; "" = this is the end of the
+    #: log.
     later: str = ""
-    #: Whether there are lines that were not filtered yet: continue in the same direction.
+    #: Whether unfiltered lines remain. If true, continue in the same direction.
     more: bool = False
-    #: Whether the job is over, so that its log will not grow.
+    #: Whether the job has finished, so that its log is complete.
     over: bool = False
-    #: The replicas that may have lines, as `replica` takes them.
+    #: Replicas that may have lines, as values for `replica`.
     tasks: tuple[str, ...] = ()
 
 
 class DrillOrder(Record, frozen=True):
-    """A drill to be ordered."""
+    """A drill to order."""
 
-    #: A word of `DrillKind`.
+    #: A value of `DrillKind`.
     kind: str = ""
-    #: "workerpool1-0", "worker 0" or "worker-replica-0"; "" = the primary.
+    #: "workerpool1-0", "worker 0" or "worker-replica-0"; "" = the primary replica.
     replica: str = ""
-    #: The drill waits for a line of that replica that matches this regular expression (RE2); "" = it comes as
+    #: A regular expression (RE2). The drill starts after a matching line of that replica; "" = it starts as
     #: soon as the replica runs.
     at_line: str = ""
 
@@ -79,14 +79,14 @@ class DrillOrder(Record, frozen=True):
 class Drill(DrillOrder, frozen=True):
     """A drill of a job."""
 
-    #: 0 = not taken up yet.
+    #: 0 = not processed yet.
     number: int = 0
     task: str = ""
-    #: "ordered" (not yet written into the job), "armed", "fired" (being injected) or "done".
+    #: "ordered" (not yet stored in the job), "armed", "fired" (being injected) or "done".
     state: str = ""
     order_time: str = ""
     fire_time: str = ""
-    #: The attempt and incarnation that it hit; 0 before.
+    #: The affected attempt and incarnation; 0 = not fired yet.
     attempt: int = 0
     incarnation: int = 0
 
@@ -95,36 +95,37 @@ class ResumeFinding(Record, frozen=True):
     """The result of one drill."""
 
     drill: Drill = Drill()
-    #: "resumed", "started_over", "unknown"; "" = it has not fired.
+    #: "resumed", "started_over" or "unknown"; "" = not fired yet.
     outcome: str = ""
     why: str = ""
     advice: str = ""
-    #: What the failure table decided: `details` has `rule`, `effect`, `count` and `budget`; null if nothing.
+    #: The decision of the failure table, with `rule`, `effect`, `count` and `budget` in `details`; null =
+    #: none.
     verdict: TimelineEntry | None = None
-    #: When the next incarnation started; "" = it has not.
+    #: Start time of the next incarnation; "" = not started.
     restart_time: str = ""
-    #: From the end of what was hit to that start; null if there is none.
+    #: Seconds from the end of the affected incarnation to that start; null = no such start.
     down_seconds: float | None = None
-    #: From that start to its first line.
+    #: Seconds from that start to the first output line.
     silent_seconds: float | None = None
-    #: The steps that lines of the log mention, if any do: the first one ever, the last one before the fault,
-    #: the first one after the restart.
+    #: Steps in the log: the first one, the last one before the fault, and the first one after the restart;
+    #: null = none.
     first_step: int | None = None
     step_before: int | None = None
     step_after: int | None = None
-    #: Number of steps that were repeated; null if not known.
+    #: Number of repeated steps; null = unknown.
     lost: int | None = None
-    #: The unit of all these, such as "epoch".
+    #: Unit of the steps, such as "epoch".
     unit: str = ""
-    #: The replica whose log mentions them; "" = several replicas'.
+    #: The replica whose log contains the steps; "" = several replicas.
     steps_of: str = ""
 
 
 class ResumeReport(Record, frozen=True):
-    """Whether a job resumed where it was after its drills."""
+    """Whether a job resumed after each of its drills."""
 
     name: str = ""
-    #: PASS (all resumed), FAIL (one started over) or UNKNOWN.
+    #: PASS (all resumed), FAIL (at least one started over) or UNKNOWN.
     result: str = ""
-    #: In the order in which they were ordered.
+    #: Drills in the order of their creation.
     drills: tuple[ResumeFinding, ...] = ()
