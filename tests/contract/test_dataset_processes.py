@@ -72,7 +72,7 @@ async def test_shards_are_written_with_the_rights_of_the_job(service: Service, n
     [
         ("gs://of-other/in/small.csv", "gs://of-own/out/x", "does not have storage.objects"),
         ("gs://of-own/in/small.csv", "gs://of-other/out/x", "does not have storage.objects"),
-        ("gs://of-own/in/none.csv", "gs://of-own/out/x", "there is no object"),
+        ("gs://of-own/in/none.csv", "gs://of-own/out/x", "no longer exists"),
         ("gs://of-own/in/bad.csv", "gs://of-own/out/x", "in/bad.csv, row 4 (line 5): it has 1"),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_kill_at_a_commit_loses_and_doubles_nothing(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Points are stored before it is said how far their file was read."""
-    monkeypatch.setattr(reading, "_AT_ONCE", 3)
+    monkeypatch.setattr(reading, "_PIECE_SCALARS", 3)
     asyncio.run(killed_at_commits(House(tmp_path), moment))
 
 

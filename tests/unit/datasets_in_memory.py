@@ -8,7 +8,7 @@ from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.core.patterns import matches
 from trainshed.datasets.port import Written
 from trainshed.datasets.step import write_splits
-from trainshed.datasets.storage import Found, Storage
+from trainshed.datasets.storage import Storage, StoredObject
 
 NAME = DatasetName("p", "us-central1", "7")
 OUT = "gs://b/out/dataset-7-tables-now"
@@ -21,14 +21,14 @@ class Memory(Storage):
         self.objects = dict(objects)
         self.block = block
 
-    def named(self, pattern: str) -> list[Found]:
+    def list_objects(self, pattern: str) -> list[StoredObject]:
         uris = sorted(uri for uri in self.objects if matches(pattern, uri))
-        return [Found(uri, len(self.objects[uri]), "1") for uri in uris]
+        return [StoredObject(uri, len(self.objects[uri]), "1") for uri in uris]
 
     def read(self, uri: str) -> bytes | None:
         return self.objects.get(uri)
 
-    def blocks(self, source: Found) -> Iterator[bytes]:
+    def blocks(self, source: StoredObject) -> Iterator[bytes]:
         content = self.objects[source.uri]
         for at in range(0, len(content), self.block):
             yield content[at : at + self.block]
@@ -36,7 +36,7 @@ class Memory(Storage):
     def write(self, uri: str, content: bytes, content_type: str) -> None:
         self.objects[uri] = content
 
-    def copy(self, source: Found, target: str) -> bool:
+    def copy(self, source: StoredObject, target: str) -> bool:
         if source.uri not in self.objects:
             return False
         self.objects[target] = self.objects[source.uri]

@@ -11,7 +11,7 @@ from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, writt
 from trainshed.core.datasets.plans import SplitMethod, SplitRule, completed
 from trainshed.core.datasets.records import FORMATS, annotation_of, annotation_uri
 from trainshed.datasets.port import DataRefused
-from trainshed.datasets.storage import Found
+from trainshed.datasets.storage import StoredObject
 
 HEADER = b"id,text\n"
 
@@ -134,7 +134,7 @@ class Endless(Memory):
     more = b""
     read_blocks = 0
 
-    def blocks(self, source: Found) -> Iterator[bytes]:
+    def blocks(self, source: StoredObject) -> Iterator[bytes]:
         yield self.objects[source.uri]
         while True:
             self.read_blocks += 1
@@ -187,7 +187,7 @@ def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:
 def test_a_column_that_says_nothing_of_use_fails_the_step() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(3)})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
-    with pytest.raises(DataRefused, match="of its 3 rows none goes to a split"):
+    with pytest.raises(DataRefused, match="none of its 3 rows belongs to a split"):
         written(table_plan(rule=rule), buckets)
 
 

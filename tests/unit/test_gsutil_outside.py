@@ -3,7 +3,7 @@
 import asyncio
 import configparser
 
-from trainshed.buckets.callers import exchanged
+from trainshed.buckets.callers import exchange_refresh_token
 from trainshed.cli.environment import boto_document
 
 
@@ -26,14 +26,14 @@ async def is_good(token: str) -> bool:
 
 def test_a_token_is_exchanged_for_itself() -> None:
     form = b"grant_type=refresh_token&refresh_token=good&client_id=trainshed&client_secret=unused"
-    status, answer = asyncio.run(exchanged(form, is_good))
+    status, answer = asyncio.run(exchange_refresh_token(form, is_good))
     assert (status, answer["access_token"], answer["token_type"]) == (200, "good", "Bearer")
 
 
 def test_what_nobody_knows_is_exchanged_for_nothing() -> None:
     bad = b"grant_type=refresh_token&refresh_token=bad"
-    assert asyncio.run(exchanged(bad, is_good))[0] == 401
-    assert asyncio.run(exchanged(b"grant_type=refresh_token", is_good))[0] == 401
+    assert asyncio.run(exchange_refresh_token(bad, is_good))[0] == 401
+    assert asyncio.run(exchange_refresh_token(b"grant_type=refresh_token", is_good))[0] == 401
     other = b"grant_type=authorization_code&code=x"
-    status, answer = asyncio.run(exchanged(other, is_good))
+    status, answer = asyncio.run(exchange_refresh_token(other, is_good))
     assert (status, answer["error"]) == (400, "unsupported_grant_type")

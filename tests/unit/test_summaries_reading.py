@@ -160,7 +160,7 @@ def test_names_that_are_no_text_and_files_beyond_the_limit_are_passed_over(
     for run in ("b", "c", "d"):
         EventWriter(tmp_path / run, clock).scalar("acc", 1, 1)
     (tmp_path / "b").rename(tmp_path / os.fsdecode(b"\xff"))
-    monkeypatch.setattr(reading, "MOST_FILES", 1)
+    monkeypatch.setattr(reading, "MAX_FILES", 1)
     assert len(reader.read()) == 1
     assert [point[0] for point in reader.points] == ["c"]
 

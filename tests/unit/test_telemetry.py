@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from trainshed.api.calls.http import logged
-from trainshed.telemetry.lines import OURS, JsonLines, TextLines, about, configure, request_id
+from trainshed.telemetry.lines import (
+    OWN_DISTRIBUTIONS,
+    JsonLines,
+    TextLines,
+    about,
+    configure,
+    request_id,
+)
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger("trainshed.test")
@@ -33,7 +40,10 @@ class Written:
 @pytest.fixture
 def levels() -> Iterator[None]:
     """Leaves the loggers as they were."""
-    root, loggers = logging.getLogger(), [logging.getLogger(name) for name in ("", *OURS)]
+    root, loggers = (
+        logging.getLogger(),
+        [logging.getLogger(name) for name in ("", *OWN_DISTRIBUTIONS)],
+    )
     handlers, kept = root.handlers[:], [logger.level for logger in loggers]
     yield
     root.handlers[:] = handlers

@@ -348,7 +348,7 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
         async with at_work(outbox):
             uid = await failed(house, outbox, **{"trainshed-notify": "team"})
             notified = await noted(house, uid, "notified")
-            assert "does not take mail for gone@example.org" in notified, (
+            assert "does not accept mail for gone@example.org" in notified, (
                 "others would get it again"
             )
         (mail,) = box.mails

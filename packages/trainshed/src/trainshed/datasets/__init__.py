@@ -1,1 +1,1 @@
-"""Writes the splits of datasets that programs read, in a separate process before the job starts."""
+"""Writes the splits of datasets for programs, in a separate process before the job starts."""

@@ -1,5 +1,5 @@
-"""The port through which the controller has a dataset's splits written before a job starts, and the messages
-to and from the process that writes them."""
+"""The port by which the controller writes a dataset's splits before a job starts, and the messages of the
+process that writes them."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,21 +11,21 @@ from trainshed.core.units import Bytes
 
 
 class DataRefused(Exception):
-    """The dataset's files are malformed, or the job's account cannot read or write them: the user's mistake.
-    The message names file and row."""
+    """The dataset's files are malformed, or the job's account cannot access them: the user's mistake. The
+    message contains file and row."""
 
 
 class DataUnwritten(Exception):
-    """The step could not be carried out: the service's failure."""
+    """The step could not be completed: the service's failure."""
 
 
 class Account(Struct, frozen=True):
-    """The account with whose rights files are read and written."""
+    """The account whose rights apply to reads and writes."""
 
     project: str
     #: The service account.
     email: str
-    #: The job for which they are.
+    #: The job that needs the files.
     job_uid: str
 
 
@@ -36,22 +36,22 @@ class SplitCounts(Struct, frozen=True):
 
 
 class Written(Struct, frozen=True):
-    """What was written in all; the manifest beside the files holds the same."""
+    """The totals of a finished step, as in the manifest next to the files."""
 
     dataset: str
-    #: Bytes that were read.
+    #: Bytes read.
     size: Bytes
     training: SplitCounts
     validation: SplitCounts
     test: SplitCounts
-    #: Rows that belong to no split.
+    #: Rows outside of all splits.
     ignored: int = 0
-    #: (URI, generation) of each file that was read.
+    #: (URI, generation) of each file read.
     sources: tuple[tuple[str, str], ...] = ()
 
 
 def summary(written: Written) -> tuple[str, ...]:
-    """Returns lines that say what was written, for the log; the first one is also for the timeline."""
+    """Return a summary for the log. Its first line is also for the timeline."""
     splits = {"training": written.training, "validation": written.validation, "test": written.test}
     parts = [
         f"{counts.rows:,} {name} rows in {len(counts.shards)} file{'s' * (len(counts.shards) != 1)}"
@@ -59,23 +59,21 @@ def summary(written: Written) -> tuple[str, ...]:
     ]
     lines = [f"The dataset {written.dataset} is split: {', '.join(parts)}."]
     if written.ignored:
-        lines.append(f"{written.ignored:,} rows go to no split and are left out.")
+        lines.append(f"{written.ignored:,} rows belong to no split and are omitted.")
     if empty := [name for name, counts in splits.items() if not counts.rows]:
-        lines.append(
-            f"There are no rows for {' and '.join(empty)}: its files are there, without rows."
-        )
+        lines.append(f"There are no rows for {' and '.join(empty)}: its files exist, without rows.")
     return tuple(lines)
 
 
 Progress = Callable[[str], None]
-"""Takes a line about the progress; it is called on the event loop."""
+"""Receives a line about the progress. Called on the event loop."""
 
 
 class SplitFiles(Protocol):
-    """Writes splits. Repeating it is safe: what is written already is not written again."""
+    """Writes splits. A repetition is safe and does not write existing files again."""
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
-        """Write the splits, and return once their manifest is written. Raises DataRefused, DataUnwritten."""
+        """Write the splits and then their manifest. Raises DataRefused, DataUnwritten."""
         ...
 
 
@@ -88,8 +86,8 @@ class ExportFiles(SplitFiles, Protocol):
 
 
 class Request(Struct, frozen=True):
-    """What to write (`plan` or `copy`), through which socket of the buckets, and with whose rights. The
-    process dies with `parent`."""
+    """What to write (`plan` or `copy`), the socket of the buckets, and the account. The process ends with
+    `parent`."""
 
     socket: str
     account: Account
@@ -99,7 +97,7 @@ class Request(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
-    """One line of the process: a line of progress, or at the end exactly one of the other fields."""
+    """One line of the process: a line of progress, or finally exactly one of the other fields."""
 
     progress: str | None = None
     refused: str | None = None

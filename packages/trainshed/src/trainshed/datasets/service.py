@@ -1,5 +1,5 @@
-"""Writes the splits of a service's datasets (`datasets.port.SplitFiles`): each step in a process of its own,
-a few at a time."""
+"""Writes the splits of a service's datasets (`datasets.port.SplitFiles`): each step in its own process, with
+a limit on concurrent steps."""
 
 import asyncio
 import json
@@ -26,11 +26,11 @@ from trainshed.datasets.port import (
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 2
-"""Steps that run at a time; others wait."""
-_LONGEST_LINE: Final = 64 << 20
-_SHOWN: Final = 2_000
-"""Characters of a failed process's errors that are shown."""
+_MAX_STEPS: Final = 2
+"""Maximum number of concurrent steps. Further ones wait."""
+_MAX_LINE: Final = 64 << 20
+_MAX_EXCERPT: Final = 2_000
+"""Maximum number of characters in the log of a failed process's errors."""
 _START: Final = """
 import json, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
@@ -44,8 +44,8 @@ class SplitProcesses:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        #: A lock for each directory: jobs that need the same files wait for the first of them.
+        self._turns = asyncio.Semaphore(_MAX_STEPS)
+        #: A lock per directory: jobs that need the same files wait for the first one.
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
@@ -61,20 +61,18 @@ class SplitProcesses:
         await self._run(request, copy.target, lambda _: None)
 
     async def _run(self, request: Request, directory: str, progress: Progress) -> Answer:
-        """Run a process, and return its last answer. Raises DataRefused, DataUnwritten."""
+        """Run a process and return its last answer. Raises DataRefused, DataUnwritten."""
         lock = self._writing.setdefault(directory, asyncio.Lock())
         async with lock, self._turns:
-            # The request is a file that is complete before anybody reads it: writing to a pipe could fail
-            # because the process has died already.
-            with await asyncio.to_thread(_written, msgspec.json.encode(request)) as file:
-                # Isolated (-I): modules come neither from a user's own packages nor from the working
-                # directory.
+            # The request is a complete file: writing to a pipe could fail if the process has already died.
+            with await asyncio.to_thread(_file_of, msgspec.json.encode(request)) as file:
+                # Isolated (-I): no module comes from a user's packages or the working directory.
                 child = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)),
                     stdin=file,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    limit=_LONGEST_LINE,
+                    limit=_MAX_LINE,
                     env={"LC_ALL": "C.UTF-8"},
                     start_new_session=True,
                 )
@@ -86,8 +84,8 @@ class SplitProcesses:
                     await child.wait()
 
 
-def _written(request: bytes) -> BinaryIO:
-    """Returns a file without a name that holds the request, open at its beginning."""
+def _file_of(request: bytes) -> BinaryIO:
+    """Return an unnamed file with the request, open at its start."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - its caller closes it
     file.write(request)
     file.flush()
@@ -107,7 +105,7 @@ async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Answ
             return answer
         if answer.progress is not None:
             progress(answer.progress)
-    errors = (await child.stderr.read(_SHOWN)).decode("utf-8", "replace").strip()
+    errors = (await child.stderr.read(_MAX_EXCERPT)).decode("utf-8", "replace").strip()
     status = await child.wait()
     log.error("dataset step died with status %d: %s", status, errors)
     raise DataUnwritten(f"The process that writes the files died with status {status}.")

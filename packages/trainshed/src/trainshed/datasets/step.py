@@ -1,9 +1,9 @@
-"""The step that splits a dataset: it reads the files once, writes the splits, and then the manifest, which
-says that they are complete.
+"""The step that splits a dataset: it reads the files once, writes the splits, and then the manifest that
+marks them as complete.
 
-It blocks, and holds one file of each split in memory, whatever the sizes of what it reads. It is a process of
-its own (`main`), which opens no file and can write none, has a limit of memory, and dies with the service:
-the data that it parses were written by others.
+It blocks, and holds one output file per split in memory, independent of the input's size. It runs in its own
+process (`main`), which cannot open or write files, has a memory limit, and ends with the service, since it
+parses untrusted data.
 """
 
 import os
@@ -28,22 +28,22 @@ from trainshed.datasets.port import (
     SplitCounts,
     Written,
 )
-from trainshed.datasets.storage import Found, Storage
+from trainshed.datasets.storage import Storage, StoredObject
 from trainshed.replica.system import kernel
 
 SHARD: Final = 32 << 20
-"""Bytes of a file after which the next one is begun; they are gathered in memory, those of each split."""
+"""Size in bytes at which an output file ends. The current file of each split is in memory."""
 _TYPES: Final = {"csv": "text/csv", "jsonl": "application/jsonl"}
 
 
 class Shards:
-    """The files of one split. Which row begins a file follows from the rows alone, so a second try writes the
+    """The files of one split. Their boundaries depend only on the rows, so that a second attempt writes the
     same files."""
 
     def __init__(
         self, plan: SplitPlan, split: Split, header: bytes | None, to: Storage, *, size: int
     ) -> None:
-        """`header`: None = the files have none. `size`: bytes of a file."""
+        """`header`: None = no header. `size`: bytes per file."""
         self._plan = plan
         self._split = split
         self._header = b"" if header is None else header + b"\n"
@@ -55,22 +55,22 @@ class Shards:
         self._uris: list[str] = []
 
     def add(self, row: bytes) -> None:
-        """Add a row. It blocks when a file is full and sent."""
+        """Add a row. Blocks while a full file is sent."""
         if not self._content:
             self._content += self._header
         self._content += row
         self._content += b"\n"
         self.rows += 1
         if len(self._content) >= self._limit:
-            self._send()
+            self._send_file()
 
     def close(self) -> SplitCounts:
-        """Write what is left. A split without rows also gets one file, with only the header."""
+        """Write the rest. A split without rows also gets one file, with only the header."""
         if self._content or not self._uris:
-            self._send()
+            self._send_file()
         return SplitCounts(self.rows, self._total, tuple(self._uris))
 
-    def _send(self) -> None:
+    def _send_file(self) -> None:
         uri = self._plan.shard(self._split, len(self._uris))
         self._to.write(uri, bytes(self._content), _TYPES[self._plan.format])
         self._uris.append(uri)
@@ -78,35 +78,37 @@ class Shards:
         self._content = bytearray()
 
 
-_TOLD_AFTER: Final = 1.0
+_PROGRESS_INTERVAL: Final = 1.0
 """Seconds between two lines about the progress."""
 
 
 def write_splits(
-    plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], *, shard: int = SHARD
+    plan: SplitPlan, buckets: Storage, report: Callable[[str], None], *, shard: int = SHARD
 ) -> Written:
-    """Write the splits, unless their manifest is there. `shard`: bytes of a file. Raises DataRefused,
+    """Write the splits unless their manifest exists. `shard`: bytes per file. Raises DataRefused,
     DataUnwritten."""
     if (done := buckets.read(plan.manifest)) is not None:
         try:
             return msgspec.json.decode(done, type=Written)
         except (ValueError, RecursionError) as failure:
             raise DataRefused(
-                f"{plan.manifest} is not what was written there: {failure}. Name another destination."
+                f"{plan.manifest} was not written by this service: {failure}. Use another destination."
             ) from None
     try:
-        written = _written(plan, buckets, tell, shard)
+        written = _written(plan, buckets, report, shard)
     except (BadData, DataRefused) as bad:
         raise DataRefused(f"The dataset {plan.dataset} cannot be split: {bad}") from None
     buckets.write(plan.manifest, msgspec.json.encode(written), "application/json")
     return written
 
 
-def _written(plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], shard: int) -> Written:
+def _written(
+    plan: SplitPlan, buckets: Storage, report: Callable[[str], None], shard: int
+) -> Written:
     """Write everything but the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
     total = sum(source.size for source, _ in sources)
-    header, rows = _rows(plan, sources, buckets, _Meter(total, tell))
+    header, rows = _rows(plan, sources, buckets, _Meter(total, report))
     shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
     ignored = 0
     for row, split in rows:
@@ -117,48 +119,51 @@ def _written(plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], sha
         else:
             shards[split].add(row)
     if not any(split_shards.rows for split_shards in shards.values()):
-        raise BadData(_nothing(plan, ignored))
+        raise BadData(_no_rows_error(plan, ignored))
     training, validation, test = (
         shards[split].close() if split in shards else SplitCounts() for split in SPLITS
     )
     read = tuple((source.uri, source.generation) for source, _ in sources)
     written = Written(str(plan.dataset), total, training, validation, test, ignored, read)
-    _tidy(plan, buckets, written)
+    _delete_stale_files(plan, buckets, written)
     return written
 
 
-def _nothing(plan: SplitPlan, ignored: int) -> str:
+def _no_rows_error(plan: SplitPlan, ignored: int) -> str:
     if not ignored:
-        return "its files have no rows; add some, or name other files."
+        return "its files have no rows. Add some, or use other files."
     return (
-        f"of its {ignored} rows none goes to a split: the column {plan.rule.key!r} says training, "
-        "validation or test in none."
+        f"none of its {ignored} rows belongs to a split. The column {plan.rule.key!r} must contain training, "
+        "validation or test. Correct the column."
     )
 
 
-def _sources(plan: SplitPlan, buckets: Storage) -> list[tuple[Found, DataFiles]]:
-    """The files to read, each once, in the order in which the dataset names them."""
-    sources: dict[str, tuple[Found, DataFiles]] = {}
+def _sources(plan: SplitPlan, buckets: Storage) -> list[tuple[StoredObject, DataFiles]]:
+    """Return the input files, without duplicates, in the dataset's order."""
+    sources: dict[str, tuple[StoredObject, DataFiles]] = {}
     for files in plan.files:
         for uri in files.uris:
-            objects = buckets.named(uri)
+            objects = buckets.list_objects(uri)
             if not objects:
                 raise DataRefused(
-                    f"there is no object {uri!r} any more; copy the file there, or make a "
-                    "dataset of other files."
+                    f"the object {uri!r} no longer exists. Copy the file there, or create a dataset of other "
+                    "files."
                 )
-            # A wildcard may match what an earlier try wrote, which is no source.
+            # A wildcard may match output of an earlier attempt, which is not a source.
             for stored in (n for n in objects if not n.uri.startswith(f"{plan.directory}/")):
                 sources.setdefault(stored.uri, (stored, files))
     return list(sources.values())
 
 
 def _rows(
-    plan: SplitPlan, sources: list[tuple[Found, DataFiles]], buckets: Storage, meter: "_Meter"
+    plan: SplitPlan,
+    sources: list[tuple[StoredObject, DataFiles]],
+    buckets: Storage,
+    meter: "_Meter",
 ) -> tuple[bytes | None, Iterable[tuple[bytes, Split | None]]]:
-    """Returns the header (None: there is none) and the rows with their splits."""
+    """Return the header (None = no header) and the rows with their splits."""
 
-    def blocks(source: Found) -> Iterator[bytes]:
+    def blocks(source: StoredObject) -> Iterator[bytes]:
         return meter.over(buckets.blocks(source))
 
     if not plan.kind.is_table:
@@ -168,20 +173,20 @@ def _rows(
     return row_of(table.columns), of_table(table, plan.rule, plan.dataset.dataset_id)
 
 
-def _tidy(plan: SplitPlan, buckets: Storage, written: Written) -> None:
-    """Remove files of an earlier try that this one did not write: its sources may have been others."""
+def _delete_stale_files(plan: SplitPlan, buckets: Storage, written: Written) -> None:
+    """Remove files of an earlier attempt that this one did not write, since its sources may have differed."""
     for split, counts in zip(
         plan.splits, (written.training, written.validation, written.test), strict=False
     ):
-        for old in buckets.named(plan.pattern(split)):
+        for old in buckets.list_objects(plan.pattern(split)):
             if old.uri not in counts.shards:
                 buckets.delete(old.uri)
 
 
 def copy_directory(copy: DirectoryCopy, buckets: Storage) -> None:
-    """Copy all objects of a directory; a repetition writes the same objects. Raises DataRefused,
+    """Copy all objects of a directory. A repetition writes the same objects. Raises DataRefused,
     DataUnwritten."""
-    objects = buckets.named(f"{copy.source}**")
+    objects = buckets.list_objects(f"{copy.source}**")
     if not objects:
         raise DataRefused(
             f"There is nothing at {copy.source} any more. Copy the files there again, and repeat the export."
@@ -196,37 +201,37 @@ def copy_directory(copy: DirectoryCopy, buckets: Storage) -> None:
 
 
 class _Meter:
-    """Counts the bytes that are read, and reports the progress now and then."""
+    """Counts the bytes read, and reports the progress once per interval."""
 
-    def __init__(self, total: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, total: int, report: Callable[[str], None]) -> None:
         self._total = total
-        self._tell = tell
+        self._report = report
         self._read = 0
-        self._began = self._told = time.monotonic()
+        self._began = self._reported = time.monotonic()
 
     def over(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:
             yield block
             self._read += len(block)
             now = time.monotonic()
-            if now - self._told >= _TOLD_AFTER:
-                self._told = now
+            if now - self._reported >= _PROGRESS_INTERVAL:
+                self._reported = now
                 part = min(self._read / max(self._total, 1), 1.0)
                 rate = self._read / (now - self._began) / 1e6
-                self._tell(
+                self._report(
                     f"{part:.0%} of {self._total / 1e6:,.0f} MB read and split, {rate:.0f} MB/s."
                 )
 
 
-MEMORY: Final = 1 << 30
-"""Bytes of address space that the process may have."""
+MAX_MEMORY: Final = 1 << 30
+"""Maximum address space of the process in bytes."""
 
 
 def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     kernel.help_parent(request.parent)
     kernel.forbid_new_privileges()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(5)
@@ -236,20 +241,20 @@ def main() -> None:
         if request.copy is not None:
             copy_directory(request.copy, storage)
         elif request.plan is not None:
-            answer = Answer(written=write_splits(request.plan, storage, _tell))
+            answer = Answer(written=write_splits(request.plan, storage, _report))
     except DataRefused as failure:
-        _say(Answer(refused=str(failure)))
+        _send(Answer(refused=str(failure)))
     except DataUnwritten as failure:
-        _say(Answer(failed=str(failure)))
+        _send(Answer(failed=str(failure)))
     except MemoryError:
-        _say(Answer(failed=f"The files need more than {MEMORY >> 20} MiB of memory."))
+        _send(Answer(failed=f"The files need more than {MAX_MEMORY >> 20} MiB of memory."))
     else:
-        _say(answer)
+        _send(answer)
 
 
-def _tell(text: str) -> None:
-    _say(Answer(progress=text))
+def _report(text: str) -> None:
+    _send(Answer(progress=text))
 
 
-def _say(answer: Answer) -> None:
+def _send(answer: Answer) -> None:
     os.write(1, msgspec.json.encode(answer) + b"\n")

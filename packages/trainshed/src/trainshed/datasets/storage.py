@@ -1,7 +1,7 @@
-"""Gives the step of a dataset access to the buckets, through the bucket process's socket for programs and
+"""Accesses the buckets for the step of a dataset, through the bucket process's socket for programs and
 with a job's rights.
 
-It blocks, and repeats requests that failed for passing reasons.
+It blocks, and repeats requests after temporary failures.
 """
 
 import http.client
@@ -20,14 +20,14 @@ from trainshed.datasets.port import Account, DataRefused, DataUnwritten
 from trainshed.replica.system.unix_sockets import reachable
 
 BLOCK: Final = 4 << 20
-"""Bytes that are read of a file at a time."""
-_PAUSES: Final = (0.1, 0.3, 1.0, 2.0, 5.0, 10.0, 20.0)
-"""Seconds before each next try; after the last one the request fails."""
+"""Bytes per read of a file."""
+_RETRY_DELAYS: Final = (0.1, 0.3, 1.0, 2.0, 5.0, 10.0, 20.0)
+"""Seconds before each retry. The request fails after the last retry."""
 _TIMEOUT: Final = 120.0
 
 
-class Found(Struct, frozen=True):
-    """An object, as listings show it."""
+class StoredObject(Struct, frozen=True):
+    """An object in a listing."""
 
     uri: str
     size: Bytes
@@ -43,63 +43,63 @@ class Storage:
         self._account = account
         self._connection: _Connection | None = None
 
-    def named(self, pattern: str) -> list[Found]:
-        """Returns the objects that a URI, which may hold wildcards, names, in the order of their names."""
-        bucket, name = _parted(pattern)
+    def list_objects(self, pattern: str) -> list[StoredObject]:
+        """Return the objects that match a URI with wildcards, sorted by name."""
+        bucket, name = _split_uri(pattern)
         query = {"prefix": fixed_part(name), "fields": "nextPageToken,items(name,size,generation)"}
-        objects: list[Found] = []
+        objects: list[StoredObject] = []
         while True:
-            answer = self._ask("GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
+            answer = self._request("GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
             page: dict[str, Any] = json.loads(_require(answer, pattern).body)
             for item in page.get("items", ()):
                 if matches(name, item["name"]):
                     uri = f"gs://{bucket}/{item['name']}"
-                    objects.append(Found(uri, int(item["size"]), item["generation"]))
+                    objects.append(StoredObject(uri, int(item["size"]), item["generation"]))
             query["pageToken"] = page.get("nextPageToken", "")
             if not query["pageToken"]:
                 return objects
 
     def read(self, uri: str) -> bytes | None:
-        """Returns the content of a small object; None if it does not exist."""
-        answer = self._ask("GET", _object(uri), {"alt": "media"})
+        """Return the content of a small object, or None if it does not exist."""
+        answer = self._request("GET", _object(uri), {"alt": "media"})
         return None if answer.status == 404 else _require(answer, uri).body
 
-    def blocks(self, source: Found) -> Iterator[bytes]:
-        """Yields the content of that generation."""
+    def blocks(self, source: StoredObject) -> Iterator[bytes]:
+        """Yield the content of one generation of an object."""
         query = {"alt": "media", "generation": source.generation}
         at = 0
         while at < source.size:
             span = {"Range": f"bytes={at}-{at + BLOCK - 1}"}
             answer = _require(
-                self._ask("GET", _object(source.uri), query, headers=span), source.uri
+                self._request("GET", _object(source.uri), query, headers=span), source.uri
             )
             yield answer.body
             if answer.status == 200:
-                return  # It was unpacked on its way, and has no parts.
+                return  # The answer was decompressed on the way, and is complete.
             at += len(answer.body)
 
     def write(self, uri: str, content: bytes, content_type: str) -> None:
-        bucket, name = _parted(uri)
+        bucket, name = _split_uri(uri)
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         query = {"uploadType": "media", "name": name}
-        _require(self._ask("POST", path, query, content, {"Content-Type": content_type}), uri)
+        _require(self._request("POST", path, query, content, {"Content-Type": content_type}), uri)
 
-    def copy(self, source: Found, target: str) -> bool:
-        """Copy that generation of an object; return False if it does not exist any more."""
+    def copy(self, source: StoredObject, target: str) -> bool:
+        """Copy one generation of an object. Return False if it no longer exists."""
         path = f"{_object(source.uri)}/rewriteTo/{_object(target).removeprefix('/storage/v1/')}"
-        answer = self._ask("POST", path, {"sourceGeneration": source.generation}, b"")
+        answer = self._request("POST", path, {"sourceGeneration": source.generation}, b"")
         if answer.status == 404:
             return False
         _require(answer, target)
         return True
 
     def delete(self, uri: str) -> None:
-        """Delete an object; one that does not exist is no error."""
-        answer = self._ask("DELETE", _object(uri), {})
+        """Delete an object. A missing object is not an error."""
+        answer = self._request("DELETE", _object(uri), {})
         if answer.status != 404:
             _require(answer, uri)
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -107,10 +107,9 @@ class Storage:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> "_Answer":
-        """Return the answer to a request, repeated while it fails for passing reasons. Raises
-        DataUnwritten."""
+        """Return the answer to a request, after retries of temporary failures. Raises DataUnwritten."""
         problem = ""
-        for pause in (*_PAUSES, None):
+        for delay in (*_RETRY_DELAYS, None):
             try:
                 if self._connection is None:
                     self._connection = _Connection(self._path, self._account)
@@ -125,8 +124,8 @@ class Storage:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-            if pause is not None:
-                time.sleep(pause)
+            if delay is not None:
+                time.sleep(delay)
         raise DataUnwritten(f"The buckets do not answer: {problem}.")
 
 
@@ -143,7 +142,7 @@ class _Answer(Struct, frozen=True):
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to the socket, which first sends on whose behalf it asks."""
+    """A connection to the socket. It first sends its identity."""
 
     def __init__(self, path: str, account: Account) -> None:
         super().__init__("localhost", timeout=_TIMEOUT)
@@ -165,17 +164,17 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _require(answer: _Answer, uri: str) -> _Answer:
-    """Return the answer if it is no error. Raises DataRefused."""
+    """Return the answer unless it is an error. Raises DataRefused."""
     if answer.status < 300:
         return answer
     raise DataRefused(f"{uri}: {answer.message}")
 
 
-def _parted(uri: str) -> tuple[str, str]:
+def _split_uri(uri: str) -> tuple[str, str]:
     bucket, _, name = uri.removeprefix("gs://").partition("/")
     return bucket, name
 
 
 def _object(uri: str) -> str:
-    bucket, name = _parted(uri)
+    bucket, name = _split_uri(uri)
     return f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"

@@ -1,1 +1,1 @@
-"""Notifies people and programs when jobs end or stall: signed webhooks and mail."""
+"""Sends notifications about jobs that end or stall: signed webhooks and mail."""

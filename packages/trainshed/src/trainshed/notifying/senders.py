@@ -1,8 +1,8 @@
-"""Sends notifications to the targets of the settings, each try in a thread of its own: to webhooks, signed as
-Standard Webhooks defines, and by mail.
+"""Sends notifications to the targets of the settings: to webhooks, signed by the Standard Webhooks
+specification, and by mail. Each attempt runs in its own thread.
 
-No redirect is followed, so that only the operator decides which hosts the service calls. The libraries of
-HTTP and mail are imported by the threads that use them, because few services send notifications.
+Redirects are not followed, so that only the operator decides which hosts the service calls (SSRF). Only the
+threads import the HTTP and mail libraries, since few services send notifications.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Senders:
-    """The senders of one service. `now` gives ns since the epoch. `context`: the authorities that TLS trusts;
+    """The senders of one service. `now` returns ns since the epoch. `context`: the trusted TLS authorities;
     None = the system's."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Senders:
         self._now = now
         self._environ = environ
         self._context = context
-        # Of their own, because targets that hang keep them.
+        # A separate pool, since hanging targets block its threads.
         self._threads = ThreadPoolExecutor(4, "notifying")
 
     @property
@@ -50,11 +50,11 @@ class Senders:
         return tuple(table.target for table in self._tables.values())
 
     async def send(self, target: str, id_: str, content: str) -> str | None:
-        """Try to send once. Return whom it did not reach, as a sentence goes on; None = it reached all.
-        Raises NotSent. `id_` is the same at each try."""
+        """Make one attempt. Return the unreached addresses as the rest of a sentence; None = all were
+        reached. Raises NotSent. `id_` is the same for each attempt."""
         table = self._tables.get(target)
         if table is None:
-            raise NotSent(f"there is no target {target!r} in the service's settings any more")
+            raise NotSent(f"the target {target!r} is no longer in the service's settings")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._send, table, id_, content)
 
@@ -65,15 +65,15 @@ class Senders:
             secret = self._environ.get(table.secret_env) if table.secret_env else None
             if table.secret_env and not secret:
                 raise NotSent(
-                    f"${table.secret_env}, which has the key of its signature, is not set"
+                    f"${table.secret_env}, which contains the key of its signature, is not set"
                 )
             headers = signed(id_, at, body, secret)
             post(table.webhook, body, headers, self._context)
             return None
         if self._smtp is None:
-            raise NotSent("no server for mail is set (the setting smtp)")
+            raise NotSent("no mail server is configured (setting smtp)")
         mail = _mail(self._smtp.sender, table.mail, mail_of(json.loads(content)), id_, at)
-        return _hand_over(self._smtp, mail, self._context)
+        return _send_mail(self._smtp, mail, self._context)
 
 
 _TIMEOUT: Final = 10.0
@@ -82,7 +82,7 @@ _MAIL_TIMEOUT: Final = 20.0
 
 
 def signed(id_: str, at: int, body: bytes, secret: str | None) -> dict[str, str]:
-    """Returns the headers of a request: the notification's id (the same at each try), the time of sending
+    """Return the headers of a request: the notification's ID (the same for each attempt), the time of sending
     (seconds since the epoch), and with a `secret` the HMAC-SHA256 of `id.timestamp.body`."""
     headers = {"webhook-id": id_, "webhook-timestamp": str(at)}
     if secret:
@@ -92,8 +92,8 @@ def signed(id_: str, at: int, body: bytes, secret: str | None) -> dict[str, str]
 
 
 def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext | None) -> None:
-    """Post JSON. Raises NotSent unless the answer is 2xx. `context`: the authorities that TLS trusts; None =
-    the system's."""
+    """Post JSON. Raises NotSent unless the status is 2xx. `context`: the trusted TLS authorities; None = the
+    system's."""
     import http.client
 
     parts = urlsplit(url)
@@ -113,7 +113,7 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
         connection.request("POST", path, body, sent)
         answer = connection.getresponse()
     except (OSError, http.client.HTTPException) as failure:
-        raise NotSent(f"{where} did not take it: {str(failure) or repr(failure)}") from failure
+        raise NotSent(f"{where} did not accept it: {str(failure) or repr(failure)}") from failure
     finally:
         connection.close()
     if 300 <= answer.status < 400:
@@ -125,8 +125,8 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
 def _mail(
     sender: str, to: Sequence[str], content: tuple[str, str], id_: str, at: int
 ) -> "EmailMessage":
-    """Make the mail. `content` is its subject and text, `at` its date in seconds since the epoch. `id_`
-    is the same at each try, so that a receiver can recognise a mail that came twice."""
+    """Return the mail. `content`: subject and text. `at`: date in seconds since the epoch. `id_` is the same
+    for each attempt, so that a receiver can detect duplicates."""
     from email.headerregistry import Address
     from email.message import EmailMessage
     from email.utils import format_datetime
@@ -143,10 +143,10 @@ def _mail(
     return mail
 
 
-def _hand_over(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None) -> str | None:
-    """Hand the mail to the server, over TLS unless the operator says otherwise. Return whom it does not take
-    mail for, as a sentence goes on; None = it took all. Raises NotSent. `context`: the authorities that TLS
-    trusts; None = the system's."""
+def _send_mail(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None) -> str | None:
+    """Send the mail to the server, over TLS unless configured otherwise. Return the rejected addresses as the
+    rest of a sentence; None = none. Raises NotSent. `context`: the trusted TLS authorities; None = the
+    system's."""
     import smtplib
 
     where = f"{smtp.host}:{smtp.port}"
@@ -164,6 +164,6 @@ def _hand_over(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None)
                 server.login(smtp.user, smtp.password)
             refused = server.send_message(mail)
     except (OSError, smtplib.SMTPException) as failure:
-        raise NotSent(f"{where} did not take it: {str(failure) or repr(failure)}") from failure
-    # No failure: the other addresses have it, and another try would send it to them again.
-    return f", but {where} does not take mail for {', '.join(refused)}" if refused else None
+        raise NotSent(f"{where} did not accept it: {str(failure) or repr(failure)}") from failure
+    # No failure, since another attempt would send the mail to the other addresses again.
+    return f", but {where} does not accept mail for {', '.join(refused)}" if refused else None

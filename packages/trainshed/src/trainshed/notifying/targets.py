@@ -1,4 +1,4 @@
-"""Reads the tables `[[notify]]` and the setting `smtp`, which say where notifications go. Knows no socket."""
+"""The tables `[[notify]]` and the setting `smtp`: the targets of notifications. Uses no socket."""
 
 import base64
 import os
@@ -34,11 +34,11 @@ _Percentage = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class NotSent(Exception):
-    """A notification was not delivered. The message says why."""
+    """A notification was not delivered. The message contains the reason."""
 
 
 def key_of(secret: str) -> bytes:
-    """Returns the key of a webhook's signature: the base64 text behind `whsec_`, decoded, or else the text
+    """Return the key of a webhook's signature: the decoded base64 text after `whsec_`, or else the text
     itself. Raises ValueError."""
     if secret.startswith(_PREFIX):
         return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
@@ -46,50 +46,50 @@ def key_of(secret: str) -> bytes:
 
 
 class NotifyTable(Struct, frozen=True):
-    """One table `[[notify]]`: a webhook or mail addresses, which are tried again together."""
+    """One table `[[notify]]`: a webhook or mail addresses, which are retried together."""
 
-    #: The name by which the labels of jobs choose this target.
+    #: The name by which labels of jobs select this target.
     name: _Name
-    #: The URL to post to; None = there is none.
+    #: The URL to post to; None = no webhook.
     webhook: str | None = None
-    #: The environment variable that holds the key of the webhook's signature; None = it is not signed.
+    #: The environment variable with the key of the webhook's signature; None = no signature.
     secret_env: str | None = None
     mail: tuple[_Address, ...] = ()
     on: tuple[str, ...] = _EVERYTHING
-    #: Which jobs it hears of: `named` = those whose label names it; `all`.
+    #: The jobs to report: `named` = those with a label of this name; `all`.
     jobs: Literal["named", "all"] = "named"
-    #: The percentages of budgets of which it hears.
+    #: The percentages of budgets to report.
     budgets: tuple[_Percentage, ...] = ()
 
     @property
     def target(self) -> Target:
-        """The target, as `core.notifications` knows it."""
+        """The target in the form of `core.notifications`."""
         on, budgets = frozenset(map(Occasion, self.on)), tuple(sorted(set(self.budgets)))
         return Target(self.name, on, self.jobs == "all", budgets)
 
     def faults(self) -> Iterator[str]:
-        """Yields what is wrong with the table, as `key: words`."""
+        """Yield the faults of the table as `key: description`."""
         if self.webhook and not (_is_url(self.webhook) and urlsplit(self.webhook).username is None):
             yield f"webhook: {self.webhook!r} is no address such as https://hooks.example.org/train"
         try:
             key_of(os.environ.get(self.secret_env or "", ""))
         except ValueError:
-            yield f"secret_env: what stands in {self.secret_env} behind {_PREFIX} is no base64"
+            yield f"secret_env: the value of {self.secret_env} after {_PREFIX} is not base64"
         if bool(self.webhook) == bool(self.mail):
-            yield "webhook: give either one or addresses as mail; for both, a table each"
+            yield "webhook: set either this or mail; for both, use two tables"
         if not self.on or not set(self.on) <= set(_EVERYTHING):
             yield f"on: {list(self.on)} is no list of some of {', '.join(_EVERYTHING)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Smtp:
-    """The server that takes mail."""
+    """The mail server."""
 
     host: str
     port: int
     #: `tls`: from the first byte.
     tls: SmtpTls
-    #: The account to sign in with; None = without signing in.
+    #: The account for signing in; None = no sign-in.
     user: str | None
     password: str = field(repr=False)
     #: The address in the mail's From.
@@ -98,15 +98,15 @@ class Smtp:
 
 def mail_server(url: str | None, password: str = "") -> Smtp | None:
     """Return the server of `smtp://USER@HOST:PORT/SENDER` (STARTTLS, except on this machine) or `smtps://...`
-    (TLS from the first byte); None if there is no address. Raises ValueError."""
+    (TLS from the first byte); None without a URL. Raises ValueError."""
     if url is None:
         return None
     sender = unquote(urlsplit(url).path[1:]) if _is_url(url, _MAIL_PORTS) else ""
     if "@" not in sender or urlsplit(url).password is not None:
         raise ValueError(
-            f"{url!r} is no address of a mail server with that of the sender, such as "
+            f"{url!r} is no URL of a mail server with the sender's address, such as "
             "smtp://user@mail.example.org:587/trainshed@example.org, or smtps://… for TLS from the first "
-            "byte; the password is $TRAINSHED_SMTP_PASSWORD"
+            "byte. Put the password into $TRAINSHED_SMTP_PASSWORD"
         )
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -1,7 +1,7 @@
-"""Finds and opens event files in a directory of this machine, which programs write to at the same time.
+"""Finds and opens event files in a local directory to which programs write at the same time. Blocking.
 
-Nothing in it is trusted: each step down is taken from an open directory and follows no link, only plain files
-are read, and the number of entries looked at is bounded. Blocks.
+The directory is untrusted. To prevent path traversal, each step starts at an open directory and follows no
+link, only plain files are read, and the number of entries is limited.
 """
 
 import os
@@ -19,7 +19,7 @@ from trainshed.summaries.reading import MARK, EventFile
 class LogDirectory(Struct, frozen=True):
     """A directory with event files of a job."""
 
-    #: A name that differs from those shown with it: letters, digits, `.`, `_` and `-`; None = it is the only
+    #: A unique name among the directories shown together: letters, digits, `.`, `_` and `-`; None = the only
     #: one.
     label: str | None
     #: `gs://BUCKET/PATH`.
@@ -31,40 +31,40 @@ class LogDirectory(Struct, frozen=True):
 
 
 class ShownDirectory(Struct, frozen=True):
-    """A directory of event files that a viewer shows."""
+    """A directory of event files in a viewer."""
 
-    #: The name under which it is shown; None = it is the only one.
+    #: Its name in the viewer; None = the only one.
     label: str | None
-    #: A directory of the service's.
+    #: A directory of the service.
     base: Path
-    #: The names from there on, which a program chose: no link among them is followed.
+    #: The names below it, which a program chose. Links among them are not followed.
     below: tuple[str, ...]
-    #: Differs if another directory has taken its place.
+    #: Changes if the directory is replaced.
     identity: tuple[int, int] = (0, 0)
 
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Opening a pipe must not wait for its writer.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DEEPEST: Final = 20
-_MOST_DIRECTORIES: Final = 1000
-_MOST_ENTRIES: Final = 50_000
+_MAX_DEPTH: Final = 20
+_MAX_DIRECTORIES: Final = 1000
+_MAX_ENTRIES: Final = 50_000
 
 
 class LocalDirectory:
-    """Implements `reading.Directory`. `base` is the service's directory; `below`, the names of the
-    directories from there on, are a program's."""
+    """Implements `reading.Directory`. `base`: the service's directory; `below`: the directories below it,
+    whose names a program chose."""
 
     def __init__(self, base: Path, below: tuple[str, ...]) -> None:
         self._base = base
         self._below = below
 
     def files(self) -> Iterator[EventFile]:
-        """Do as the port says, in the order of the directories' names."""
+        """See the port. Files come in the order of the directories' names."""
         try:
             handle = self._opened(self._below)
         except OSError:
-            return  # It is not there yet.
+            return  # It does not exist yet.
         try:
             yield from _Walk().directory(handle, "", 0)
         finally:
@@ -87,14 +87,14 @@ class LocalDirectory:
         finally:
             os.close(handle)
         status = os.fstat(opened)
-        # A file that has a second name may be one that the program itself must not read.
+        # A file with a second name (hard link) may be one that the program itself must not read.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(opened)
             raise FileNotFoundError(f"{file.path} is no plain file")
         return os.fdopen(opened, "rb", buffering=1 << 18)
 
     def _opened(self, names: Sequence[str]) -> int:
-        """Open the directory to which these names lead. Raises OSError."""
+        """Open the directory at this path. Raises OSError."""
         handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in names:
             try:
@@ -117,7 +117,7 @@ class _Walk:
         with os.scandir(handle) as entries:
             for entry in entries:
                 self._entries += 1
-                if self._entries > _MOST_ENTRIES:
+                if self._entries > _MAX_ENTRIES:
                     break
                 if entry.is_dir(follow_symlinks=False):
                     below.append(entry.name)
@@ -130,12 +130,12 @@ class _Walk:
                 stamp = f"{identity}-{status.st_size}-{status.st_mtime_ns}"
                 yield EventFile(path + name, stamp, status.st_mtime)
         for name in sorted(below):
-            if depth == _DEEPEST or self._directories >= _MOST_DIRECTORIES:
+            if depth == _MAX_DEPTH or self._directories >= _MAX_DIRECTORIES:
                 return
             try:
                 inner = os.open(name, _DIRECTORY, dir_fd=handle)
             except OSError:
-                continue  # It is gone, or a link.
+                continue  # It was deleted, or is a link.
             try:
                 yield from self.directory(inner, f"{path}{name}/", depth + 1)
             finally:

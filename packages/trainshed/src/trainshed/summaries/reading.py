@@ -1,17 +1,16 @@
-"""Reads the event files of a directory on from where an earlier reading ended, perhaps in another process.
+"""Reads the event files of a directory incrementally, also across processes.
 
-What was read comes in pieces, each with how far its file is read now: a caller that stores both, the piece
-first, loses nothing and gets at most the last piece twice. A file is read on from the end of its last whole
-record, also if it was replaced by a longer one, as storage clients do at each flush; only a file with another
-beginning is read anew.
+The data comes in pieces, each with the new progress of its file. A caller that stores first the piece and
+then the progress loses nothing, and gets at most the last piece twice. Reading continues after the last
+complete record, also if the file was replaced by a longer one, as storage clients do at each flush. A file
+with a different beginning is read from the start.
 
-The framing of its records is that of TFRecord files:
+The framing of records is that of TFRecord files:
 
     uint64 length | uint32 masked CRC-32C of it | `length` bytes | uint32 masked CRC-32C of those
     (little-endian)
 
-A file that is being written may end in the middle of a record; that is normal, and the whole records before
-it count.
+A file may end in the middle of a record while it is being written. Its complete records are read.
 """
 
 import struct
@@ -32,7 +31,7 @@ _crc32c = cast(Callable[[bytes], int], vars(google_crc32c)["value"])
 
 
 class NotEvents(Exception):
-    """From `offset` on the file contains no records: it is no event file, or it is damaged there."""
+    """The file contains no records from `offset` on: it is no event file, or it is damaged."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"no record begins at byte {offset}")
@@ -40,21 +39,22 @@ class NotEvents(Exception):
 
 
 def masked_crc(data: bytes) -> int:
-    """Return the checksum as it is in the file."""
+    """Return the checksum in the form of the file."""
     crc = _crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_records(file: BinaryIO, start: int, *, longest: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the whole records from byte `start` on, each with the offset of its end; one that is longer than
-    `longest` bytes, or whose own checksum is wrong, is left out. Raises NotEvents where no record begins."""
+    """Yield the complete records from byte `start` on, each with the offset of its end. Records longer than
+    `longest` bytes, or with a wrong checksum of their content, are skipped. Raises NotEvents where no record
+    starts."""
     size = file.seek(0, 2)
     file.seek(start)
     at = start
     while at + _HEADER.size + _FOOTER.size <= size:
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size:
-            return  # The file was shortened meanwhile.
+            return  # The file was shortened in the meantime.
         length, crc = _HEADER.unpack(head)
         if masked_crc(head[:8]) != crc:
             raise NotEvents(at)
@@ -75,77 +75,78 @@ def read_records(file: BinaryIO, start: int, *, longest: int) -> Iterator[tuple[
 
 MARK: Final = "tfevents"
 """Part of the name of every event file."""
-MOST_FILES: Final = 1000
-"""Most files of a directory; the others are skipped."""
-_AT_ONCE: Final = 10_000
-"""About how many scalars a piece has at most."""
-_BYTES_AT_ONCE: Final = 64 << 20
-_LONGEST: Final = 1 << 20
-"""Most bytes of a record that is read: 16 MiB may contain a million scalars, all in memory at once."""
+MAX_FILES: Final = 1000
+"""Maximum number of files of a directory. Others are skipped."""
+_PIECE_SCALARS: Final = 10_000
+"""Approximate maximum number of scalars in a piece."""
+_PIECE_BYTES: Final = 64 << 20
+_MAX_RECORD: Final = 1 << 20
+"""Maximum size of a record in bytes. 16 MiB could contain a million scalars, all in memory at the same
+time."""
 _EDGE: Final = 256
-"""Bytes at the beginning, and before the offset, by which a file is recognized. Events contain times: no two
-are alike."""
+"""Number of bytes at the start, and before the offset, that identify a file. Events contain times, so that
+these bytes are unique."""
 
 
 class EventFile(Struct, frozen=True):
-    """An event file as it was found."""
+    """An event file at the time of its discovery."""
 
-    #: Its path below the directory that is followed.
+    #: Its path below the directory.
     path: str
-    #: Differs if it may have changed in any way.
+    #: Changes if the file may have changed in any way.
     stamp: str
-    #: When it was written last (seconds since the epoch).
+    #: Time of the last write (seconds since the epoch).
     written: float
 
 
 class Directory(Protocol):
-    """A place with event files in it. Blocks."""
+    """A place with event files. Blocking."""
 
     def files(self) -> Iterator[EventFile]:
         """Yield all event files below it. Raises OSError."""
         ...
 
     def open(self, file: EventFile) -> BinaryIO:
-        """Open a file for reading, from its beginning. Raises OSError."""
+        """Open a file for reading at its start. Raises OSError."""
         ...
 
 
 class FileProgress(Struct, frozen=True):
-    """How far an event file was read."""
+    """The progress of reading an event file."""
 
     #: Its path below the directory.
     path: str
-    #: Its `EventFile.stamp` when it was read to its end; "" = there was more.
+    #: Its `EventFile.stamp` when it was read to its end; "" = more data followed.
     stamp: str = ""
-    #: The end of the last record that was read, in bytes.
+    #: The end of the last record read, in bytes.
     offset: int = 0
     #: A digest of bytes before the offset.
     digest: bytes = b""
-    #: When its first event was written (seconds since the epoch, by the program's clock).
+    #: Time of its first event (seconds since the epoch, by the program's clock).
     begun: float = 0.0
 
 
 class Piece(Struct, frozen=True):
-    """What was read of one file, and how far it is read now."""
+    """New data of one file, and the progress after it."""
 
     progress: FileProgress
     scalars: Sequence[Scalar]
 
 
 def run_of(path: str) -> str:
-    """Return the run of an event file: its directory below the one that is read, "" for that itself."""
+    """Return the run of an event file: its directory below the root; "" for the root."""
     return path.rpartition("/")[0]
 
 
 def read_on(
     directory: Directory, known: Mapping[str, FileProgress], since: float
 ) -> Iterator[Piece]:
-    """Yield what is new since the readings that led to `known` (by path). Blocks; raises OSError, at the end
-    if it is that of some files.
+    """Yield new data since the progress `known` (by path). Blocking. Raises OSError; if only some files fail,
+    at the end.
 
-    Files of a run come in the order of their names, which contain the time at which they were opened: what
-    a restarted program has written comes last. `since` (seconds since the epoch): files that were not written
-    to since then are another program's, and so are older values in files that were begun before.
+    Files of a run come in the order of their names, which contain their creation time. So the data of a
+    restarted program comes last. `since` (seconds since the epoch): files without writes since then belong to
+    another program. The same applies to older values in files that started before.
     """
     wanted = (
         file
@@ -154,7 +155,7 @@ def read_on(
     )
     rewritten: set[str] = set()
     failures: list[OSError] = []
-    for file in list(islice(wanted, MOST_FILES)):
+    for file in list(islice(wanted, MAX_FILES)):
         progress = known.get(file.path)
         is_due = run_of(file.path) in rewritten
         if progress is not None and progress.stamp == file.stamp and not is_due:
@@ -164,7 +165,7 @@ def read_on(
                 if progress is not None and (
                     is_due or progress.digest != _digest(opened, progress.offset)
                 ):
-                    # The run's files behind it contain what was written later, and must come later again.
+                    # The run's later files contain later values, and must also come again.
                     rewritten.add(run_of(file.path))
                     progress = None
                 yield from _read(file, opened, progress or FileProgress(file.path), since)
@@ -182,9 +183,9 @@ def _read(
     scalars: list[Scalar] = []
     begun, offset = progress.begun, progress.offset
     reported = offset
-    # What came before counts; a file that is repaired has another stamp.
+    # Complete records count. A repaired file has another stamp.
     with suppress(NotEvents):
-        for record, end in read_records(opened, offset, longest=_LONGEST):
+        for record, end in read_records(opened, offset, longest=_MAX_RECORD):
             if not offset:
                 begun = written_at(record)
             offset = end
@@ -192,7 +193,7 @@ def _read(
                 scalars += read_scalars(record)
             else:
                 scalars += [scalar for scalar in read_scalars(record) if scalar.at >= since]
-            if len(scalars) >= _AT_ONCE or end - reported >= _BYTES_AT_ONCE:
+            if len(scalars) >= _PIECE_SCALARS or end - reported >= _PIECE_BYTES:
                 at = opened.tell()
                 progress = FileProgress(file.path, "", end, _digest(opened, end), begun)
                 yield Piece(progress, scalars)
@@ -203,7 +204,7 @@ def _read(
 
 
 def _digest(opened: BinaryIO, offset: int) -> bytes:
-    """Return a digest of the file up to the offset: of its first and last bytes there."""
+    """Return a digest of the file's first and last bytes before the offset."""
     length = min(_EDGE, offset)
     digest = blake2b(offset.to_bytes(8, "big"), digest_size=16)
     for start in (0, offset - length):
@@ -213,7 +214,7 @@ def _digest(opened: BinaryIO, offset: int) -> bytes:
 
 
 def _is_text(path: str) -> bool:
-    """Whether a path can be stored as text: a program may give a file any name."""
+    """Whether a path can be stored as text, since a program may choose any name."""
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,8 @@
-"""The scalars of an event: what `tf.summary.scalar` of TensorFlow 1 and 2, Keras, PyTorch and others write.
+"""The scalars of an event, as written by `tf.summary.scalar` of TensorFlow 1 and 2, Keras, PyTorch and
+others. Pure.
 
-Pure. The messages that matter are in `events.textproto`, and in a pool of their own: neither TensorFlow nor
-TensorBoard is needed, and theirs may be loaded as well. What messages have beyond these fields is skipped.
+The message types are in `events.textproto`, in a separate pool. So TensorFlow and TensorBoard are not needed,
+and can be loaded at the same time. Other fields are skipped.
 """
 
 import math
@@ -13,17 +14,17 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-_LONGEST_TAG: Final = 1000
+_MAX_TAG_LENGTH: Final = 1000
 _SCALARS: Final = b"scalars"
-"""The plug-in of scalar tensors; other plug-ins put single numbers into events that measure nothing."""
+"""The plug-in of scalar tensors. Other plug-ins write single numbers that are no measurements."""
 
 
 class Scalar(Struct, frozen=True):
-    """A value that was written."""
+    """A measured value."""
 
     #: Its name.
     tag: str
-    #: The step at which it was measured.
+    #: The step of the measurement.
     step: int
     #: Seconds since the epoch, by the program's clock.
     at: float
@@ -31,19 +32,19 @@ class Scalar(Struct, frozen=True):
 
 
 def read_scalars(record: bytes) -> Iterator[Scalar]:
-    """Yield the scalars of one record of an event file, in order; none for a record that is no event."""
+    """Yield the scalars of one record of an event file, in order; none if the record is no event."""
     event = _event(record)
     if event is None:
         return
     for value in event.summary.value:
         number = _number(value)
-        if number is not None and 0 < len(value.tag) <= _LONGEST_TAG:
+        if number is not None and 0 < len(value.tag) <= _MAX_TAG_LENGTH:
             yield Scalar(value.tag.decode(errors="replace"), event.step, event.wall_time, number)
 
 
 def written_at(record: bytes) -> float:
-    """Return when an event was written (seconds since the epoch, by the program's clock); 0 if the record is
-    no event."""
+    """Return the time of an event (seconds since the epoch, by the program's clock); 0 if the record is no
+    event."""
     event = _event(record)
     return event.wall_time if event is not None and math.isfinite(event.wall_time) else 0.0
 
@@ -52,7 +53,7 @@ def _event(record: bytes) -> Any | None:
     event = _event_class()()
     try:
         event.ParseFromString(record)
-    except Exception:  # protobuf's DecodeError, which is not loaded before there is an event
+    except Exception:  # protobuf's DecodeError, which is imported only with the first event
         return None
     return event
 
@@ -72,7 +73,7 @@ def _number(value: Any) -> float | None:
 
 
 class _Kind(Struct, frozen=True):
-    """How a tensor stores its one element: in a list of the message (`field`), or as bytes (`letter` of
+    """The storage of a tensor's single element: in a list of the message (`field`), or as bytes (`letter` of
     `struct`)."""
 
     field: str
@@ -93,7 +94,7 @@ _KINDS: Final = {
     22: _Kind("uint32_val", "I"),
     23: _Kind("uint64_val", "Q"),
 }
-"""By DataType: 14 is bfloat16, which is the upper half of a float; 19 is half."""
+"""By DataType: 14 is bfloat16, the upper half of a float; 19 is half."""
 _BFLOAT16: Final = 14
 
 
@@ -107,7 +108,7 @@ def _tensor_number(tensor: Any) -> float | None:
     if len(values) > 1:
         return None
     if not values:
-        return 0.0  # Zero is left out of the message.
+        return 0.0  # The message omits zero.
     if kind.field == "half_val":
         bits = int(values[0])
         return _from_bytes(tensor.dtype, kind, struct.pack("<H", bits)) if bits >> 16 == 0 else None

@@ -1,1 +1,1 @@
-"""Provides log lines with fields, counters and histograms of the service, and the delay of the event loop."""
+"""Writes log lines with fields, counts events in the service, and measures the delay of the event loop."""

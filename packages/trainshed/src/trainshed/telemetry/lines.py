@@ -1,8 +1,8 @@
 """Log lines with fields (job, attempt, replica, request), as key=value text or as JSON.
 
-Code logs with `logging` as usual. What concerns a job is logged through `about`, which begins the message
-with its subject and keeps job, attempt and replica as fields. The id of a request is a context variable, so
-every line that is logged while it is handled has it.
+Code uses `logging` as usual. For a job it uses `about`, which starts the message with its subject and sets
+job, attempt and replica as fields. The ID of a request is a context variable, so that every line of its
+processing contains it.
 """
 
 import json
@@ -17,15 +17,15 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
-"""The request that is being handled; None outside of one."""
+"""The ID of the current request; None = no request."""
 _FIELDS: Final = ("job", "attempt", "replica", "request")
-"""Fields of a record, in the order in which they are written."""
+"""Fields of a record, in output order."""
 _PLAIN: Final = re.compile(r"[\w.:/@+-]+")
-"""A value that needs no quotes."""
+"""Values without quotes."""
 
 
 class _About(logging.LoggerAdapter[logging.Logger]):
-    """A log whose messages begin with one subject."""
+    """A log whose messages start with one subject."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
@@ -39,7 +39,7 @@ class _About(logging.LoggerAdapter[logging.Logger]):
 def about(
     log: logging.Logger, job: int, *, attempt: int | None = None, replica: object = None
 ) -> "logging.LoggerAdapter[logging.Logger]":
-    """Return the log for what concerns a job: its messages begin with `job 12 replica worker-1: `."""
+    """Return the log of a job. Its messages start with `job 12 replica worker-1: `."""
     fields: dict[str, object] = {"job": int(job)}
     if attempt is not None:
         fields["attempt"] = attempt
@@ -48,24 +48,29 @@ def about(
     return _About(log, fields)
 
 
-OURS: Final = ("trainshed", "trainshed_cluster", "trainshed_console", "trainshed_tracking")
-"""The distributions whose lines are the service's own."""
+OWN_DISTRIBUTIONS: Final = (
+    "trainshed",
+    "trainshed_cluster",
+    "trainshed_console",
+    "trainshed_tracking",
+)
+"""The distributions of the service itself."""
 
 
 def configure(kind: LogFormat, level: LogLevel, printable: Callable[[str], str]) -> None:
-    """Write the log of this process to standard error. `printable`: removes from a line what a terminal would
-    take for commands."""
+    """Write the log of this process to standard error. `printable`: removes terminal control sequences from a
+    line (log injection)."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if kind == "json" else TextLines(printable))
-    least = logging.getLevelNamesMapping()[level.upper()]
-    # An operator of this service does not need what libraries log below the level of a warning.
-    logging.basicConfig(level=max(least, logging.WARNING), handlers=[handler])
-    for distribution in OURS:
-        logging.getLogger(distribution).setLevel(least)
+    minimum = logging.getLevelNamesMapping()[level.upper()]
+    # An operator of this service does not need the libraries' lines below warnings.
+    logging.basicConfig(level=max(minimum, logging.WARNING), handlers=[handler])
+    for distribution in OWN_DISTRIBUTIONS:
+        logging.getLogger(distribution).setLevel(minimum)
 
 
 class TextLines(logging.Formatter):
-    """`time=… level=… logger=… job=… message="…"`; a traceback follows as lines of its own."""
+    """`time=… level=… logger=… job=… message="…"`, followed by the lines of a traceback."""
 
     def __init__(self, printable: Callable[[str], str]) -> None:
         super().__init__()
@@ -75,12 +80,12 @@ class TextLines(logging.Formatter):
         line = " ".join(f"{key}={_quoted(str(value))}" for key, value in _fields(record).items())
         if trace := _traceback(self, record):
             line += f"\n{trace}"
-        # Lines contain names that strangers chose, and go to the operator's terminal.
+        # Lines contain untrusted names and may go to the operator's terminal.
         return self._printable(line)
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, the traceback among its fields."""
+    """One JSON object per line, with the traceback as a field."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)

@@ -41,15 +41,15 @@ _ELSEWHERE = "bucket, whose objects lie in a store elsewhere"
 class BucketRecord(Struct, frozen=True):
     name: str
     location: str
-    #: When it was made (ns since the epoch); `updated_ns` likewise.
+    #: Creation time (ns since the epoch); `updated_ns` likewise.
     created_ns: int
     updated_ns: int
     metageneration: int = 1
     #: The editable properties under their public names.
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: The IAM policy's bindings as they were last set.
+    #: The bindings of the IAM policy.
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    #: The project that made it; None = the service's own.
+    #: The project that created it; None = the service's own.
     project: str | None = None
 
     @property
@@ -59,20 +59,19 @@ class BucketRecord(Struct, frozen=True):
 
 
 def state_directory(root: Path) -> Path:
-    """Returns the directory of everything but the objects (records, uploads, locks). It is beside the root,
-    on the same file system, so that a program that is shown the root as `/gcs` does not reach it."""
+    """Return the directory of everything but the objects (records, uploads, locks). It is next to the root on
+    the same file system, so that a program with the root as `/gcs` cannot reach it."""
     return root.with_name(f"{root.name}.state")
 
 
 class BucketCatalog:
-    """Creates, finds, changes and removes buckets. Blocking; safe to use from several threads, and
-    processes."""
+    """Creates, finds, changes and deletes buckets. Blocking. Thread-safe and process-safe."""
 
     def __init__(self, root: Path, now: Callable[[], int], rules: BucketRules = PLAIN) -> None:
         self._root = root
         self._now = now
         self.rules = rules
-        #: What the configuration says about single buckets, by name.
+        #: The configured tables of single buckets, by name.
         self.tables = {table.name: table for table in rules.tables}
         self._records = state_directory(root) / "buckets"
         self._trash = state_directory(root) / "tmp"
@@ -88,31 +87,31 @@ class BucketCatalog:
                 )
 
     def directory(self, bucket: str) -> Path:
-        """The visible tree of a bucket, which `/gcs/BUCKET` is a bind mount of."""
+        """Return the visible tree of a bucket, the source of the bind mount `/gcs/BUCKET`."""
         return self._root / validate_bucket_name(bucket)
 
     def is_remote(self, bucket: str) -> bool:
-        """Whether the configuration says that the bucket's objects lie in a store elsewhere."""
+        """Whether the bucket is configured to be in a remote store."""
         table = self.tables.get(bucket)
         return table is not None and table.is_remote
 
     def exists(self, bucket: str) -> bool:
-        """Whether the bucket is there; raises `InvalidRequest` for an illegal name."""
+        """Whether the bucket exists. Raises `InvalidRequest` for an invalid name."""
         path = self.directory(bucket)
         return self.is_remote(bucket) or (path.is_dir() and not path.is_symlink())
 
     def names(self, prefix: str = "") -> list[str]:
-        """Returns all buckets whose name begins with `prefix`, sorted."""
+        """Return all buckets whose names start with `prefix`, sorted."""
         names = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
-            # A file or directory in the root may have a name that is not a bucket's.
+            # The root may contain files or directories whose names are no bucket names.
             with suppress(InvalidRequest):
                 if self.exists(path.name):
                     names.add(path.name)
         return sorted(name for name in names if name.startswith(prefix))
 
     def holding(self, bucket: str) -> Holding | None:
-        """Returns whose the bucket is and who may do what with it; None if it does not exist."""
+        """Return the project and access rules of the bucket, or None if it does not exist."""
         try:
             return self._holding(self.get(bucket))
         except (InvalidRequest, NotFound):
@@ -127,19 +126,19 @@ class BucketCatalog:
         return Holding(record.name, self.project_of(record), shared, policy)
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """Returns (name, directory) of every bucket that programs of a project see as `/gcs/NAME`, sorted:
-        those that all of them may read and write, and that are on this disk."""
+        """Return (name, directory) of every bucket that programs of a project see as `/gcs/NAME`, sorted:
+        local buckets that all of these programs may read and write."""
         visible: list[tuple[str, str]] = []
         for name in self.names():
-            with suppress(NotFound):  # It was deleted since.
+            with suppress(NotFound):  # It was deleted in the meantime.
                 record = self.get(name)
                 if not self._is_unmounted(record) and shown(project, self._holding(record)):
                     visible.append((name, str(self.directory(name))))
         return tuple(visible)
 
     def is_unmounted(self, bucket: str) -> bool:
-        """Whether there is such a bucket and programs do not see it as `/gcs/BUCKET`: it is remote, or it
-        promises to keep objects, which a directory cannot."""
+        """Whether the bucket exists but is not visible as `/gcs/BUCKET`: it is remote, or it protects objects
+        from deletion, which a directory cannot enforce."""
         with suppress(NotFound):
             return self._is_unmounted(self.get(bucket))
         return False
@@ -148,8 +147,8 @@ class BucketCatalog:
         return self.is_remote(record.name) or bool(promises(record.settings))
 
     def is_closed(self, bucket: str, project: str, account: str | None = None) -> bool:
-        """Whether a bucket exists but programs of a project may read nothing in it as this service account;
-        None = under any."""
+        """Whether the bucket exists but programs of a project cannot read it as this service account; None =
+        as any of their accounts."""
         holding = self.holding(bucket)
         return holding is not None and not readable(project, holding, account)
 
@@ -163,7 +162,7 @@ class BucketCatalog:
 
     @contextmanager
     def opened(self, bucket: str) -> Generator[int]:
-        """Open the bucket's directory for a while. Raises `NotFound`."""
+        """Open the bucket's directory as a context. Raises `NotFound`."""
         try:
             base = os.open(self.directory(bucket), DIRECTORY_FLAGS)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -174,7 +173,7 @@ class BucketCatalog:
             os.close(base)
 
     def get(self, bucket: str) -> BucketRecord:
-        """The bucket's properties; raises `NotFound`."""
+        """Return the bucket's properties. Raises `NotFound`."""
         if not self.exists(bucket):
             raise no_such_bucket(bucket)
         try:
@@ -195,8 +194,8 @@ class BucketCatalog:
         settings: Mapping[str, Any] | None = None,
         project: str | None = None,
     ) -> BucketRecord:
-        """Make a bucket of a project (None = the service's own), durably; raises `Conflict` if it is there,
-        `InvalidRequest`, `NotSupported` for settings without an effect here."""
+        """Create a bucket of a project (None = the service's own), durably. Raises `Conflict` if it exists,
+        `InvalidRequest`, and `NotSupported` for unsupported settings."""
         path = self.directory(bucket)
         now = self._now()
         kept = merged({}, settings or {})
@@ -218,7 +217,7 @@ class BucketCatalog:
     def ensure(
         self, bucket: str, location: str = DEFAULT_LOCATION, project: str | None = None
     ) -> BucketRecord:
-        """Returns the bucket, and makes it if it does not exist."""
+        """Return the bucket, and create it if it does not exist."""
         try:
             return self.create(bucket, location, project=project)
         except Conflict:
@@ -232,8 +231,8 @@ class BucketCatalog:
         *,
         whole: bool = False,
     ) -> BucketRecord:
-        """Merge editable properties (None removes one; `labels` are merged key by key); `whole`: remove
-        those that are not named. Raises `NotFound`, `InvalidRequest`, `NotSupported`."""
+        """Merge editable properties (None removes one; `labels` are merged by key). `whole`: also remove all
+        others. Raises `NotFound`, `InvalidRequest`, `NotSupported`."""
         with alone(self._records):
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
@@ -263,7 +262,7 @@ class BucketCatalog:
             return self._save(replace(record, policy=bindings))
 
     def forget(self, members: Set[str]) -> None:
-        """Take members out of the policies of all buckets."""
+        """Remove members from the policies of all buckets."""
         for bucket in self.names():
             with alone(self._records), suppress(NotFound):
                 record = self.get(bucket)
@@ -273,7 +272,7 @@ class BucketCatalog:
                     self._save(replace(record, policy=policy))
 
     def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove an empty bucket; raises `NotFound`, `Conflict` if it holds objects."""
+        """Delete an empty bucket. Raises `NotFound`, `Conflict` if it contains objects."""
         path = self.directory(bucket)
         if self.is_remote(bucket):
             raise InvalidRequest(
@@ -289,7 +288,7 @@ class BucketCatalog:
             except FileNotFoundError as error:
                 raise no_such_bucket(bucket) from error
             try:
-                # A writer may have come between the check and the rename: check again, now that none can.
+                # A writer may have created an object before the rename. Check again, since now none can.
                 self._require_empty(bucket, trash)
             except Conflict:
                 trash.rename(path)

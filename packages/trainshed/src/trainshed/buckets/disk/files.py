@@ -43,18 +43,19 @@ def key_of(bucket: str, name: str) -> str:
 
 
 class ObjectFiles:
-    """The physical side of an object store. Blocking; safe to use from several threads."""
+    """The physical side of an object store. Blocking and thread-safe."""
 
     def __init__(self, records: RecordStore) -> None:
         self.records = records
         self._locks = [threading.RLock() for _ in range(_LOCKS)]
 
     def lock(self, place: Place) -> threading.RLock:
-        """The lock of one object's place; never hold two of them (they are shared by hash)."""
+        """Return the lock of one object's place. Never hold two of them, since objects share locks by
+        hash."""
         return self._locks[hash((place.dirs, place.leaf)) % _LOCKS]
 
     def find(self, base: int, bucket: str, name: str) -> Found:
-        """Open an object's file; raises `NotFound` with the public text, `Forbidden`."""
+        """Open an object's file. Raises `NotFound` with the public text, `Forbidden`."""
         try:
             return find(base, place_of(validate_object_name(name)))
         except FileNotFoundError as error:
@@ -66,7 +67,7 @@ class ObjectFiles:
             ) from error
 
     def closed(self, base: int, bucket: str, name: str) -> ObjectRecord:
-        """Returns what is known of an object whose file the service may not open. Raises `NotFound`."""
+        """Return the known properties of an object whose file the service cannot open. Raises `NotFound`."""
         try:
             return self.records.of_closed(look(base, place_of(name)))
         except OSError as error:
@@ -77,8 +78,8 @@ class ObjectFiles:
         return self.records.load(file.fd, file.stat, key, lock)
 
     def check(self, base: int, ref: ObjectRef) -> None:
-        """Raise `PreconditionFailed` unless the conditions hold for what lies at the object's place, and
-        `Held` if it may not be replaced."""
+        """Raise `PreconditionFailed` unless the existing object meets the conditions, and `Held` if it may
+        not be replaced."""
         try:
             file = find(base, place_of(validate_object_name(ref.name)))
         except FileNotFoundError:
@@ -100,15 +101,15 @@ class ObjectFiles:
         record: ObjectRecord,
         keep: Callable[[Found], None] | None = None,
     ) -> None:
-        """Rename a staged file, which has its record, into its place, if the conditions hold, durably.
-        `keep`: called with the file that it replaces, before."""
+        """Rename a staged file with its record into its place, durably, if the conditions are met. `keep`:
+        called first with the file to be replaced."""
         place = place_of(ref.name)
         for _ in range(_ATTEMPTS):
             try:
                 parent = make_directories(base, place.dirs, lambda path: self._make_way(base, path))
             except OSError as error:
                 if is_absent(error):
-                    continue  # The directory was pruned or replaced meanwhile.
+                    continue  # The directory was pruned or replaced in the meantime.
                 raise
             try:
                 with self.lock(place):
@@ -136,7 +137,7 @@ class ObjectFiles:
             self.records.forget(FileIdentity.of(file.stat))
 
     def save(self, fd: int, key: str, record: ObjectRecord) -> None:
-        """Save the changed record of an open file; the caller syncs the file."""
+        """Save the changed record of an open file. The caller syncs the file."""
         self.records.attach(fd, record)
         self.records.note(key, record)
 
@@ -150,7 +151,7 @@ class ObjectFiles:
         *,
         exclusive: bool,
     ) -> bool:
-        """One attempt, under the object's lock; False if the directory is gone."""
+        """Make one attempt under the object's lock. Return False if the directory no longer exists."""
         try:
             old = find(base, place)
         except FileNotFoundError:
@@ -164,7 +165,7 @@ class ObjectFiles:
         try:
             if self._rename(staged, parent, place.leaf, exclusive=exclusive):
                 if old is not None and old.dirs != place.dirs:
-                    # The old file was in the shadow of a directory that is gone.
+                    # The old file was in the shadow of a directory that no longer exists.
                     self._drop(base, old)
             else:
                 make_directory(parent, SHADOW_DIR)
@@ -181,7 +182,7 @@ class ObjectFiles:
 
     @staticmethod
     def _rename(staged: Staged, parent: int, leaf: str, *, exclusive: bool) -> bool:
-        """Put the file at `leaf`, durably; False if a directory is there."""
+        """Put the file at `leaf`, durably. Return False if it is a directory."""
         try:
             if exclusive:
                 os.link(staged.path, leaf, dst_dir_fd=parent, follow_symlinks=False)
@@ -199,7 +200,7 @@ class ObjectFiles:
         return True
 
     def _make_way(self, base: int, path: tuple[str, ...]) -> None:
-        """Move the file at `path` to its shadow place, so that a directory can stand there."""
+        """Move the file at `path` to its shadow place to make way for a directory."""
         dirs, leaf = path[:-1], path[-1]
         with self.lock(Place(dirs, leaf)), directory(base, dirs) as parent:
             try:
@@ -217,7 +218,7 @@ class ObjectFiles:
                     os.fsync(shadow)
                 os.fsync(parent)
             except FileNotFoundError:
-                return  # The file was removed meanwhile.
+                return  # The file was deleted in the meantime.
 
     def _drop(self, base: int, file: Found) -> None:
         try:

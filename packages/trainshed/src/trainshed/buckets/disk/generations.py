@@ -30,7 +30,7 @@ TABLE = "generations.db"
 CONTENTS = "generations"
 _SCHEMA = (
     "PRAGMA journal_mode = WAL",
-    # A row is on disk before the file that it speaks of loses its place in the tree.
+    # A row is on disk before its file is removed from the tree.
     "PRAGMA synchronous = FULL",
     "CREATE TABLE IF NOT EXISTS generations (bucket TEXT NOT NULL, name BLOB NOT NULL, "
     "generation INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (bucket, name, generation)) "
@@ -52,8 +52,8 @@ class Generations:
         self._connection: sqlite3.Connection | None = None
 
     def keep(self, bucket: str, name: str, live: int, record: ObjectRecord, now: Nanos) -> None:
-        """Keep the generation that is live, an open file, durably, before it is replaced or removed. It may
-        be repeated."""
+        """Keep the live generation, an open file, durably before it is replaced or deleted. May be
+        repeated."""
         self.note(bucket, name, replace(record, deleted_ns=now))
         directory = self._directory(bucket)
         directory.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class Generations:
         self._do("INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", values)
 
     def open(self, bucket: str, name: str, generation: int) -> tuple[int, ObjectRecord]:
-        """Open the content of a generation; the caller closes it. Raises NotFound."""
+        """Open the content of a generation. The caller closes it. Raises NotFound."""
         path = self.content(bucket, name, generation)
         for record in self.of(bucket, name):
             if record.generation == generation:
@@ -75,7 +75,7 @@ class Generations:
         raise no_such_object(bucket, f"{name}#{generation}")
 
     def of(self, bucket: str, name: str) -> list[ObjectRecord]:
-        """Returns the records of an object's generations, in their order."""
+        """Return the records of an object's generations in order."""
         query = "SELECT record FROM generations WHERE bucket = ? AND name = ? ORDER BY generation"
         rows = self._rows(query, (bucket, name.encode()))
         records = [msgspec.json.decode(encoded, type=ObjectRecord) for (encoded,) in rows]
@@ -84,13 +84,12 @@ class Generations:
         ]
 
     def next_name(self, bucket: str, floor: bytes) -> bytes | None:
-        """Returns the first name from `floor` on, in the order of bytes, that may have noncurrent
-        generations."""
+        """Return the first name from `floor` on, in byte order, that may have noncurrent generations."""
         query = "SELECT name FROM generations WHERE bucket = ? AND name >= ? ORDER BY name LIMIT 1"
         return next((name for (name,) in self._rows(query, (bucket, floor))), None)
 
     def all_of(self, bucket: str) -> Iterator[tuple[str, ObjectRecord]]:
-        """Yields (name, record) of a bucket's generations, by name."""
+        """Yield (name, record) of a bucket's generations by name."""
         floor = b""
         while (name := self.next_name(bucket, floor)) is not None:
             for record in self.of(bucket, name.decode()):
@@ -98,7 +97,7 @@ class Generations:
             floor = name + b"\0"
 
     def remove(self, bucket: str, name: str, generation: int) -> None:
-        """Remove a generation, durably; without an effect if it is not kept."""
+        """Delete a generation durably. No effect if it does not exist."""
         if not self._table.exists():
             return
         with suppress(FileNotFoundError):
@@ -122,7 +121,7 @@ class Generations:
         return self._contents / bucket
 
     def content(self, bucket: str, name: str, generation: int) -> Path:
-        # Two names that a program gave one file are of one generation.
+        # Two names of one file, which a program created, belong to one generation.
         digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         return self._directory(bucket) / f"{generation}-{digest}"
 
@@ -145,11 +144,11 @@ class Generations:
 
 def _preserve(live: int, path: Path) -> None:
     """Give an open file a second name, or a copy where that is not possible."""
-    path.unlink(missing_ok=True)  # A crash may have left it, and the live file is still there.
+    path.unlink(missing_ok=True)  # A crash may have left it. The live file still exists.
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # By its descriptor, since a program may have put another file at its place. It fails for a file that
-        # is another user's, and where there is no /proc.
+        # By descriptor, since a program may have replaced the file. It fails for a file of another user, and
+        # without /proc.
         os.link(f"/proc/self/fd/{live}", path.name, dst_dir_fd=directory, follow_symlinks=True)
     except OSError:
         half, done = path.with_name(f"{path.name}.half"), 0

@@ -1,4 +1,4 @@
-"""Writes, reads, changes, copies and removes the objects of all buckets, with preconditions that hold.
+"""Writes, reads, changes, copies and deletes the objects of all buckets with reliable preconditions.
 
 A write is: temporary file → fsync → record → fsync → rename → fsync of the directory. So after a crash an
 acknowledged object is whole, and one that was not acknowledged is whole or absent. Writers of one object are
@@ -66,25 +66,25 @@ if TYPE_CHECKING:
     from trainshed.buckets.remote import OpenRemote, RemoteBucket
 
 Opened: TypeAlias = "OpenObject | OpenRemote"
-"""An object open for reading: one generation of it, whatever is written meanwhile."""
+"""An object open for reading: a fixed generation, independent of later writes."""
 BucketStore: TypeAlias = "ObjectStore | RemoteBucket"
-"""The objects of buckets, with preconditions: what `ObjectStore.at` finds for a bucket."""
+"""The objects of buckets, with preconditions: the result of `ObjectStore.at`."""
 _HASH_LIMIT = 4 << 20
-"""A listing computes missing checksums only of files up to this size (bytes)."""
+"""Maximum size in bytes of a file whose missing checksums a listing computes."""
 _SETTLED_NS = 2_000_000_000
-"""Age below which a file's identity is not trusted with a computed checksum: the kernel's clock may
-be coarse, and the next write of the same size could then leave the identity as it is."""
+"""Minimum age of a file before its checksum is stored. The kernel's clock may be coarse, so a later write of
+the same size could leave the identity unchanged."""
 
 
 class OpenObject(Struct, frozen=True):
-    """An object open for reading: a snapshot, since writers replace files; `close` it."""
+    """An object open for reading. It is a snapshot, since writers replace files. Call `close` after use."""
 
     fd: int
     record: ObjectRecord
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
-        """Yields the bytes from `start` to before `end`. Raises `Unavailable` if a program has cut the
-        file meanwhile."""
+        """Yield the bytes from `start` to before `end`. Raises `Unavailable` if a program has shortened the
+        file."""
         while start < end:
             block = os.pread(self.fd, min(BLOCK, end - start), start)
             if not block:
@@ -93,8 +93,8 @@ class OpenObject(Struct, frozen=True):
             yield block
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
-        """Append the whole content, a step at a time; `known`: its checksums, if nothing else is appended.
-        Raises `Unavailable` if a program writes to it meanwhile."""
+        """Append the whole content, one step at a time. `known`: its checksums, if nothing else is appended.
+        Raises `Unavailable` if a program writes to it at the same time."""
         yield from staged.copy_from(self.fd, self.record.size, known)
         if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
             raise Unavailable("The source object changed while it was copied. Try again.")
@@ -104,8 +104,8 @@ class OpenObject(Struct, frozen=True):
 
 
 class ObjectStore:
-    """The buckets of a service: the objects below one root directory, which belongs to this store alone, and
-    the way to those in remote stores."""
+    """The buckets of a service: the objects below one root directory, which belongs only to this store, and
+    access to remote stores."""
 
     def __init__(
         self,
@@ -126,14 +126,13 @@ class ObjectStore:
         self._lock = threading.Lock()
 
     def at(self, bucket: str) -> BucketStore:
-        """Returns the store that has the objects of a bucket: this one, unless the rules say that they are
-        in a remote one."""
+        """Return the store of a bucket: this one, or the remote one of the rules."""
         table = self.catalog.tables.get(bucket)
         if table is None or not table.is_remote:
             return self
         with self._lock:
             if bucket not in self._remote:
-                # The library takes many megabytes, which a service without such buckets never loads.
+                # The library needs many megabytes, so it is imported only for remote buckets.
                 from trainshed.buckets.remote import RemoteBucket
                 from trainshed.buckets.remote_access import connect
 
@@ -141,7 +140,7 @@ class ObjectStore:
             return self._remote[bucket]
 
     def clean(self) -> None:
-        """Remove what an earlier process left half-written; it is called before serving."""
+        """Delete unfinished files of an earlier process. Call it before serving."""
         for path in self._temporary.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -153,16 +152,16 @@ class ObjectStore:
         self.generations.close()
 
     def walk(self, bucket: str) -> Iterator[Entry]:
-        """Yields all objects of a bucket, in the order of their names' UTF-8 bytes. Raises `NotFound`."""
+        """Yield all objects of a bucket in the order of their names' UTF-8 bytes. Raises `NotFound`."""
         with self.catalog.opened(bucket) as base:
             yield from Walk(base, "", b"")
 
     def stage(self) -> Staged:
-        """Returns a temporary file for new content; `commit` or `discard` it."""
+        """Return a temporary file for new content. The caller commits or discards it."""
         return Staged.create(self._temporary)
 
     def precheck(self, ref: ObjectRef) -> None:
-        """Refuse early what `commit` would refuse, before the content is sent."""
+        """Raise the errors of `commit` that are known before the content is sent."""
         with self.catalog.opened(ref.bucket) as base:
             self._files.check(base, ref)
 
@@ -219,7 +218,7 @@ class ObjectStore:
         return OpenObject(opened.fd, record)
 
     def _open(self, ref: ObjectRef) -> OpenObject:
-        """Open the live generation, or the one that is asked for. Raises `NotFound`."""
+        """Open the live generation, or the requested one. Raises `NotFound`."""
         bucket, name, generation = ref.bucket, ref.name, ref.generation
         with self.catalog.opened(bucket) as base:
             try:
@@ -239,13 +238,13 @@ class ObjectStore:
         return OpenObject(*self.generations.open(bucket, name, generation))
 
     def _hashed(self, bucket: str, name: str, opened: OpenObject) -> ObjectRecord:
-        """Returns the record with the checksums of a file that was written through the directory."""
+        """Return the record with the checksums of a file that was written through the directory."""
         record, sums = opened.record, digest_file(opened.fd).sums()
         if FileIdentity.of(os.fstat(opened.fd)) != record.file:
-            return record  # It is being written at this moment: no checksum is better than a wrong one.
+            return record  # A program is writing to it now. A missing checksum is better than a wrong one.
         with_sums = partial(replace, md5=sums.md5, crc32c=sums.crc32c)
         if self.now() - record.file.mtime_ns > _SETTLED_NS:
-            # Only to spare the work next time: neither a read-only tree nor a later write is a fault.
+            # This only saves work at the next read, so a read-only tree or a later write is no error.
             with suppress(OSError, BucketsError), self._locked(ObjectRef(bucket, name)) as now:
                 if now.record.file == record.file:
                     self._files.save(now.fd, key_of(bucket, name), with_sums(now.record))
@@ -253,7 +252,7 @@ class ObjectStore:
 
     @contextmanager
     def _locked(self, ref: ObjectRef) -> Generator[OpenObject]:
-        """Open an object that no other request changes meanwhile."""
+        """Open an object with exclusive access among requests."""
         place = place_of(validate_object_name(ref.name))
         with self._files.lock(place), closing(self._open(ref)) as opened:
             yield opened
@@ -264,7 +263,7 @@ class ObjectStore:
         return opened.record
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
-        """Change an object's editable properties; its metageneration rises by one."""
+        """Change an object's editable properties. Its metageneration increases by one."""
         with self._locked(ref) as opened:
             record = opened.record
             ref.conditions.check(record.generation, record.metageneration)
@@ -279,8 +278,8 @@ class ObjectStore:
         return changed
 
     def delete(self, ref: ObjectRef) -> None:
-        """Remove an object, durably, and directories that it leaves empty. A generation that is named is
-        removed for good."""
+        """Delete an object durably, and its directories if they are empty. A specified generation is deleted
+        permanently."""
         bucket, name = ref.bucket, ref.name
         keeps = ref.generation is None and keeps_generations(self.catalog.get(bucket).settings)
         with self.catalog.opened(bucket) as base:
@@ -294,7 +293,8 @@ class ObjectStore:
                 if not record.deleted_ns:
                     self._files.remove(base, bucket, name)
                 if not keeps:
-                    # Also of what was live: an overwrite that a crash broke off may have kept it already.
+                    # Also the copy of a live one: an overwrite that was interrupted by a crash may have kept
+                    # it.
                     self.generations.remove(bucket, name, record.generation)
             prune(base, (*place_of(name).dirs, SHADOW_DIR))
 
@@ -303,7 +303,7 @@ class ObjectStore:
         self.generations.keep(bucket, name, live.fd, record, self.now())
 
     def list(self, bucket: str, query: Query) -> Page:
-        """One page of a bucket's objects; raises `NotFound`, `InvalidRequest` (token, glob)."""
+        """Return one page of a bucket's objects. Raises `NotFound`, `InvalidRequest` (token, glob)."""
         with self.catalog.opened(bucket) as base:
             if "\0" in query.prefix:
                 return Page([], [], "")
@@ -327,21 +327,21 @@ class ObjectStore:
             return list_page(query, entries, walk.skip_to)
 
     def _listed(self, base: int, bucket: str, name: str) -> list[ObjectRecord]:
-        """Returns the live record of an object in a list; none if it was removed since its name was read."""
+        """Return the live record of an object in a list, or none if it was deleted in the meantime."""
         try:
             return [self.read_record(ObjectRef(bucket, name), hash_limit=_HASH_LIMIT)]
         except Forbidden:
-            # A file that a program has closed to us must not make the whole bucket unreadable.
+            # A file without read permission must not make the whole bucket unreadable.
             with suppress(NotFound):
                 return [self._files.closed(base, bucket, name)]
         except (NotFound, InvalidRequest):
-            # Nor must a file whose path cannot be the name of an object.
+            # Nor must a file whose path is no valid object name.
             pass
         return []
 
     def content(self, bucket: str, name: str) -> BinaryIO:
-        """Returns the content of an object on this disk or remote, open for reading; a remote one is fetched
-        first. Raises `NotFound`."""
+        """Return the content of a local or remote object, open for reading. A remote one is fetched first.
+        Raises `NotFound`."""
         opened = self.at(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
         if isinstance(opened, OpenObject):
             return os.fdopen(opened.fd, "rb")
@@ -356,8 +356,8 @@ class ObjectStore:
         return file
 
     def all_of(self, bucket: str, prefix: str) -> Iterator[tuple[str, ObjectRecord]]:
-        """Yields (name, record) of all objects with a prefix, on this disk or remote, in the order of their
-        UTF-8 bytes."""
+        """Yield (name, record) of all objects with a prefix, local or remote, in the order of their UTF-8
+        bytes."""
         query = Query(prefix=prefix)
         while True:
             page = self.at(bucket).list(bucket, query)
@@ -392,8 +392,8 @@ class ObjectStore:
             ) from error
 
     def last_written(self, bucket: str, prefix: str) -> int:
-        """Returns when an object with the prefix was last written (ns); 0 if there is none. It looks at each
-        of them."""
+        """Return the time of the last write to an object with the prefix (ns); 0 if there is none. It checks
+        every object."""
         root = self.catalog.directory(bucket)
         latest = 0
         with self.catalog.opened(bucket) as base:
@@ -406,8 +406,8 @@ class ObjectStore:
     def _describe(self, staged: Staged, draft: Draft, components: int) -> ObjectRecord:
         generation = self._generations.next()
         now = self.now()
-        # A time of our own makes the identity unique: the kernel's clock ticks coarsely, and a
-        # program that rewrites the file within one tick would else go unnoticed.
+        # A time set by the service makes the identity unique. The kernel's clock is coarse, so that a
+        # program's write within one tick would otherwise not be detected.
         mtime = now - now % 1000 + generation % 997
         os.utime(staged.fd, ns=(mtime, mtime))
         sums = staged.sums
@@ -430,7 +430,7 @@ class ObjectStore:
 
 
 def _probe(base: int, dirs: tuple[str, ...]) -> None:
-    """Create and remove a hidden file in the deepest of the directories that exists."""
+    """Create and delete a hidden file in the deepest existing directory."""
     leaf = f"{MARK}probe-{os.urandom(6).hex()}"
     for depth in range(len(dirs), -1, -1):
         try:
@@ -445,7 +445,7 @@ def _probe(base: int, dirs: tuple[str, ...]) -> None:
 
 
 def _completed(draft: Draft, settings: Mapping[str, Any]) -> Draft:
-    """Returns a draft with what the bucket's settings give to new objects."""
+    """Return a draft with the defaults of the bucket's settings for new objects."""
     fields = dict(draft.fields)
     if (usual := storage_class(settings)) != storage_class({}):
         fields.setdefault("storageClass", usual)
@@ -458,7 +458,7 @@ _STEP = 60_000_000
 
 
 class GenerationSource:
-    """Generation numbers that never repeat, across crashes and clocks that step back.
+    """Generation numbers that never repeat, across crashes and clocks that are set back.
 
     A generation is microseconds since the epoch, like the public service's, raised above every number given
     out before. A ceiling is on disk before any number below it is used. Blocking (a sync once a minute), safe

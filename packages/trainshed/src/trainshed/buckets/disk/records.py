@@ -1,15 +1,15 @@
-"""Keeps the metadata of objects with their files, so that it can never describe another content.
+"""Stores the metadata of objects with their files, so that it never describes another content.
 
-A record names the file it was written for (inode, size, modification time), and counts only while the file
-still has that identity: a write through the directory (`/gcs`) makes it stale, and the object then has a
-fresh generation that is a function of the new identity alone.
+A record contains the identity of its file (inode, size, modification time), and is valid only while the file
+has that identity. A write through the directory (`/gcs`) invalidates it. The object then has a new
+generation, which is a function of the new identity.
 
-It is kept in an extended attribute where the file system has them and the record fits, otherwise in a sidecar
-file that is named by the identity and lies outside the visible tree.
+The record is in an extended attribute if the file system supports it and the record fits. Otherwise it is in
+a sidecar file outside the visible tree, named after the identity.
 
 A copy of the directory has other inodes, often other times, and no attributes. So each record is also in a
-table, by the object's name, and counts for a file at its path that has its size and time, or its size and
-checksums. It is then bound to that file (ADR 43).
+table by the object's name. It is valid for a file at its path with the same size and time, or the same size
+and checksums. The record is then bound to that file (ADR 43).
 """
 
 import errno
@@ -40,14 +40,14 @@ _DIRECT_GENERATIONS = 5 * 10**18
 
 
 def direct_record(identity: FileIdentity) -> ObjectRecord:
-    """Returns the record of a file that was written through the directory: a pure function of its identity.
+    """Return the record of a file that was written through the directory: a pure function of its identity.
 
-    Its generation numbers are in a range that those given out by the API (microseconds) never reach, so that
-    neither kind can be taken for the other.
+    Its generation numbers are in a range that those of the API (microseconds) never reach, so that both kinds
+    are distinct.
     """
     seed = f"{identity.inode}:{identity.size}:{identity.mtime_ns}".encode()
     number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
-    written = max(0, min(identity.mtime_ns, LAST_NS))  # A program may give its file any time.
+    written = max(0, min(identity.mtime_ns, LAST_NS))  # A program may set any time.
     return ObjectRecord(
         file=identity,
         generation=_DIRECT_GENERATION_BASE + number % _DIRECT_GENERATIONS,
@@ -59,10 +59,7 @@ def direct_record(identity: FileIdentity) -> ObjectRecord:
 
 
 class RecordStore:
-    """Reads and writes records of open files. Blocking; safe to use from several threads.
-
-    `key` is an object's bucket and name, `BUCKET/NAME`.
-    """
+    """Reads and writes records of open files. Blocking and thread-safe. `key`: an object's `BUCKET/NAME`."""
 
     def __init__(self, state: Path, *, attributes: bool = True) -> None:
         self._sidecars = state / "records"
@@ -70,8 +67,8 @@ class RecordStore:
         self._table = RecordTable(state / FILE)
 
     def load(self, fd: int, stat: os.stat_result, key: str, lock: threading.RLock) -> ObjectRecord:
-        """Returns the record of an open file, or the one derived from its identity if none is valid. `lock`:
-        that of the object's writers, which is taken to bind a copy's record."""
+        """Return the record of an open file, or one derived from its identity if none is valid. `lock`: the
+        lock of the object's writers, for binding a copy's record."""
         identity = FileIdentity.of(stat)
         return (
             self._attached(fd, identity)
@@ -80,13 +77,12 @@ class RecordStore:
         )
 
     def of_closed(self, stat: os.stat_result) -> ObjectRecord:
-        """Returns the record of a file that cannot be opened, as far as it is known without: always its size
-        and times."""
+        """Return the record of a file that cannot be opened, with at least its size and times."""
         identity = FileIdentity.of(stat)
         return self._from_sidecar(identity) or direct_record(identity)
 
     def attach(self, fd: int, record: ObjectRecord) -> None:
-        """Attach a record to an open file; the caller syncs the file, we sync a sidecar."""
+        """Attach a record to an open file. The caller syncs the file; this method syncs a sidecar."""
         encoded = msgspec.json.encode(record)
         if self._to_attribute(fd, encoded):
             self._sidecar(record.file).unlink(missing_ok=True)
@@ -97,12 +93,11 @@ class RecordStore:
         self._at_attribute(os.removexattr, fd)
 
     def note(self, key: str, record: ObjectRecord) -> None:
-        """Put the record of an object into the table. The writers of one object must not call it at the same
-        time."""
+        """Put the record of an object into the table. Writers of one object must not call it concurrently."""
         self._table.put(key, msgspec.json.encode(record))
 
     def forget(self, identity: FileIdentity) -> None:
-        """Drop the sidecar, if any, of a file that is gone."""
+        """Delete the sidecar, if any, of a deleted file."""
         self._sidecar(identity).unlink(missing_ok=True)
 
     def drop(self, key: str) -> None:
@@ -121,19 +116,19 @@ class RecordStore:
     def _from_table(
         self, fd: int, identity: FileIdentity, key: str, lock: threading.RLock
     ) -> ObjectRecord | None:
-        """Returns the record of the object that the file is a copy of, bound to the file."""
+        """Return the record of the object that the file is a copy of, bound to the file."""
         encoded = self._table.get(key)
         kept = None if encoded is None else _decode(encoded)
         if encoded is None or kept is None or kept.size != identity.size:
             return None
         if not (_is_time_of(kept.file, identity) or _has_content_of(fd, kept, identity)):
-            self._table.drop(key, encoded)  # The file was written to since; it is not hashed again.
+            self._table.drop(key, encoded)  # The file was modified. It is not hashed again.
             return None
         bound = replace(kept, file=identity)
         with lock:
             if newer := self._attached(fd, identity):
-                return newer  # It was bound, and perhaps changed, while its content was compared.
-            # If it fails, the next reader binds it: a read-only tree is no reason to fail.
+                return newer  # It was bound, and perhaps changed, during the comparison of the content.
+            # On failure, the next reader binds it. A read-only tree is no error.
             with suppress(OSError):
                 self.attach(fd, bound)
                 if kept.file != identity:
@@ -152,7 +147,7 @@ class RecordStore:
             return None
 
     def _at_attribute(self, call: Callable[[int, str], _T], fd: int) -> _T | None:
-        """Returns what a call for the file's attribute returns; None if there is no such attribute."""
+        """Return the result of a call for the file's attribute, or None without such an attribute."""
         if self._attributes:
             try:
                 return call(fd, _ATTRIBUTE)
@@ -174,7 +169,7 @@ class RecordStore:
 
 
 def _decode(encoded: bytes) -> ObjectRecord | None:
-    # A job may scribble on the attribute of its own file: what the service cannot have written is no record.
+    # A job may write into the attribute of its own file. Invalid content is no record.
     try:
         return msgspec.json.decode(encoded, type=ObjectRecord)
     except (ValueError, RecursionError):
@@ -182,20 +177,20 @@ def _decode(encoded: bytes) -> ObjectRecord | None:
 
 
 def _is_time_of(kept: FileIdentity, copy: FileIdentity) -> bool:
-    """Whether a copy's time equals the file's, as exactly as the way of copying keeps times: tar and older
-    tools cut them to seconds, some to microseconds."""
+    """Whether a copy's time equals the file's, up to the precision of the copying tool: tar and older tools
+    truncate to seconds, some to microseconds."""
     return any(
         copy.mtime_ns == kept.mtime_ns - kept.mtime_ns % unit for unit in (1, 1_000, 1_000_000_000)
     )
 
 
 def _has_content_of(fd: int, record: ObjectRecord, identity: FileIdentity) -> bool:
-    """Whether an open file has the record's checksums. It reads the whole file."""
+    """Whether an open file has the record's checksums. Reads the whole file."""
     if not record.crc32c:
         return False
     sums = digest_file(fd).sums()
     if FileIdentity.of(os.fstat(fd)) != identity:
-        return False  # The file is being written at this moment.
+        return False  # A program is writing to the file now.
     return sums.crc32c == record.crc32c and record.md5 in ("", sums.md5)
 
 
@@ -205,35 +200,35 @@ FILE = "records.db"
 _BUSY_TIMEOUT_S = 5
 _SCHEMA = (
     "PRAGMA journal_mode = WAL",
-    # A crash of the machine may lose the last rows: the records beside the files are durable.
+    # A power failure may lose the last rows, but the records with the files are durable.
     "PRAGMA synchronous = NORMAL",
     "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID",
 )
 
 
 class RecordTable:
-    """Encoded records by key (`BUCKET/NAME`), in a file that every way of copying takes along.
+    """Encoded records by key (`BUCKET/NAME`), in a file that every copying tool includes.
 
-    It is a second copy: the record attached to an object's file is what counts. It is read only for
-    files that have none, so a failure to write it fails no request, and an unreadable one is begun anew.
-    The file is opened at its first use; what prevents that, such as a full disk, may be gone at the next one.
-    Blocking; safe to use from several threads and processes.
+    It is a second copy: the record attached to an object's file has priority. The table is read only for
+    files without a record. So a failed write fails no request, and an unreadable table is recreated. The file
+    is opened at its first use; after a failure, such as a full disk, the next use tries again. Blocking.
+    Thread-safe and process-safe.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        #: Whether a failure was logged, and nothing has succeeded since.
-        self._is_told = False
+        #: Whether a failure was logged since the last success.
+        self._is_reported = False
 
     def get(self, key: str) -> bytes | None:
         row = self._first("SELECT record FROM records WHERE key = ?", (key,))
         return None if row is None else row[0]
 
     def put(self, key: str, record: bytes, before: bytes | None = None) -> None:
-        """Store an object's record; with `before` only in its place, since others may have written a newer
-        one."""
+        """Store an object's record. With `before`, replace only that one, since another process may have
+        written a newer one."""
         if before is None:
             self._do("INSERT OR REPLACE INTO records VALUES (?, ?)", (key, record))
         else:
@@ -242,13 +237,13 @@ class RecordTable:
             )
 
     def drop(self, key: str, before: bytes | None = None) -> None:
-        """Remove the record of an object that is gone; `before` as in `put`."""
+        """Remove the record of a deleted object; `before` as in `put`."""
         self._do(
             "DELETE FROM records WHERE key = ? AND record = coalesce(?, record)", (key, before)
         )
 
     def count(self) -> int:
-        """Returns how many records there are; 0 if that cannot be read."""
+        """Return the number of records; 0 if the table cannot be read."""
         row = self._first("SELECT count(*) FROM records", ())
         return row[0] if row else 0
 
@@ -270,15 +265,15 @@ class RecordTable:
                     self._connection = _open(self._path)
                 done = work(self._connection)
         except (sqlite3.Error, OSError) as error:
-            if not self._is_told:
+            if not self._is_reported:
                 log.warning(
                     "buckets: %s is not kept up to date: %s. Copies of the buckets may lose metadata",
                     self._path,
                     error,
                 )
-            self._is_told = True
+            self._is_reported = True
             return None
-        self._is_told = False
+        self._is_reported = False
         return done
 
 
@@ -286,7 +281,7 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         return connect(path, _SCHEMA)
     except sqlite3.OperationalError:
-        raise  # Not the file's fault: no space, no permission, no descriptors.
+        raise  # The file is intact: no space, no permission or no descriptors.
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged")
         log.warning(
@@ -299,7 +294,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
-    """Open a table that several threads and processes use, and make it if it is not there. Raises
+    """Open a table for several threads and processes, and create it if it does not exist. Raises
     sqlite3.Error."""
     connection = sqlite3.connect(
         path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
