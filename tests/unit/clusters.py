@@ -1,4 +1,4 @@
-"""Small clusters, gangs and a world in which plans are carried out, for tests of the scheduler."""
+"""Small clusters and gangs, and a simulation that applies the scheduler's plans, for scheduler tests."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -46,8 +46,10 @@ def gang(
     region: str = REGION,
     person: str = "",
 ) -> GangRequest:
-    """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says
-    otherwise."""
+    """Return a gang of `replicas` equal replicas: a primary, and the others in pool 1.
+
+    Gangs with smaller uids were created earlier, unless `created` specifies the time.
+    """
     demand = Demand(cpus, memory * GIB, gpus, MachineWanted(machine, kind if gpus else None))
     ids = (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(replicas - 1)))
     return GangRequest(
@@ -78,9 +80,11 @@ def node(
     return NodeCapacity(name, cpus, memory * GIB, devices, others, accepts, condition=condition)
 
 
-class World:
-    """The states of gangs, and a snapshot that is told of each change. `check` counts all anew, from the
-    states alone."""
+class SimulatedCluster:
+    """The states of gangs, and a scheduler snapshot that receives each change.
+
+    `check` recounts all resources from the states only.
+    """
 
     def __init__(
         self, nodes: Iterable[NodeCapacity], policy: Policy = STRICT, quotas: Quotas | None = None
@@ -105,7 +109,7 @@ class World:
             self.put(GangState(item, waiting_since=since, not_before=not_before))
 
     def run(self, item: GangRequest, *nodes: str, until: int = 0, leaving: bool = False) -> None:
-        """It runs on these nodes, one replica after the other; the last one takes the rest."""
+        """Place one replica of the gang on each node, and the remaining replicas on the last node."""
         names = [*nodes, *[nodes[-1]] * (len(item.replicas) - len(nodes))]
         places = tuple(
             (replica, name) for (replica, _), name in zip(item.replicas, names, strict=True)
@@ -121,14 +125,14 @@ class World:
         self.snapshot.reservations = made.reservations
         return made
 
-    def admitted(self, now: int = NOW) -> list[int]:
+    def admitted_jobs(self, now: int = NOW) -> list[int]:
         return [d.uid for d in self.plan(now).decisions if isinstance(d, Admit)]
 
-    def preempted(self, now: int = NOW) -> list[int]:
+    def preempted_jobs(self, now: int = NOW) -> list[int]:
         return [d.uid for d in self.plan(now).decisions if isinstance(d, Preempt)]
 
-    def carry_out(self, made: Plan) -> None:
-        """What a controller does with a plan; a stock-out leaves the queue."""
+    def apply_plan(self, made: Plan) -> None:
+        """Apply a plan as the controller does. A gang that can never fit leaves the queue."""
         for decision in made.decisions:
             if isinstance(decision, StockOut):
                 self.end(decision.uid)
@@ -137,13 +141,15 @@ class World:
 
     def step(self, now: int) -> Plan:
         made = self.plan(now)
-        self.carry_out(made)
+        self.apply_plan(made)
         self.check()
         return made
 
     def check(self) -> None:
-        """No node over its capacity, no quota exceeded, no gang half placed, each replica in one place at
-        most."""
+        """Check that no node and no quota is exceeded, and that no gang is placed partially.
+
+        No replica may be placed twice.
+        """
         used: defaultdict[tuple[str, str], float] = defaultdict(float)
         quota: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         running = gangs = 0

@@ -1,4 +1,4 @@
-"""Buckets in memory, and plans over them, for tests of the step that splits datasets."""
+"""In-memory buckets and split plans over them, for tests of the step that splits datasets."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ OUT = "gs://b/out/dataset-7-tables-now"
 
 
 class Memory(Storage):
-    """Buckets in memory; blocks of a few bytes, so that every border is met."""
+    """In-memory buckets. Blocks have a few bytes, so that reads cross every block border."""
 
     def __init__(self, objects: dict[str, bytes], block: int = 7) -> None:
         self.objects = dict(objects)
@@ -60,6 +60,6 @@ def written(plan: SplitPlan, buckets: Memory, **options: Any) -> Written:
 
 
 def shards(buckets: Memory, split: str) -> list[bytes]:
-    """The contents of a split's files, in order."""
+    """Return the contents of the files of a split, in order."""
     uris = sorted(uri for uri in buckets.objects if uri.startswith(f"{OUT}/{split}-"))
     return [buckets.objects[uri] for uri in uris]

@@ -1,4 +1,4 @@
-"""Jobs and exits for tests of pure code: small, valid, and the same every time."""
+"""Small, valid, deterministic jobs and exit records for tests of pure code."""
 
 from collections.abc import Iterator
 
@@ -52,8 +52,10 @@ def job(
     reducers: bool = False,
     output: str | None = None,
 ) -> Job:
-    """A queued job with `counts[p]` replicas in pool p; no counts: a single primary. `reducers`: the third
-    pool is a reduction server. `output`: its base output directory."""
+    """Return a queued job with `counts[p]` replicas in pool p, or a single primary without counts.
+
+    With `reducers`, the third pool is a reduction server. `output` is the base output directory.
+    """
     pools = tuple(
         WorkerPool(
             position, count, MACHINE, reducer() if reducers and position == 2 else program(module)
@@ -79,7 +81,7 @@ def exited(
     stalled: bool = False,
     child_oom: int = 0,
 ) -> ExitRecord:
-    """An attempt record; give `signal` instead of a code for a death by signal."""
+    """Return an attempt record. For a death by signal, set `signal` instead of `code`."""
     return ExitRecord(
         exit_code=None if signal is not None else code,
         signal=signal,
@@ -94,26 +96,30 @@ def exited(
 
 
 class Life:
-    """A job that things happen to, a second apart; `now` is the time of the last one. `told`: its
-    timeline."""
+    """A job that receives events one second apart.
+
+    `now` is the time of the last event. `timeline` contains the timeline entries of the job.
+    """
 
     def __init__(self, subject: Job, policy: FailurePolicy | None = None) -> None:
         self.job = subject
         self.policy = policy or FailurePolicy()
         self.now = CREATED + 5 * SECOND
-        self.told: list[TimelineEntry] = []
+        self.timeline: list[TimelineEntry] = []
 
     def see(self, *events: Event) -> "Life":
         for event in events:
             self.now += SECOND
             transition = step(self.job, event, self.now, self.policy)
             self.job = transition.job
-            self.told.extend(transition.timeline)
+            self.timeline.extend(transition.timeline)
         return self
 
     def up(self) -> "Life":
-        """Everything that is demanded is done, by an engine that never fails, until nothing is: the job runs,
-        on nodes `a`, `b`, … of one replica each, or is over."""
+        """Execute all instructions of the job with an engine that never fails, until none remain.
+
+        After that, the job either runs on nodes `a`, `b`, …, with one replica each, or has finished.
+        """
         while demanded := tuple(self._done()):
             self.see(*demanded)
         return self
@@ -121,7 +127,7 @@ class Life:
     def exits(
         self, replica: ReplicaId = PRIMARY, code: int | None = 0, **how: bool | int | str
     ) -> "Life":
-        """`how`: as of `exited`; the end is seen a second after it was."""
+        """Report the end of a replica one second after it happened. `how` has the arguments of `exited`."""
         record = exited(code, **{"ended": self.now + SECOND, **how})  # pyright: ignore[reportArgumentType] # by name
         known = self.replica(replica)
         return self.see(ReplicaExited(self.job.attempt, replica, known.incarnation, record))
@@ -146,13 +152,13 @@ class Life:
 
     @property
     def rules(self) -> list[str]:
-        """The rules of the verdicts so far."""
-        return [entry.details["rule"] for entry in self.told if entry.kind == "verdict"]
+        """Names of the failure rules of all verdicts so far."""
+        return [entry.details["rule"] for entry in self.timeline if entry.kind == "verdict"]
 
     @property
     def last(self) -> str:
-        """The message of the last verdict."""
-        return [entry.message for entry in self.told if entry.kind == "verdict"][-1]
+        """Message of the last verdict."""
+        return [entry.message for entry in self.timeline if entry.kind == "verdict"][-1]
 
     def _done(self) -> Iterator[Event]:
         subject = self.job

@@ -1,5 +1,4 @@
-"""Valid requests that the tests of rooms `specs` and `cluster` start from, and a catalog that answers
-them."""
+"""Valid requests for tests of job specifications and launches, and a runtime catalog for these requests."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -37,16 +36,19 @@ GUIDE: Request = {
     "workerCount": "9",
     "parameterServerCount": "3",
 }
-"""Machines of the public guide's example of 13 replicas."""
+"""Machines of the 13 replicas in the public guide's example."""
 NO_PACKAGE: Request = dict.fromkeys(
     ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
 )
-"""Takes out of an `ml` job what a container does without."""
+"""Removes the fields of an `ml` job that a container does not need."""
 
 
 class FakeRuntimes:
-    """Answers every image with what its name says, but refuses one, the reduction server, and misspelled
-    prebuilt ones. One of our own is mapped to a runtime."""
+    """A runtime catalog that derives a runtime from the image name.
+
+    It rejects one custom image, the reduction server, and misspelled prebuilt images. One custom image is
+    mapped to a runtime.
+    """
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
         image = parse_prebuilt(image_uri)
@@ -68,7 +70,7 @@ class FakeRuntimes:
 
 
 class ReducingRuntimes(FakeRuntimes):
-    """The same of a service that has reducers."""
+    """The fake runtime catalog of a service that supports reduction servers."""
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
         if image_uri == REDUCER:
@@ -77,19 +79,19 @@ class ReducingRuntimes(FakeRuntimes):
 
 
 def vertex(request: Request) -> JobSpec:
-    """What becomes of a custom job in a service that has reducers."""
+    """Return the specification of a custom job on a service that supports reduction servers."""
     return parse_custom_job(request, region="us-central1", runtimes=ReducingRuntimes()).spec
 
 
 def ml(**training: Any) -> JobSpec:
-    """The same of an `ml` job; `training` as of `ml_job`."""
+    """Return the specification of an `ml` job. `training` has the arguments of `ml_job`."""
     spec = parse_job(ml_job(**training), runtimes=ReducingRuntimes()).spec
     assert isinstance(spec, JobSpec)
     return spec
 
 
 def started(spec: JobSpec, label: str = "", value: str = "") -> Job:
-    """A job of one replica that has a place. `label`: what it is labelled with, if it has a `value`."""
+    """Return a job with one placed replica. If `value` is set, the job has the label `label`."""
     placed = (Replica(PRIMARY, node="node", incarnation=1),)
     labels = ((label, value),) if value else ()
     return replace(job(1), spec=spec, replicas=placed, attempt=1, labels=labels)
@@ -98,7 +100,7 @@ def started(spec: JobSpec, label: str = "", value: str = "") -> Job:
 def launch_plan(
     subject: Job, runtime: PreparedRuntime, defaults: LaunchDefaults | None = None
 ) -> LaunchPlan:
-    """That of its primary."""
+    """Return the launch plan of the primary replica."""
     program = subject.spec.pool(0).program
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
     prepared = {(program.runtime, program.packages): runtime}
@@ -106,7 +108,7 @@ def launch_plan(
 
 
 def refused(reading: Callable[[], object]) -> dict[str, str]:
-    """What is said of each field that is wrong, in order."""
+    """Return the violation description of each invalid field, in order."""
     with pytest.raises(InvalidRequest) as refusal:
         reading()
     faults = refusal.value.violations
@@ -115,7 +117,7 @@ def refused(reading: Callable[[], object]) -> dict[str, str]:
 
 
 def pool(**changes: Any) -> Request:
-    """A Vertex worker pool of one n1-standard-4 running a package; None removes a field."""
+    """Return a Vertex worker pool of one n1-standard-4 that runs a package. None removes a field."""
     return _changed(
         {
             "machineSpec": {"machineType": "n1-standard-4"},
@@ -147,7 +149,7 @@ def custom_job(*pools: Request, **job_spec: Any) -> Request:
 def ml_job(
     *, job_id: str = "job_1", labels: Mapping[str, str] | None = None, **training: Any
 ) -> Request:
-    """An `ml` job on scale tier BASIC; None removes a field of trainingInput."""
+    """Return an `ml` job on scale tier BASIC. None removes a field of trainingInput."""
     job: Request = {
         "jobId": job_id,
         "trainingInput": _changed(

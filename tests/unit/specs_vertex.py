@@ -1,4 +1,4 @@
-"""Vertex CustomJobs for the tests of their reading, and what becomes of them."""
+"""Vertex CustomJobs and helpers that parse them, for tests of specifications."""
 
 from typing import Any
 

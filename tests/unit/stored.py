@@ -1,4 +1,4 @@
-"""Objects of a store of buckets, put and read as its callers do it."""
+"""Helpers that write and read objects of a bucket store in the same way as its callers."""
 
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.port import Conditions, Draft, ObjectRecord, ObjectRef

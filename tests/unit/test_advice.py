@@ -1,4 +1,4 @@
-"""What a job's error advises on the last lines of its program."""
+"""A failed job's error contains advice derived from the last lines of its program's output."""
 
 import pytest
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ def missing(module: str) -> str:
     return f"  import {module}\nModuleNotFoundError: No module named '{module}'\n"
 
 
-def on(tail: str, program: Program = COMMAND, api: Api = Api.VERTEX) -> str:
+def advice_for(tail: str, program: Program = COMMAND, api: Api = Api.VERTEX) -> str:
     return advice(tail, spec(program, api), 0) or ""
 
 
@@ -51,8 +51,8 @@ def on(tail: str, program: Program = COMMAND, api: Api = Api.VERTEX) -> str:
         (missing("google.protobuf"), "protobuf"),
     ],
 )
-def test_a_missing_module_is_in_a_distribution(tail: str, distribution: str) -> None:
-    assert f" is in the distribution {distribution}, which" in on(tail)
+def test_advice_names_the_distribution_of_a_missing_module(tail: str, distribution: str) -> None:
+    assert f" is in the distribution {distribution}, which" in advice_for(tail)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_missing_module_is_in_a_distribution(tail: str, distribution: str) -> 
         "ValueError: No module was given",
         "KeyError: 'pandas'",
         "",
-        # What is the program's own to write, and what it went on after.
+        # Paths that the program may create, and an error that the program survived.
         "PermissionError: [Errno 13] Permission denied: '/gcs/b/model'",
         "PermissionError: [Errno 13] Permission denied: '/tmp/closed/x'",
         "PermissionError: [Errno 13] Permission denied: 'model.pt'",
@@ -73,8 +73,8 @@ def test_a_missing_module_is_in_a_distribution(tail: str, distribution: str) -> 
         f"FileNotFoundError: b/{BUCKET}/o\nValueError: no data",
     ],
 )
-def test_of_other_errors_nothing_is_advised(tail: str) -> None:
-    assert not on(tail)
+def test_unknown_error_has_no_advice(tail: str) -> None:
+    assert not advice_for(tail)
 
 
 @pytest.mark.parametrize(
@@ -91,37 +91,41 @@ def test_of_other_errors_nothing_is_advised(tail: str) -> None:
         ),
     ],
 )
-def test_where_to_name_it_depends_on_the_way_in(program: Program, words: str) -> None:
-    assert words in on(missing("seaborn"), program)
+def test_requirements_advice_depends_on_how_the_job_was_submitted(
+    program: Program, words: str
+) -> None:
+    assert words in advice_for(missing("seaborn"), program)
 
 
-def test_a_module_of_the_jobs_own() -> None:
-    assert "find_packages()" in on(missing("trainer.model"), PACKAGE)
-    # A neighbour that Python 2 would have found: before the index is spoken of.
-    assert on(missing("model"), PACKAGE).startswith(
+def test_missing_module_of_the_users_own_code_has_packaging_advice() -> None:
+    assert "find_packages()" in advice_for(missing("trainer.model"), PACKAGE)
+    # Python 2 would have found this module in the same directory. That advice comes before the package index.
+    assert advice_for(missing("model"), PACKAGE).startswith(
         "If model is a file of your own in trainer/, import it by its package: `from trainer import model`."
     )
-    script = on(missing("utils"), SCRIPT)
+    script = advice_for(missing("utils"), SCRIPT)
     assert "script_path takes that one file alone" in script
     assert "setup.py" not in script
-    run = on(missing("utils"), RUN)
+    run = advice_for(missing("utils"), RUN)
     assert "trainshed run DIRECTORY" in run
     assert "setup.py" not in run
     assert "trainshed_program" not in run
-    unknown = on(missing("mymodel.layers"))
+    unknown = advice_for(missing("mymodel.layers"))
     assert "If mymodel is a module of your own" in unknown
     assert "pip install mymodel" in unknown
 
 
-def test_frameworks_come_with_an_image() -> None:
-    assert "vertex-ai/training/tf-cpu.2-17.py310:latest" in on(missing("tensorflow.keras"))
-    assert "vertex-ai/training/pytorch-xla.2-4.py310:latest" in on(missing("torchvision"), PACKAGE)
-    assert "set one, such as pytorch (" in on(missing("torch"), RUN)
+def test_missing_framework_advice_names_a_prebuilt_image() -> None:
+    assert "vertex-ai/training/tf-cpu.2-17.py310:latest" in advice_for(missing("tensorflow.keras"))
+    assert "vertex-ai/training/pytorch-xla.2-4.py310:latest" in advice_for(
+        missing("torchvision"), PACKAGE
+    )
+    assert "set one, such as pytorch (" in advice_for(missing("torch"), RUN)
     torch = replace(COMMAND, runtime=replace(RUNTIME, family="pytorch"))
-    assert "If torchaudio is" in on(missing("torchaudio"), torch)
+    assert "If torchaudio is" in advice_for(missing("torchaudio"), torch)
     # TensorFlow 2.1 has `tensorflow.io` as an attribute only.
     old = replace(COMMAND, runtime=replace(RUNTIME, family="tensorflow", version="2.1"))
-    assert on(missing("tensorflow.io"), old).startswith(
+    assert advice_for(missing("tensorflow.io"), old).startswith(
         "tensorflow 2.1 is installed and has no module tensorflow.io"
     )
 
@@ -137,16 +141,16 @@ def test_frameworks_come_with_an_image() -> None:
         ("sh: 1: cannot create /workspace/log: Permission denied", "/workspace/log"),
     ],
 )
-def test_a_prebuilt_image_is_told_where_it_may_write(tail: str, path: str) -> None:
-    words = on(tail)
+def test_write_error_in_a_prebuilt_image_lists_writable_directories(tail: str, path: str) -> None:
+    words = advice_for(tail)
     assert f"cannot write {path} here" in words
-    assert not on(tail, OWN_IMAGE)
+    assert not advice_for(tail, OWN_IMAGE)
 
 
 @pytest.mark.parametrize(
     "tail",
     [
-        # pandas by gcsfs; the storage library; Keras; requests; gsutil and gcloud, which were called.
+        # Errors of pandas with gcsfs, the storage library, Keras, requests, gsutil and gcloud.
         f"    raise FileNotFoundError(path)\nFileNotFoundError: b/{BUCKET}/o\n",
         "google.api_core.exceptions.NotFound: 404 GET http://h/b/x?alt=media: {'error': {'code': 404, "
         f"'message': 'The specified bucket does not exist. (bucket: {BUCKET})'}}}}\n",
@@ -157,14 +161,16 @@ def test_a_prebuilt_image_is_told_where_it_may_write(tail: str, path: str) -> No
         f"ERROR: (gcloud.storage.ls) gs://{BUCKET} not found: 404.",
     ],
 )
-def test_whoever_looks_for_a_public_bucket_is_told_that_it_is_not_here(tail: str) -> None:
-    assert f"there is no bucket {BUCKET} here" in on(tail)
+def test_missing_public_bucket_error_explains_that_the_bucket_is_not_local(tail: str) -> None:
+    assert f"there is no bucket {BUCKET} here" in advice_for(tail)
 
 
-def test_whoever_writes_below_gcs_is_text_make_the_directory() -> None:
-    text = on("FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/run/model/m.pt'\n")
+def test_missing_directory_below_gcs_has_makedirs_advice() -> None:
+    text = advice_for(
+        "FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/run/model/m.pt'\n"
+    )
     assert "os.makedirs" in text and "gs://b/run/model/m.pt" in text
-    assert not on("FileNotFoundError: [Errno 2] No such file or directory: '/data/m.pt'\n")
+    assert not advice_for("FileNotFoundError: [Errno 2] No such file or directory: '/data/m.pt'\n")
 
 
 ENOENT = "[Errno 2] No such file or directory"
@@ -174,7 +180,7 @@ ENOENT = "[Errno 2] No such file or directory"
     ("tail", "path"),
     [
         (f"FileNotFoundError: {ENOENT}: 'gs://b/data/x.csv'", "b/data/x.csv"),
-        # Paths that were made absolute, or normalized.
+        # The program made these paths absolute or normalized them.
         (f"FileNotFoundError: {ENOENT}: '/slots/7/files/gs:/b/x.png'", "b/x.png"),
         ("NotADirectoryError: [Errno 20] Not a directory: b'gs://b/x' -> 'gs://b/y'", "b/x"),
         ("OSError: [Errno 22] Unable to open file (name = 'gs://b/m.h5', errno = 2)", "b/m.h5"),
@@ -186,8 +192,8 @@ ENOENT = "[Errno 2] No such file or directory"
         (f"python3: can't open file '/files/gs://b/t.py': {ENOENT}", "b/t.py"),
     ],
 )
-def test_a_gs_path_is_no_file(tail: str, path: str) -> None:
-    assert f"/gcs/{path}" in on(tail)
+def test_gs_uri_opened_as_a_file_has_gcs_path_advice(tail: str, path: str) -> None:
+    assert f"/gcs/{path}" in advice_for(tail)
 
 
 @pytest.mark.parametrize(
@@ -204,25 +210,25 @@ def test_a_gs_path_is_no_file(tail: str, path: str) -> None:
         ("KeyError: 'RANK'", "Other pools have no rank"),
     ],
 )
-def test_variables_that_only_other_jobs_have(tail: str, words: str) -> None:
-    assert words in on(f"Traceback (most recent call last):\n  x\n{tail}\n")
+def test_missing_environment_variable_error_explains_when_it_is_set(tail: str, words: str) -> None:
+    assert words in advice_for(f"Traceback (most recent call last):\n  x\n{tail}\n")
 
 
-def test_an_ml_job_has_no_output_variables() -> None:
-    assert "--job-dir" in on("KeyError: 'AIP_MODEL_DIR'", PACKAGE, Api.ML)
-    assert "Read TF_CONFIG" in on("KeyError: 'CLUSTER_SPEC'", PACKAGE, Api.ML)
+def test_ml_job_advice_for_missing_vertex_variables() -> None:
+    assert "--job-dir" in advice_for("KeyError: 'AIP_MODEL_DIR'", PACKAGE, Api.ML)
+    assert "Read TF_CONFIG" in advice_for("KeyError: 'CLUSTER_SPEC'", PACKAGE, Api.ML)
 
 
 NO_GL = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"
 
 
-def test_a_library_of_the_system_is_missing() -> None:
-    assert "opencv-python-headless" in on(f"  import cv2\n{NO_GL}\n")
-    assert "RUN apt-get" in on(NO_GL)
-    assert "image's Dockerfile" in on(NO_GL, OWN_IMAGE)
+def test_missing_system_library_has_installation_advice() -> None:
+    assert "opencv-python-headless" in advice_for(f"  import cv2\n{NO_GL}\n")
+    assert "RUN apt-get" in advice_for(NO_GL)
+    assert "image's Dockerfile" in advice_for(NO_GL, OWN_IMAGE)
     loader = "./tool: error while loading shared libraries: libtcl8.6.so: cannot open"
-    assert "libtcl8.6.so is a library of the system" in on(loader)
-    assert "libsndfile" in on("OSError: cannot load library 'libsndfile.so': not there")
+    assert "libtcl8.6.so is a library of the system" in advice_for(loader)
+    assert "libsndfile" in advice_for("OSError: cannot load library 'libsndfile.so': not there")
 
 
 @pytest.mark.parametrize(
@@ -236,9 +242,9 @@ def test_a_library_of_the_system_is_missing() -> None:
         "Error: This command has to be run with superuser privileges (under the root user).",
     ],
 )
-def test_packages_of_the_system_need_an_image(tail: str) -> None:
-    assert "RUN apt-get" in on(tail)
-    assert not on(tail, OWN_IMAGE)
+def test_apt_get_failure_advises_a_custom_image(tail: str) -> None:
+    assert "RUN apt-get" in advice_for(tail)
+    assert not advice_for(tail, OWN_IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -250,27 +256,27 @@ def test_packages_of_the_system_need_an_image(tail: str) -> None:
         "run.sh: line 2: lib/prepare.sh: No such file or directory",
     ],
 )
-def test_a_file_that_was_not_packed(tail: str) -> None:
-    assert "trainshed run DIRECTORY" in on(tail, RUN)
-    assert not on(tail, PACKAGE)
+def test_missing_script_advises_to_upload_the_directory(tail: str) -> None:
+    assert "trainshed run DIRECTORY" in advice_for(tail, RUN)
+    assert not advice_for(tail, PACKAGE)
 
 
-def test_a_command_is_a_list() -> None:
+def test_command_given_as_one_string_has_advice() -> None:
     tail = "python3 -m 'a b': command not found; looked in /bin"
-    assert '["python3", "-m", "a b"]' in on(tail)
-    assert not on("python3: command not found; looked in /bin")
-    assert "128 KiB" in on("python3: cannot be executed: Argument list too long")
+    assert '["python3", "-m", "a b"]' in advice_for(tail)
+    assert not advice_for("python3: command not found; looked in /bin")
+    assert "128 KiB" in advice_for("python3: cannot be executed: Argument list too long")
 
 
-def test_two_processes_claim_one_rank() -> None:
+def test_rendezvous_port_conflict_has_torchrun_advice() -> None:
     tail = (
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
         "network address. port: 24343, code: -98, name: EADDRINUSE, message: address already in use"
     )
-    assert "--standalone" in on(tail)
+    assert "--standalone" in advice_for(tail)
     two = replace(spec(COMMAND), pools=job(1, 1).spec.pools)
     assert "--node_rank=$NODE_RANK" in (advice(tail, two, 0) or "")
-    assert not on("OSError: [Errno 98] Address already in use")
+    assert not advice_for("OSError: [Errno 98] Address already in use")
 
 
 @pytest.mark.parametrize(
@@ -285,7 +291,7 @@ def test_two_processes_claim_one_rank() -> None:
         (245, None, False, "Status 245 stands for a signal: SIGSEGV"),
     ],
 )
-def test_statuses_of_signals_are_named(
+def test_exit_status_of_a_signal_names_the_signal(
     code: int | None, number: int | None, package: bool, words: str
 ) -> None:
     record = ExitRecord(exit_code=code, signal=number, oom=False, started=1, ended=2)
@@ -298,14 +304,14 @@ def test_statuses_of_signals_are_named(
 
 
 @pytest.mark.parametrize("status", [1, 2, 11, 9, 127, 143, 255])
-def test_other_statuses_are_no_signals(status: int) -> None:
+def test_ordinary_exit_status_has_no_signal_advice(status: int) -> None:
     record = ExitRecord(exit_code=status, signal=None, oom=False, started=1, ended=2)
     assert advice_on_end(record, status, spec(COMMAND), 0) is None
 
 
 @pytest.mark.parametrize("main", [True, False])
-def test_out_of_memory_shows_the_limit_and_a_larger_machine(main: bool) -> None:
-    """Whether the main process was killed or one that it had started."""
+def test_out_of_memory_advice_shows_the_limit_and_a_larger_machine(main: bool) -> None:
+    """The advice is the same if a child process was killed instead of the main process."""
     record = ExitRecord(
         exit_code=None if main else 1, signal=9 if main else None, oom=main, started=1, ended=2
     )
@@ -315,7 +321,7 @@ def test_out_of_memory_shows_the_limit_and_a_larger_machine(main: bool) -> None:
     assert "n1-highmem-4, " in text
 
 
-def test_the_largest_machine_has_no_larger_one() -> None:
+def test_out_of_memory_on_the_largest_machine_suggests_no_larger_one() -> None:
     largest = max(machine_types().values(), key=lambda kind: kind.memory_limit_bytes)
     program = spec(COMMAND)
     pool = program.pools[0]
@@ -327,7 +333,7 @@ def test_the_largest_machine_has_no_larger_one() -> None:
     assert text and "larger machine type" not in text
 
 
-def test_the_error_of_a_job_out_of_memory_ends_with_advice() -> None:
+def test_error_of_a_job_out_of_memory_ends_with_advice() -> None:
     error = Life(job()).up().exits(code=None, signal=9, oom=True).up().job.error
     assert error is not None
     first, _, more = error.message.partition("\n")
@@ -335,7 +341,7 @@ def test_the_error_of_a_job_out_of_memory_ends_with_advice() -> None:
     assert "GiB" in more and error.advice == more
 
 
-def test_the_jobs_error_ends_with_it() -> None:
+def test_error_of_a_failed_job_contains_the_advice() -> None:
     error = Life(job()).up().exits(code=1, tail=missing("wget")).up().job.error
     assert error is not None
     before, _, behind = error.message.partition("ModuleNotFoundError: No module named 'wget'\n\n")

@@ -1,4 +1,4 @@
-"""List filters: the grammar, how values compare, and what jobs can be filtered by (facts/resources#ml,
+"""List filters: grammar, comparison of values, and filterable job fields (facts/resources#ml,
 facts/resources#vertex)."""
 
 import pytest
@@ -50,7 +50,7 @@ A, B, C = (Comparison((name,), Operator.EQUAL, "1") for name in "abc")
         ("ORDER=1", Comparison(("ORDER",), Operator.EQUAL, "1")),
     ],
 )
-def test_the_grammar(text: str, tree: object) -> None:
+def test_filter_text_is_parsed_into_the_expected_tree(text: str, tree: object) -> None:
     assert parse_filter(text) == tree
 
 
@@ -70,13 +70,13 @@ def test_the_grammar(text: str, tree: object) -> None:
         "(" * 60 + "a",
     ],
 )
-def test_what_is_no_filter_is_refused_with_a_place(text: str) -> None:
+def test_invalid_filter_is_rejected_with_its_position(text: str) -> None:
     with pytest.raises(FilterError, match=r"character \d+|nested deeper"):
         parse_filter(text)
 
 
 @given(st.text(max_size=40))
-def test_no_text_breaks_the_parser(text: str) -> None:
+def test_filter_parser_never_crashes(text: str) -> None:
     try:
         parse_filter(text)
     except FilterError:
@@ -84,7 +84,7 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 
 @given(st.text())
-def test_any_value_can_be_quoted(value: str) -> None:
+def test_filter_accepts_any_quoted_value(value: str) -> None:
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
     assert parse_filter(f'a="{quoted}"') == Comparison(("a",), Operator.EQUAL, value)
 
@@ -102,23 +102,23 @@ def test_any_value_can_be_quoted(value: str) -> None:
         ("0001-01-01T00:00:00+01:00", -62_135_600_400),
     ],
 )
-def test_moments(text: str, seconds: float) -> None:
+def test_filter_times_are_parsed_to_nanoseconds(text: str, seconds: float) -> None:
     assert moment(text) == max(-LAST_MOMENT, seconds * 10**9)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "2026-01-01T25:00:00Z", "17"])
-def test_what_is_no_moment(text: str) -> None:
+def test_invalid_filter_time_is_rejected(text: str) -> None:
     with pytest.raises(FilterError, match="not a time"):
         moment(text)
 
 
 CREATED = "1970-01-01T00:16:40Z"
-"""The moment that `tests.unit.jobs` creates its jobs at."""
+"""Creation time of the jobs in `tests.unit.jobs`."""
 
 
 def sample() -> Job:
     labels, made = (("team", "vision"), ("tier", "")), job()
-    # So few nanoseconds are not shown.
+    # The API shows microseconds, so it drops these nanoseconds.
     shown = replace(made, created=made.created + 999)
     return replace(shown, display_name="my_job_1", labels=labels, state=JobState.RUNNING)
 
@@ -157,7 +157,7 @@ def sample() -> Job:
         ('state="JOB_STATE_RUNNING" AND display_name:"your*"', False),
     ],
 )
-def test_vertex_jobs(text: str, passes: bool) -> None:
+def test_vertex_job_filter_selects_jobs(text: str, passes: bool) -> None:
     assert compile_job_filter(text, STATES).passes(sample()) is passes
 
 
@@ -172,7 +172,7 @@ def test_vertex_jobs(text: str, passes: bool) -> None:
         ('createTime>"2020-01-01T00:00:00Z"', False),
     ],
 )
-def test_ml_jobs(text: str, passes: bool) -> None:
+def test_ml_job_filter_selects_jobs(text: str, passes: bool) -> None:
     failed = replace(
         job(api=Api.ML), name=JobName(Api.ML, "p", "", "census_7"), state=JobState.FAILED
     )
@@ -191,7 +191,7 @@ def test_ml_jobs(text: str, passes: bool) -> None:
         ("labels=x", "labels.KEY"),
     ],
 )
-def test_a_filter_that_cannot_be_meant_is_refused(text: str, part: str) -> None:
+def test_filter_with_impossible_comparison_is_rejected(text: str, part: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         compile_job_filter(text, STATES)
     (violation,) = refused.value.violations
@@ -199,6 +199,6 @@ def test_a_filter_that_cannot_be_meant_is_refused(text: str, part: str) -> None:
     assert part in violation.description
 
 
-def test_a_filter_has_a_largest_length() -> None:
+def test_filter_longer_than_the_limit_is_rejected() -> None:
     with pytest.raises(FilterError, match="longer"):
         parse_filter("a" * 20_001)

@@ -1,4 +1,4 @@
-"""Log entries: the service's own lines follow from the timeline, in strictly growing order
+"""Log entries: the service derives its own lines from the timeline, in strictly increasing order
 (spec/logs#order)."""
 
 from typing import Any
@@ -15,9 +15,9 @@ from trainshed.wire.json import to_public
 NAME = JobName(Api.ML, "p1", "", "job_a")
 
 
-def test_public_lines_and_severities() -> None:
-    """facts/lifecycle#service-lines: the public lines stand at their moments; a failure tells its reason
-    first."""
+def test_timeline_entries_become_log_lines_with_severities() -> None:
+    """facts/lifecycle#service-lines: public lines have the times of their events. The reason of a failure
+    comes before the failure."""
     timeline = [
         TimelineEntry(1, "created", "made"),
         TimelineEntry(2, "warning", "careful"),
@@ -43,11 +43,11 @@ def test_public_lines_and_severities() -> None:
         ("job_cancelled", Severity.WARNING),
         ("job_retries", Severity.ERROR),
         ("job_fails", Severity.ERROR),
-        ("unheard_of", Severity.ERROR),
+        ("unknown_effect", Severity.ERROR),
     ],
 )
-def test_a_verdict_is_as_severe_as_what_it_does(effect: str, severity: Severity) -> None:
-    """spec/logs#lines: who filters for errors finds none in the log of a job that went well."""
+def test_verdict_severity_follows_its_effect(effect: str, severity: Severity) -> None:
+    """spec/logs#lines: the log of a successful job contains no errors."""
     verdict = TimelineEntry(1, "verdict", "Rule some_rule for workerpool0-0.", {"effect": effect})
     assert [entry.severity for entry in service_entries(job(), [verdict])] == [severity]
 
@@ -56,7 +56,7 @@ def rendered(entry: Entry) -> Any:
     return to_public(message(entry))
 
 
-def test_a_plain_line_as_the_public_message() -> None:
+def test_plain_text_line_is_rendered_as_text_payload() -> None:
     line = LogLine(
         JobUid(7), 1, ReplicaId(1, 2), 3, 1_500_000_000, Stream.STDERR, "hi", Severity.ERROR
     )
@@ -80,8 +80,8 @@ def test_a_plain_line_as_the_public_message() -> None:
 
 
 @pytest.mark.parametrize("text", [f'{{"a":1{400 * "0"}}}', 40 * '{"a":' + "1" + 40 * "}"])
-def test_a_line_that_no_client_could_read_is_a_text(text: str) -> None:
-    """Otherwise a program's line would fail each request for its project's log."""
+def test_json_line_that_clients_cannot_parse_is_sent_as_text(text: str) -> None:
+    """Otherwise one line of a program would fail every request for the log of its project."""
     reading = read_line(Stream.STDOUT, text)
     source = task_of(NAME, "master-replica-0")
     entry = Entry(source, 1, "", reading.severity, text, reading.payload)
@@ -90,7 +90,7 @@ def test_a_line_that_no_client_could_read_is_a_text(text: str) -> None:
     assert rendered(entry)["textPayload"] == text
 
 
-def test_a_json_line_keeps_its_fields() -> None:
+def test_json_line_keeps_its_fields_in_the_log_entry() -> None:
     line = LogLine(
         JobUid(7), 1, ReplicaId(0, 0), 0, 1, Stream.STDOUT, "m", Severity.INFO, {"loss": 0.5}
     )

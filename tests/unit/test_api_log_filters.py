@@ -1,4 +1,4 @@
-"""Log filters: the forms that gcloud sends, what they restrict reading to, and what they let pass."""
+"""Log filters: filters that gcloud sends, the time range and jobs that they select, and matching entries."""
 
 import pytest
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ ENTRY = Entry(
 )
 
 
-def test_the_resume_form() -> None:
+def test_log_filter_of_a_resumed_client_starts_after_its_last_entry() -> None:
     """spec/clients#log-pages."""
     compiled = compile_log_filter(
         '((timestamp="1970-01-01T00:01:40Z" AND insertId>"id4") OR timestamp>"1970-01-01T00:01:40Z")'
@@ -59,11 +59,11 @@ def test_the_resume_form() -> None:
         ("NOT severity=WARNING", False),
     ],
 )
-def test_what_passes(text: str, passes: bool) -> None:
+def test_log_filter_selects_entries(text: str, passes: bool) -> None:
     assert compile_log_filter(text).passes(ENTRY) is passes
 
 
-def test_jobs_of_an_or_are_united_and_of_an_and_narrowed() -> None:
+def test_log_filter_combines_job_ids_of_and_and_or() -> None:
     either = "(resource.labels.job_id=a OR resource.labels.job_id=b)"
     assert compile_log_filter(either).job_ids == {"a", "b"}
     assert compile_log_filter(f"{either} AND resource.labels.job_id=b").job_ids == {"b"}
@@ -82,6 +82,6 @@ def test_jobs_of_an_or_are_united_and_of_an_and_narrowed() -> None:
         "a=~b",
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str) -> None:
+def test_log_filter_with_impossible_comparison_is_rejected(text: str) -> None:
     with pytest.raises(FilterError):
         compile_log_filter(text)

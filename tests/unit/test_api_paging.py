@@ -1,4 +1,4 @@
-"""Pages: tokens bound to their question, bounded scans, sizes."""
+"""Paging: page tokens belong to one query, and each request scans a limited number of jobs."""
 
 from typing import cast
 
@@ -13,19 +13,17 @@ from trainshed.core.names import Api, JobUid
 from trainshed.store.port import Condition, Every, JobQuery, Matches
 from trainshed.store.sqlite.reader import Reader
 
-QUESTION = ("projects/p1", "state=X")
+QUERY = ("projects/p1", "state=X")
 
 
 @pytest.mark.parametrize("position", ["x", "-1", "1.5", "9" * 20, "9" * 5000, "٣"])
-def test_a_token_that_somebody_wrote_himself_is_refused_where_it_holds_no_number(
-    position: str,
-) -> None:
+def test_forged_page_token_without_a_number_is_rejected(position: str) -> None:
     with pytest.raises(InvalidRequest):
-        decode_number(encode_token(position, *QUESTION), *QUESTION)
+        decode_number(encode_token(position, *QUERY), *QUERY)
 
 
 class History:
-    """A reader of `count` jobs with uids from 1; counts how many it handed out."""
+    """A fake store of `count` jobs with uids from 1, which counts the returned jobs."""
 
     def __init__(self, count: int) -> None:
         self._jobs = [replace(job(), uid=JobUid(uid)) for uid in range(count, 0, -1)]
@@ -42,16 +40,16 @@ class History:
 async def page_of(history: History, holds: JobTest, token: str = "") -> Page:
     query = JobQuery("p1", Api.VERTEX, None, limit=10)
     reader = cast(Reader, history)
-    return await list_jobs(reader, query, JobFilter(holds), token=token, question=QUESTION)
+    return await list_jobs(reader, query, JobFilter(holds), token=token, question=QUERY)
 
 
-async def test_one_request_looks_at_a_bounded_part_of_the_history() -> None:
-    """spec/invariants#finished-jobs: what a filter drops must not make a request cost without end."""
+async def test_list_request_scans_a_limited_part_of_the_history() -> None:
+    """spec/invariants#finished-jobs: jobs that the filter drops do not make a request arbitrarily slow."""
     history = History(5_000)
     page = await page_of(history, lambda job: False)
     assert (page.jobs, bool(page.next_token)) == ((), True)
     assert history.read <= SCAN_LIMIT + 250
-    # Short pages lead through the whole history all the same.
+    # Clients still reach the whole history, through short pages.
     pages = [await page_of(history, lambda job: job.uid == 4_999)]
     while token := pages[-1].next_token:
         pages.append(await page_of(history, lambda job: job.uid == 4_999, token))

@@ -1,4 +1,4 @@
-"""How streams of news keep pace, under virtual time."""
+"""Polling intervals of streams of job changes, under virtual time."""
 
 import asyncio
 
@@ -8,11 +8,11 @@ from trainshed.api.calls.streams import Pace
 from trainshed.store.notices import Notices
 
 
-def looks(news: list[float]) -> list[float]:
-    """When a stream looks, in seconds, of which there is something new at these moments."""
+def poll_times(news: list[float]) -> list[float]:
+    """Return the times, in seconds, at which a stream polls when its job changes at the times `news`."""
     moments: list[float] = []
 
-    async def story() -> None:
+    async def run_stream() -> None:
         loop = asyncio.get_running_loop()
         begin, pace = loop.time(), Pace(Notices())
         for at in news:
@@ -21,16 +21,16 @@ def looks(news: list[float]) -> list[float]:
             moments.append(round(loop.time() - begin, 3))
             pace.looked()
 
-    virtual.run(Clock(0), story(), [])
+    virtual.run(Clock(0), run_stream(), [])
     return moments
 
 
-def test_the_end_of_a_short_job_is_told_when_it_comes() -> None:
+def test_stream_reports_changes_of_a_short_job_immediately() -> None:
     states = [0.0, 0.004, 0.008, 0.02, 0.05, 0.06]
-    assert looks(states) == states
+    assert poll_times(states) == states
 
 
-def test_a_job_that_changes_all_the_time_is_looked_at_every_20_ms() -> None:
-    moments = looks([0.001 * number for number in range(40)])
+def test_stream_polls_a_busy_job_every_20_ms() -> None:
+    moments = poll_times([0.001 * number for number in range(40)])
     assert moments[:4] == [0.0, 0.001, 0.002, 0.003]
     assert moments[-1] - moments[9] == round(30 * 0.02, 3)

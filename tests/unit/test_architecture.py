@@ -1,4 +1,4 @@
-"""docs/architecture.md says what the source is, and the source keeps rules that no linter knows."""
+"""docs/architecture.md matches the source, and the source follows rules that linters do not check."""
 
 import ast
 import re
@@ -20,13 +20,13 @@ def charter(package: Path) -> str:
     return first
 
 
-def test_the_table_of_packages_repeats_the_charters() -> None:
+def test_package_table_in_the_docs_matches_package_docstrings() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     table = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
     assert table == {package.name: charter(package) for package in PACKAGES}
 
 
-def test_the_two_walks_are_short_and_pass_modules_that_are_there() -> None:
+def test_code_walks_in_the_docs_list_existing_modules() -> None:
     page = (ROOT / "docs/architecture.md").read_text().partition("## Two walks")[2]
     walks = page.partition("## Distributions")[0].split("### ")[1:]
     assert len(walks) == 2
@@ -36,14 +36,14 @@ def test_the_two_walks_are_short_and_pass_modules_that_are_there() -> None:
         assert all((TRAINSHED / module).is_file() for module in modules)
 
 
-def test_tasks_are_begun_where_their_death_is_heard() -> None:
-    """docs/adr/0042: elsewhere nobody asks asyncio for a task."""
+def test_asyncio_tasks_are_created_only_by_the_background_module() -> None:
+    """docs/adr/0042: no other module creates asyncio tasks, so that every failure of a task is reported."""
     background = TRAINSHED / "eventloop/background.py"
     texts = ((path, path.read_text()) for path in SOURCES)
     result = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path, text in texts
-        # To parse all of it takes seconds.
+        # Parsing all sources would take seconds.
         if any(name in text for name in TASK_MAKERS)
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute | ast.alias)
@@ -53,8 +53,8 @@ def test_tasks_are_begun_where_their_death_is_heard() -> None:
     assert not result, f"use trainshed.eventloop.background here: {result}"
 
 
-def test_decisions_are_numbered_few_and_short() -> None:
-    """What no longer holds goes. One page says all that holds of starts, and may be longer."""
+def test_decision_records_are_numbered_few_and_short() -> None:
+    """Outdated records are deleted. The record about starts is complete and may be longer than the others."""
     pages = sorted((ROOT / "docs/adr").glob("[0-9]*.md"))
     assert len(pages) <= 50
     numbers = [int(page.name.partition("-")[0]) for page in pages]

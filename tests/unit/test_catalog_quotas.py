@@ -1,4 +1,4 @@
-"""Quotas: what a job uses, and the public limits (facts/limits#quotas); the gang that is made of a job."""
+"""Quotas: usage of a job and public limits (facts/limits#quotas), and the gang request of a job."""
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ GPU_MACHINE = Machine("n1-standard-8", 8, 30, 24, Accelerators("NVIDIA_TESLA_T4"
 A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))
 
 
-def test_a_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
+def test_job_usage_counts_cpus_accelerators_and_disks() -> None:
     """spec/queue#order: CPUs, each accelerator kind, disk."""
     used = usage_of(
         Strategy.STANDARD, [(MACHINE, Disk(), 1), (GPU_MACHINE, Disk("pd-standard", 200), 3)]
@@ -33,7 +33,7 @@ def test_a_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
     )
 
 
-def test_every_metric_that_can_be_used_has_a_name() -> None:
+def test_every_usage_metric_is_listed() -> None:
     names = metrics()
     assert list(names) == sorted(set(names))
     assert {"cpus_n1_e2", "pd_ssd_gb", "preemptible_NVIDIA_L4"} <= set(names)
@@ -43,8 +43,8 @@ def test_every_metric_that_can_be_used_has_a_name() -> None:
         assert {metric for metric, _ in used} <= set(names)
 
 
-def test_a_gang_is_what_the_job_asks_for() -> None:
-    """spec/queue#spot; only SPOT yields to on-demand work."""
+def test_gang_request_matches_the_job() -> None:
+    """spec/queue#spot: only SPOT jobs are preempted by on-demand jobs."""
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
     asked_gang = gang(made, Policy())
     assert asked_gang.replicas == tuple(
@@ -67,8 +67,8 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     assert first == (ReplicaId(0, 0), wanted)
 
 
-def test_gangs_that_ask_for_the_same_share_it() -> None:
-    """A hundred thousand that wait are mostly of few forms."""
+def test_equal_gang_requests_share_their_tuples() -> None:
+    """Of 100,000 waiting gangs, most have one of a few shapes. Sharing saves memory."""
     first, second = job(1, 2), decode_job(encode_job(job(1, 2)), b"[]", 0)
     assert isinstance(second, Job) and second.spec.pools is not first.spec.pools
     assert gang(first, Policy()).replicas is gang(second, Policy()).replicas
@@ -79,9 +79,9 @@ def test_gangs_that_ask_for_the_same_share_it() -> None:
     )
 
 
-def test_a_replica_is_counted_with_what_it_gets_and_with_room_for_its_engine() -> None:
-    """spec/machines#memory: the machine type's memory, less where nobody gets as much, never less than the
-    limit and what the engine takes beside it."""
+def test_replica_memory_demand_includes_engine_overhead() -> None:
+    """spec/machines#memory: the demand is the memory of the machine type, or the configured cap if it is
+    smaller. It is at least the memory limit plus the engine's overhead."""
     gib, mib = 1 << 30, 1 << 20
     small = Machine("small", 1, 1024 * mib, 900 * mib)
     made = job(1)

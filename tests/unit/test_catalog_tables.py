@@ -1,4 +1,4 @@
-"""The public tables: complete, consistent with each other, and right where the facts can be checked."""
+"""Public tables of machines and images: complete, consistent, and equal to the checked facts."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from trainshed.core.names import Api
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
 
 
-def test_accelerated_machines_say_which_accelerators_they_take() -> None:
-    """A machine that needs accelerators has a way to name them."""
+def test_accelerated_machine_types_list_their_accelerators() -> None:
+    """A machine type that requires accelerators has at least one accelerator type."""
     for api in Api:
         for machine in machines.named_in(api):
             choices = machines.allowed(machine, api)
@@ -19,7 +19,7 @@ def test_accelerated_machines_say_which_accelerators_they_take() -> None:
             assert set(choices) <= set(machines.accelerator_types(api)), machine.name
 
 
-def test_tiers_use_known_machines() -> None:
+def test_scale_tiers_use_known_machine_types() -> None:
     tiers = machines.predefined_tiers()
     assert set(tiers) == {"BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU"}
     assert {pool.machine_type for pools in tiers.values() for pool in pools} <= set(
@@ -27,7 +27,7 @@ def test_tiers_use_known_machines() -> None:
     )
 
 
-def test_tiers_cost_the_sum_of_their_machines() -> None:
+def test_scale_tier_price_is_the_sum_of_its_machines() -> None:
     """facts/machines#ml-units."""
     prices = {"BASIC": 0.3878, "STANDARD_1": 4.0571, "PREMIUM_1": 33.7829, "BASIC_GPU": 1.6939}
     for tier, pools in machines.predefined_tiers().items():
@@ -41,16 +41,16 @@ def test_tiers_cost_the_sum_of_their_machines() -> None:
         assert sum(units) == pytest.approx(prices[tier], abs=1e-3)
 
 
-def test_machines_and_accelerators_outside_the_price_list_cost_something() -> None:
-    """A program that reads `consumedMLUnits` of a finished job must find it."""
+def test_machine_types_without_a_public_price_have_an_estimated_price() -> None:
+    """Clients read `consumedMLUnits` of every finished job, so it must never be missing."""
     assert machines.units_per_hour("e2-standard-8") == pytest.approx(2 * 0.3878)
     plain = machines.units_per_hour("a2-highgpu-1g")
     with_gpu = machines.units_per_hour("a2-highgpu-1g", "NVIDIA_TESLA_A100", 1)
     assert (plain, with_gpu - plain) == pytest.approx((12 * 0.3878 / 4, 5.0612))
 
 
-def test_consumed_units() -> None:
-    """facts/machines#ml-units: started minutes, ten node-minutes at least, as seen on a job of 6m26s."""
+def test_consumed_units_are_rounded_to_minutes_with_a_minimum() -> None:
+    """facts/machines#ml-units: each started minute counts, with a minimum of ten node-minutes."""
     minute = machines.MINUTE
     assert machines.consumed_units([0.3878], 386 * minute // 60) == 0.06
     assert machines.consumed_units([0.3878] * 3, 5 * minute) == 0.1
@@ -59,7 +59,7 @@ def test_consumed_units() -> None:
     assert machines.consumed_units([], minute) == 0
 
 
-def test_every_listed_image_is_read() -> None:
+def test_every_listed_prebuilt_image_name_is_parsed() -> None:
     """facts/packaging#images: 91 images, in each of the three multi-regions."""
     assert len(images.listed_images()) == 91
     for place in ("us", "europe", "asia"):
@@ -83,7 +83,7 @@ def test_every_listed_image_is_read() -> None:
         ("ray-cpu.2-9.py310:latest", ("ray", "cpu", "2.9", "3.10")),
     ],
 )
-def test_image_names(name: str, expected: tuple[str, str, str, str]) -> None:
+def test_prebuilt_image_name_is_parsed(name: str, expected: tuple[str, str, str, str]) -> None:
     """facts/packaging#images, old names included."""
     image = images.parse_prebuilt(REPOSITORY + name)
     assert image is not None
@@ -102,11 +102,11 @@ def test_image_names(name: str, expected: tuple[str, str, str, str]) -> None:
         "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest",
     ],
 )
-def test_other_images_are_not_prebuilt(uri: str) -> None:
+def test_custom_image_is_not_parsed_as_prebuilt(uri: str) -> None:
     assert images.parse_prebuilt(uri) is None
 
 
-def test_near_names_are_proposed() -> None:
+def test_misspelled_names_get_a_suggestion() -> None:
     assert images.nearest_prebuilt(REPOSITORY + "tf-cpu.2-2") == " Did you mean tf-cpu.2-2?"
     assert "sklearn-cpu.1-6" in images.nearest_prebuilt(REPOSITORY + "skleran-cpu.1-6.py310:latest")
     for name, near in {
@@ -133,8 +133,8 @@ def test_near_names_are_proposed() -> None:
         ("a2-highgpu-3g", "a2-highgpu-4g"),
     ],
 )
-def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(unknown: str, near: str) -> None:
-    """Letter by letter n1-standard-32 is as near to n1-standard-3 as n1-standard-4 is."""
+def test_suggested_machine_type_has_the_nearest_numbers(unknown: str, near: str) -> None:
+    """By edit distance, n1-standard-32 is as close to n1-standard-3 as n1-standard-4 is."""
     known = [machine.name for machine in machines.named_in(Api.VERTEX)]
     assert closest(unknown, known) == f" Did you mean {near}?"
 
@@ -158,6 +158,8 @@ def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(unknown: str, n
         ("7.0", "", False),
     ],
 )
-def test_runtime_and_python_pairs(version: str, python: str, legal: bool) -> None:
+def test_runtime_version_and_python_version_must_match(
+    version: str, python: str, legal: bool
+) -> None:
     """spec/submit#defaults."""
     assert (images.pair_fault(version, python) is None) is legal

@@ -1,4 +1,4 @@
-"""Moments, durations, tables, references: what the command line shows."""
+"""Output of the command line: times, durations, sizes and tables."""
 
 import io
 import sys
@@ -25,7 +25,7 @@ def lines_of(
     return list(map(click.unstyle, table_of(fields, records, max_width)))
 
 
-def test_tables_align_and_give_way() -> None:
+def test_table_columns_are_aligned_and_shortened_to_fit() -> None:
     fields = (Field("A", "a", flexible=True), Field("N", "n", right=True), Field("Z", "z"))
     rows = ({"a": "a long long name", "n": "7", "z": "end"}, {"a": "ｗｉｄｅ", "n": "128"})
     assert lines_of(fields, *rows) == [
@@ -45,7 +45,7 @@ def test_tables_align_and_give_way() -> None:
     assert lines_of(spare, *rows, max_width=20) == narrow
 
 
-def test_long_cells_of_a_last_column_continue_below_their_first_line() -> None:
+def test_long_cells_of_the_last_column_wrap() -> None:
     fields = (Field("KIND", "kind"), Field("MESSAGE", "message", wraps=True))
     entry = {
         "kind": "warning",
@@ -65,8 +65,8 @@ def test_long_cells_of_a_last_column_continue_below_their_first_line() -> None:
     ]
 
 
-def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
-    """spec/logs#lines: each verdict with its budget; an installer's lines stand between."""
+def test_shortened_verdict_still_shows_its_consequence() -> None:
+    """spec/logs#lines: each verdict shows its budget, after the lines of an installer."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
     message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
     output = click.unstyle(
@@ -83,7 +83,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("size", "is_shown"), [(9 << 20, True), (1 << 20, False)])
-def test_a_terminal_is_told_how_far_a_long_transfer_is(
+def test_terminal_shows_progress_of_a_large_transfer(
     monkeypatch: pytest.MonkeyPatch, size: int, is_shown: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
@@ -105,25 +105,25 @@ def test_a_terminal_is_told_how_far_a_long_transfer_is(
         (76 * 3600 * SECOND, "3d 4h"),
     ],
 )
-def test_durations(length: int, text: str) -> None:
+def test_durations_are_formatted(length: int, text: str) -> None:
     assert duration(length) == text
 
 
 @pytest.mark.parametrize("text", ["999999999d", "1900-01-01"])
-def test_all_that_is_long_ago_is_one_moment(text: str) -> None:
+def test_since_accepts_very_old_times(text: str) -> None:
     assert text_nanos(moment(text, SECOND, "--since")) == "1970-01-01T00:00:00.000000001Z"
     with pytest.raises(click.UsageError, match="Write how long ago"):
         moment("0001-01-01", SECOND, "--since")
 
 
-def test_sizes() -> None:
+def test_sizes_are_formatted_in_bytes_and_gibibytes() -> None:
     assert [size(count) for count in (7, 24_100, 9.96e6, 3e12)] == [
         *("7 B", "24.1 kB", "10.0 MB", "3.0 TB")
     ]
     assert [gibibytes(count << 27) for count in (0, 109, 7680)] == ["–", "13.6 GiB", "960 GiB"]
 
 
-def test_ages_and_sizes_that_are_kept() -> None:
+def test_age_and_size_options_are_parsed() -> None:
     ages = {"12h": 12 * 3600, "30d": 30 * 86_400, "4w": 28 * 86_400}
     assert {text: parse_age(text) // SECOND for text in ages} == ages
     sizes = {"5MB": 5_000_000, "2GiB": 2 << 30}
@@ -136,8 +136,8 @@ def test_ages_and_sizes_that_are_kept() -> None:
             parse_age(text)
 
 
-def test_the_audit_fits_80_columns() -> None:
-    """Refusals have a column only if there are any."""
+def test_audit_table_fits_80_columns() -> None:
+    """The column for rejected requests is shown only if there are any."""
     name = "projects/vision/locations/us-central1/customJobs/1234567890123"
     entry = {
         "time": "2026-11-02T03:04:05.678901Z",

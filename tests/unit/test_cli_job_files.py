@@ -1,4 +1,4 @@
-"""The forms in which people have a job: resources of both APIs, and gcloud's `--config`."""
+"""Job files of users: resources of both APIs, and files for gcloud's `--config`."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ workerPoolSpecs:
     ("text", "output"),
     [("", "The file is empty."), ("# all of it\n", "The file is empty."), ("[1]", "not an object")],
 )
-def test_what_is_no_object(text: str, output: str) -> None:
+def test_job_file_without_an_object_is_rejected(text: str, output: str) -> None:
     with pytest.raises(JobFileError, match=output):
         read(text)
 
 
-def test_a_single_value_stands_for_a_list() -> None:
-    """As in the files that gcloud takes."""
+def test_job_file_accepts_a_single_value_for_a_list() -> None:
+    """gcloud accepts the same form."""
     pool = "workerPoolSpecs:\n  python_package_spec: {package_uris: gs://b/p, args: }\n"
     program = {"package_uris": ["gs://b/p"], "args": None}
     pools = {"workerPoolSpecs": [{"python_package_spec": program}]}
@@ -65,31 +65,31 @@ def test_a_single_value_stands_for_a_list() -> None:
         ),
     ],
 )
-def test_forms(result: dict[str, Any], file: JobFile) -> None:
+def test_job_file_form_is_recognized(result: dict[str, Any], file: JobFile) -> None:
     assert recognize(result, None, "n", "i") == file
     assert recognize(result, file.api, "n", "i") == file
 
 
-def test_fields_of_either_api_need_the_api() -> None:
+def test_ambiguous_job_file_needs_the_api_option() -> None:
     assert recognize(TRAINING, Api.ML, "n", "i") == ML
     with pytest.raises(JobFileError, match="Specify the API with --api"):
         recognize(TRAINING, None, "n", "i")
 
 
-def test_a_pipeline_says_what_to_give_instead() -> None:
+def test_pipeline_file_error_names_the_required_fields() -> None:
     with pytest.raises(JobFileError, match="workerPoolSpecs of its trainingTaskInputs"):
         recognize({"displayName": "n", "trainingTaskInputs": SPEC}, None, "n", "i")
 
 
-def test_the_region_is_part_of_an_ml_job_alone() -> None:
+def test_region_is_added_only_to_ml_jobs() -> None:
     assert with_region(VERTEX, "r") is VERTEX
-    assert with_region(ML, "r") is ML, "its own stays"
+    assert with_region(ML, "r") is ML, "the region of the file takes precedence"
     bare = JobFile(Api.ML, {"training_input": {"a": 1}})
     assert with_region(bare, "r").job == {"training_input": {"a": 1, "region": "r"}}
     assert with_region(bare, "") is bare
 
 
-def test_yaml() -> None:
+def test_yaml_job_file_is_parsed_and_errors_show_the_line() -> None:
     pytest.importorskip("yaml", reason="needs PyYAML")
     result = read(YAML)
     assert result["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--date", "2026-01-02"]

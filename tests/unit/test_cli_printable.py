@@ -1,4 +1,4 @@
-"""What programs, names and errors hold is text on a terminal, and in lines of logs colours."""
+"""Terminal output is free of escape sequences, except colours in log lines (terminal injection)."""
 
 import re
 
@@ -32,39 +32,39 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30) | st.lists
         ("\ud800", "\\ud800"),
     ],
 )
-def test_everything_but_text_is_shown_as_what_it_is(text: str, shown: str) -> None:
+def test_control_characters_are_escaped_in_terminal_output(text: str, shown: str) -> None:
     assert plain(text) == shown
     assert coloured(text) == shown
 
 
-def test_colours_pass_in_lines_of_logs_alone() -> None:
+def test_colours_are_kept_only_in_log_lines() -> None:
     assert plain(f"{RED}a{NONE}") == "\\x1b[31ma\\x1b[0m"
     assert coloured(f"{RED}a{NONE} b") == f"{RED}a{NONE} b"
     assert coloured("\x1b[38;5;196mx\x1b[m") == "\x1b[38;5;196mx\x1b[m"
     assert coloured("\x1b[38:2:1:2:3mx") == f"\x1b[38:2:1:2:3mx{NONE}"
 
 
-def test_a_colour_that_a_line_leaves_on_ends_with_the_line() -> None:
+def test_unfinished_colour_is_reset_at_the_end_of_its_line() -> None:
     assert coloured(f"{RED}a") == f"{RED}a{NONE}"
     assert coloured(f"{RED}a\nb") == f"{RED}a{NONE}\nb"
     assert coloured(f"{NONE}{RED}") == f"{NONE}{RED}{NONE}"
 
 
-def test_what_a_progress_bar_wrote_over_itself_stands_in_lines() -> None:
+def test_carriage_returns_of_a_progress_bar_become_lines() -> None:
     assert coloured(" 1%\r 2%\r\n") == " 1%\n 2%\n"
     assert coloured("windows\r") == "windows"
 
 
-def test_a_name_stands_in_one_line() -> None:
+def test_names_are_printed_on_one_line() -> None:
     assert one_line("a\nState  SUCCEEDED\x1b") == "a State  SUCCEEDED\\x1b"
 
 
-def test_values_of_json_are_made_plain_with_their_names() -> None:
+def test_json_output_escapes_control_characters_in_keys_and_values() -> None:
     value = {"a\x1b": ["\x07", 1, None, {"b": "\u202e"}]}
     assert cleaned(value) == {"a\\x1b": ["\\x07", 1, None, {"b": "\\u202e"}]}
 
 
-def test_further_lines_of_a_message_stand_below_its_first() -> None:
+def test_continuation_lines_of_a_log_message_are_indented() -> None:
     replicas = [{"id": "r", "task": "worker", "state": "RUNNING"}]
     job = JobView.parse({"api": "vertex", "state": "RUNNING", "replicas": replicas})
     line = LogLine(replica="r", task="worker", severity="INFO", message="a\nservice  Job completed")
@@ -73,10 +73,10 @@ def test_further_lines_of_a_message_stand_below_its_first() -> None:
 
 
 @given(ANY_TEXT)
-def test_nothing_else_ever_passes(text: str) -> None:
+def test_no_text_can_inject_control_characters_into_the_terminal(text: str) -> None:
     control = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
     assert not control.search(plain(text))
     left = re.sub(r"\x1b\[[0-9;:]*m", "", coloured(text))
     assert not control.search(left)
-    # Printing it never fails.
+    # The terminal can always encode the text.
     coloured(text).encode()

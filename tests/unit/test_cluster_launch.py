@@ -1,7 +1,7 @@
-"""What replicas are told and given: cluster, ranks, environment, command line (spec/program#ranks,
+"""Launch of replicas: cluster description, ranks, environment, command line (spec/program#ranks,
 facts/program).
 
-The launch of whole jobs is compared with files under tests/golden/launch; set UPDATE_GOLDEN=1 to write them.
+Tests compare launches of whole jobs with files in tests/golden/launch. UPDATE_GOLDEN=1 rewrites these files.
 """
 
 import json
@@ -43,7 +43,7 @@ NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
 
 
 def gang(spec: JobSpec) -> PlacedAttempt:
-    """The job at the addresses that its hostnames promise."""
+    """Return an attempt of the job whose replicas have the addresses of their hostnames."""
     trial = f".{spec.trial}" if spec.trial else ""
     name = (
         JobName(Api.VERTEX, "project-1", "us-central1", "42")
@@ -59,7 +59,7 @@ def environ(spec: JobSpec, replica: ReplicaId) -> dict[str, str]:
 
 
 def launch(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
-    """A replica's start as readable JSON: variables that hold JSON are shown parsed."""
+    """Return the launch of a replica as readable JSON, with variables that contain JSON parsed."""
     variables = environ(spec, replica)
     shown: dict[str, Any] = {
         name: json.loads(value) if name in NESTED else value for name, value in variables.items()
@@ -157,8 +157,8 @@ PLANS: dict[str, tuple[JobSpec, tuple[ReplicaId, ...]]] = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_launch_is_as_recorded(name: str) -> None:
-    """spec/program#arguments: every variable and argument of these jobs, byte for byte."""
+def test_launch_matches_its_golden_file(name: str) -> None:
+    """spec/program#arguments: all variables and arguments of these jobs are compared byte by byte."""
     spec, replicas = PLANS[name]
     shown = json.dumps({str(r): launch(spec, r) for r in replicas}, indent=1, ensure_ascii=False)
     recorded = GOLDEN / f"{name}.json"
@@ -167,7 +167,7 @@ def test_launch_is_as_recorded(name: str) -> None:
     assert shown + "\n" == recorded.read_text("utf-8")
 
 
-def test_every_recorded_launch_has_its_test() -> None:
+def test_every_golden_launch_file_has_a_test() -> None:
     assert {path.stem for path in GOLDEN.glob("*.json")} == set(PLANS)
 
 
@@ -184,13 +184,13 @@ def test_every_recorded_launch_has_its_test() -> None:
         ("$($(A))", "$(1)"),
     ],
 )
-def test_expansion(text: str, expanded: str) -> None:
+def test_variable_references_in_arguments_are_expanded(text: str, expanded: str) -> None:
     """facts/program#variables."""
     assert expand(text, {"A": "1"}) == expanded
 
 
-def test_a_newer_framework_does_as_the_one_that_was_asked_for() -> None:
-    """spec/runtimes#substitutes: by a variable, which the user can set otherwise, or say the opposite."""
+def test_newer_framework_gets_variables_that_restore_the_old_behaviour() -> None:
+    """spec/runtimes#substitutes: the user can override the variable or request the opposite behaviour."""
     old_way = OldWay("LOADS_ALL", "1", unless="LOADS_LITTLE")
 
     def given(env: tuple[tuple[str, str], ...] = ()) -> dict[str, str]:
@@ -204,13 +204,13 @@ def test_a_newer_framework_does_as_the_one_that_was_asked_for() -> None:
     assert "LOADS_ALL" not in given((("LOADS_LITTLE", "1"),))
 
 
-def test_a_stall_label_of_any_size_can_be_told_to_an_agent() -> None:
+def test_stall_label_of_any_size_can_be_encoded() -> None:
     patient = replace(job(), labels=((STALL_LABEL, "9" * 60),))
     assert msgspec.msgpack.encode(stall_after(patient))
 
 
-def test_a_job_with_a_dashboard_has_a_port_for_it() -> None:
-    """spec/program#cluster_spec: the same in each replica, and another one in each job."""
+def test_job_with_dashboard_access_gets_a_port() -> None:
+    """spec/program#cluster_spec: all replicas of a job have the same port, and each job has its own."""
     spec = vertex(custom_job(container(), container(), enableDashboardAccess=True))
     ports = [
         json.loads(environ(spec, replica)["CLUSTER_SPEC"])["open_ports"]

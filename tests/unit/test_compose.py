@@ -1,4 +1,4 @@
-"""The files of deploy/compose agree with each other, with the image and with the code."""
+"""The files in deploy/compose match each other, the container image and the code."""
 
 import re
 import subprocess
@@ -12,21 +12,21 @@ from tests.sources import ROOT
 from trainshed.serve import settings
 
 DEPLOY = ROOT / "deploy" / "compose"
-WHOLE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-SERVICES: dict[str, dict[str, Any]] = WHOLE["services"]
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 IMAGE = (ROOT / "deploy/image/Containerfile").read_text()
 
 
-def test_what_is_mounted_is_there() -> None:
+def test_compose_mounts_only_existing_files() -> None:
     sources = [volume.split(":")[0] for row in SERVICES.values() for volume in row["volumes"]]
     files = {source for source in sources if source.startswith(".")}
-    assert set(WHOLE["volumes"]) == {*sources} - files
-    # Made by hand, from a token of the service.
+    assert set(COMPOSE["volumes"]) == {*sources} - files
+    # The administrator creates this file from a token of the service.
     assert all((DEPLOY / file).is_file() for file in files - {"./prometheus.token"})
     assert "prometheus.token" in (DEPLOY / ".gitignore").read_text()
 
 
-def test_the_service_is_set_as_its_proxy_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compose_service_settings_match_its_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     row = SERVICES["trainshed"]
     image = re.findall(r"(TRAINSHED_\w+)=(\S+)", IMAGE)
     for name, value in {**dict(image), **row["environment"]}.items():
@@ -38,15 +38,15 @@ def test_the_service_is_set_as_its_proxy_expects(monkeypatch: pytest.MonkeyPatch
     assert "trainshed" in loaded.allowed_hosts, "Prometheus calls it by that name"
 
 
-def test_only_the_proxy_is_reached_from_elsewhere() -> None:
-    """The service speaks plain HTTP there."""
+def test_compose_exposes_only_the_proxy() -> None:
+    """Inside the compose network, the service uses HTTP without TLS."""
     ports = {name: row["ports"] for name, row in SERVICES.items() if "ports" in row}
     assert ports.pop("proxy") == ["80:80", "443:443"]
     assert all(port.startswith("127.0.0.1:") for mapped in ports.values() for port in mapped)
 
 
-def test_programs_of_jobs_reach_neither_prometheus_nor_grafana() -> None:
-    """They are in the network of the service, and Prometheus knows of all projects."""
+def test_job_programs_cannot_reach_prometheus_or_grafana() -> None:
+    """Programs share the network of the service, and Prometheus has data of all projects."""
     assert SERVICES["grafana"]["networks"] == ["inside"]
     assert "networks" not in SERVICES["trainshed"]
     prometheus = SERVICES["prometheus"]
@@ -55,7 +55,7 @@ def test_programs_of_jobs_reach_neither_prometheus_nor_grafana() -> None:
     assert SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"].startswith("${")
 
 
-def test_prometheus_and_grafana_are_told_where() -> None:
+def test_prometheus_and_grafana_configurations_match_compose() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     assert scraped["global"]["scrape_interval"] == "15s", "as Grafana's $__rate_interval expects"
     [job] = scraped["scrape_configs"]
@@ -70,7 +70,7 @@ def test_prometheus_and_grafana_are_told_where() -> None:
     assert any(f":{path}/" in volume for volume in SERVICES["grafana"]["volumes"])
 
 
-def test_fourteen_backups_are_kept_and_none_that_was_interrupted(tmp_path: Path) -> None:
+def test_backup_script_keeps_14_complete_backups(tmp_path: Path) -> None:
     [script] = SERVICES["backup"]["command"]
     once = (
         script.replace("$$", "$").replace("/backups", str(tmp_path)).replace("sleep 86400", "break")

@@ -1,4 +1,4 @@
-"""The scheduler's snapshot as the controller keeps it: decisions count from the moment they are made
+"""The controller's capacity tracker: a scheduling decision uses capacity from the moment it is made
 (docs/adr/0012)."""
 
 import asyncio
@@ -34,101 +34,100 @@ NOW = CREATED + 100 * SECOND
 ON_A = JobAdmitted(((PRIMARY, "a"),))
 
 
-def room(*nodes: str, vcpus: int = 4) -> CapacityTracker:
+def tracker(*nodes: str, vcpus: int = 4) -> CapacityTracker:
     made = CapacityTracker(Policy(strict=True), lambda _: None, lambda _: None)
     made.set_nodes([Node(name, vcpus, 2**40) for name in nodes])
     return made
 
 
-def decided(made: CapacityTracker, subject: Job) -> list[Event]:
-    """The next decisions about a job, as its events."""
+def next_decisions(made: CapacityTracker, subject: Job) -> list[Event]:
+    """Return the next decisions about a job, as its events."""
     events = [event_of_decision(d, subject) for d in made.decide(NOW) if d.uid == subject.uid]
     return [event for event in events if event is not None]
 
 
-def test_others_use_is_waited_for_and_given_back() -> None:
-    made, asks = room("a"), job(1)
+def test_job_waits_until_other_programs_free_the_node() -> None:
+    made, asks = tracker("a"), job(1)
     made.set_nodes([Node("a", 4, 2**40, others=OthersUse(vcpus=4))])
     made.put(asks)
-    assert decided(made, asks) == []
+    assert next_decisions(made, asks) == []
     assert made.node_statuses()[0].others.vcpus == 4
     made.set_nodes([Node("a", 4, 2**40, (("NVIDIA_L4", 1),))])
-    assert [type(event) for event in decided(made, asks)] == [JobAdmitted]
+    assert [type(event) for event in next_decisions(made, asks)] == [JobAdmitted]
     assert made.accelerators == ("NVIDIA_L4",)
 
 
-def test_a_node_that_is_not_heard_of_takes_nothing_and_keeps_what_runs() -> None:
-    made = room("a")
+def test_silent_node_gets_no_new_jobs_and_keeps_running_jobs() -> None:
+    made = tracker("a")
     made.set_node_state("a", NodeState.UNHEARD, "no word for 40 s")
     made.put(asks := job(1))
-    assert decided(made, asks) == []
+    assert next_decisions(made, asks) == []
     news = made.unfit("a")
     assert news == NodeNews(NodeCondition.GONE, "no word for 40 s", running_stays=True)
     made.set_node_state("a", NodeState.UP, None)
-    assert [type(event) for event in decided(made, asks)] == [JobAdmitted]
+    assert [type(event) for event in next_decisions(made, asks)] == [JobAdmitted]
 
 
-def waits() -> tuple[CapacityTracker, Job]:
-    return room("a"), job(1)
+def waiting_job() -> tuple[CapacityTracker, Job]:
+    return tracker("a"), job(1)
 
 
-def lost_its_place() -> tuple[CapacityTracker, Job]:
-    return room("a", "b"), Life(job(1)).see(ON_A, NodeLeft("a", "maintenance")).job
+def job_with_a_lost_replica() -> tuple[CapacityTracker, Job]:
+    return tracker("a", "b"), Life(job(1)).see(ON_A, NodeLeft("a", "maintenance")).job
 
 
-def yields() -> tuple[CapacityTracker, Job]:
-    made = room("a")
+def preempted_job() -> tuple[CapacityTracker, Job]:
+    made = tracker("a")
     urgent = job(1)
     made.put(replace(urgent, uid=JobUid(8), name=replace(urgent.name, job_id="8")))
     return made, Life(job(1, scheduling=Scheduling(strategy=Strategy.SPOT))).see(ON_A).job
 
 
-def never_fits() -> tuple[CapacityTracker, Job]:
-    return room("a", vcpus=2), job(1)
+def job_that_never_fits() -> tuple[CapacityTracker, Job]:
+    return tracker("a", vcpus=2), job(1)
 
 
 @pytest.mark.parametrize(
     ("case", "kind"),
     [
-        (waits, JobAdmitted),
-        (lost_its_place, ReplicaPlaced),
-        (yields, Preempted),
-        (never_fits, CapacityRefused),
+        (waiting_job, JobAdmitted),
+        (job_with_a_lost_replica, ReplicaPlaced),
+        (preempted_job, Preempted),
+        (job_that_never_fits, CapacityRefused),
     ],
 )
-def test_a_decision_counts_until_the_job_is_stored_without_it(
+def test_decision_uses_capacity_until_the_job_is_stored_without_it(
     case: Callable[[], tuple[CapacityTracker, Job]], kind: type[Event]
 ) -> None:
-    """spec/queue#gangs, queue: room is given once. What was decided meanwhile is decided anew, and not
-    lost."""
+    """spec/queue#gangs: capacity is allocated only once. A decision that was not stored is made again."""
     made, subject = case()
     made.put(subject)
-    (event,) = decided(made, subject)
+    (event,) = next_decisions(made, subject)
     assert isinstance(event, kind) and made.counts(subject.uid, event)
-    assert decided(made, subject) == [], "decided once"
+    assert next_decisions(made, subject) == [], "decided once"
     made.put(subject)
     assert not made.counts(subject.uid, event)
-    assert decided(made, subject) == [event]
+    assert next_decisions(made, subject) == [event]
     assert made.counts(subject.uid, event)
 
 
-class Apart:
-    """A tracker all of whose decisions are made in a thread."""
+class ThreadedTracker:
+    """A capacity tracker that makes all its decisions in a thread."""
 
     def __init__(self, *nodes: str) -> None:
         self._delivered: asyncio.Queue[Sequence[Decision]] = asyncio.Queue()
-        self.room = CapacityTracker(
+        self.tracker = CapacityTracker(
             Policy(strict=True), lambda _: None, self._delivered.put_nowait, at_once=0
         )
-        self.room.set_nodes([Node(name, 4, 2**40) for name in nodes])
+        self.tracker.set_nodes([Node(name, 4, 2**40) for name in nodes])
 
     async def delivered(self) -> list[JobUid]:
-        """The jobs about which something was decided; of a decision that `decide` has begun."""
+        """Return the jobs with a decision, after the running call of `decide` has finished."""
         async with asyncio.timeout(60):
             return [decision.uid for decision in await self._delivered.get()]
 
-    async def decided(self) -> list[JobUid]:
-        assert self.room.decide(NOW) == ()
+    async def next_decisions(self) -> list[JobUid]:
+        assert self.tracker.decide(NOW) == ()
         return await self.delivered()
 
 
@@ -136,61 +135,60 @@ def numbered(uid: int) -> Job:
     return replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
 
 
-async def test_what_changes_during_a_decision_is_seen_at_once_and_decided_about_after_it() -> None:
-    """ADR 12: what still holds of a decision counts, and no more."""
-    scene = Apart("a", "b")
+async def test_changes_during_a_decision_are_visible_and_cause_another_decision() -> None:
+    """ADR 12: only the parts of a decision that are still valid take effect."""
+    scene = ThreadedTracker("a", "b")
     first, second, third = numbered(7), numbered(8), numbered(9)
     for placed in (first, second):
-        scene.room.put(placed)
-    assert scene.room.decide(NOW) == ()
-    scene.room.put(third)
-    scene.room.put(second)  # again, as it is
-    scene.room.set_node_state("b", NodeState.GONE, "gone")
-    assert scene.room.decide(NOW) == (), "one at a time"
-    assert scene.room.queue_length == 3
-    assert [status.replicas for status in scene.room.node_statuses()] == [(), ()]
+        scene.tracker.put(placed)
+    assert scene.tracker.decide(NOW) == ()
+    scene.tracker.put(third)
+    scene.tracker.put(second)  # the same job again
+    scene.tracker.set_node_state("b", NodeState.GONE, "gone")
+    assert scene.tracker.decide(NOW) == (), "one at a time"
+    assert scene.tracker.queue_length == 3
+    assert [status.replicas for status in scene.tracker.node_statuses()] == [(), ()]
     assert await scene.delivered() == [first.uid]
-    assert scene.room.queue_length == 2
-    assert await scene.decided() == []
-    waiting = scene.room.why(third.uid, NOW)
+    assert scene.tracker.queue_length == 2
+    assert await scene.next_decisions() == []
+    waiting = scene.tracker.why(third.uid, NOW)
     assert waiting is not None and waiting.reason is WaitReason.CAPACITY
 
 
-async def test_nothing_of_a_preflight_is_seen_and_it_is_answered_beside_decisions() -> None:
-    scene = Apart("a")
-    answers = [asyncio.create_task(scene.room.preflight(numbered(7), NOW)) for _ in range(3)]
+async def test_preflight_does_not_change_capacity_or_block_decisions() -> None:
+    scene = ThreadedTracker("a")
+    answers = [asyncio.create_task(scene.tracker.preflight(numbered(7), NOW)) for _ in range(3)]
     await asyncio.sleep(0)
     answers[1].cancel()
-    assert scene.room.queue_length == 0
-    assert scene.room.position(JobUid(7)) == 0
-    scene.room.put(numbered(8))
-    assert await scene.decided() == [8]
+    assert scene.tracker.queue_length == 0
+    assert scene.tracker.position(JobUid(7)) == 0
+    scene.tracker.put(numbered(8))
+    assert await scene.next_decisions() == [8]
     assert (await answers[0]).places == ((str(PRIMARY), "a"),)
     assert await answers[2]
 
 
-async def test_preflights_that_wait_are_refused_when_the_service_stops(
+async def test_waiting_preflights_are_rejected_when_the_service_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene, answer, preflight = Apart("a"), threading.Event(), explaining.preflight
+    scene, answer, preflight = ThreadedTracker("a"), threading.Event(), explaining.preflight
 
     def answered(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> explaining.Preflight:
         assert answer.wait(60)
         return preflight(snapshot, gang, now)
 
     monkeypatch.setattr(explaining, "preflight", answered)
-    first, second = (asyncio.create_task(scene.room.preflight(job(1), NOW)) for _ in range(2))
+    first, second = (asyncio.create_task(scene.tracker.preflight(job(1), NOW)) for _ in range(2))
     await asyncio.sleep(0)
-    scene.room.refuse(Unavailable("it stops"))
+    scene.tracker.refuse(Unavailable("it stops"))
     answer.set()
     assert (await first).admitted
     with pytest.raises(Unavailable):
         await second
 
 
-def drawn(draw: random.Random, uid: int) -> Job:
-    """A job of any of some shapes, projects and priorities, of which some are spot work and some have other
-    choices."""
+def random_job(draw: random.Random, uid: int) -> Job:
+    """Return a job of a random shape, project and priority, sometimes with spot or other options."""
     scheduling = Scheduling(
         strategy=draw.choice((Strategy.STANDARD, Strategy.STANDARD, Strategy.SPOT)),
         timeout=draw.choice((600, 3600)) * SECOND,
@@ -198,14 +196,14 @@ def drawn(draw: random.Random, uid: int) -> Job:
     made = job(draw.choice((1, 1, 2)), scheduling=scheduling)
     project = draw.choice(("demo", "other"))
     name = replace(made.name, project_id=project, job_id=str(uid))
-    # Clocks are set back now and then.
+    # Sometimes the clock moves backwards.
     created = CREATED + (uid - draw.choice((0, 0, 0, 5))) * SECOND
     return replace(made, uid=JobUid(uid), name=name, created=created, updated=created)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_one_more_behind_those_who_wait_is_decided_as_if_all_were_looked_at(seed: int) -> None:
-    """ADR 12: who comes behind one of the same shape for whom there is no room is not looked at."""
+def test_shortcut_for_a_new_waiting_job_matches_a_full_plan(seed: int) -> None:
+    """ADR 12: a new job is skipped if a job of the same shape already waits for capacity before it."""
     draw, now = random.Random(seed), NOW
     policy = Policy(
         strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND
@@ -224,15 +222,15 @@ def test_one_more_behind_those_who_wait_is_decided_as_if_all_were_looked_at(seed
                 job.forget(gone)
         else:
             live.append(JobUid(uid))
-            came = drawn(draw, uid)
+            came = random_job(draw, uid)
             for job in (ours, theirs):
                 job.put(came)
         if any(at <= now for at in alarms):
             alarms.clear()
             ours.time_passed()
-        theirs.time_passed()  # As if something had changed each time: all are looked at.
+        theirs.time_passed()  # Forces a full plan each time.
         assert ours.decide(now) == theirs.decide(now)
-        # From then on only who looks at all knows for whom something is reserved, who counts first.
+        # From then on, only a full plan knows the reservations, and reserved jobs count first.
         is_reserved = now >= CREATED - 5 * SECOND + policy.patience
         for waiting in () if is_reserved else live:
             assert ours.position(waiting) == theirs.position(waiting)

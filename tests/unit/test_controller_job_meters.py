@@ -1,4 +1,4 @@
-"""What the steps of a job add to the service's own counts."""
+"""Metrics of the service that the steps of a job update."""
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ def count(histogram: Histogram, *labels: str) -> tuple[int, float]:
     return sum(series.counts), series.total
 
 
-def test_ends_restarts_and_lines_are_counted_once() -> None:
+def test_metrics_count_each_end_restart_and_log_line_once() -> None:
     meters = Meters()
     running = replace(placed(job()), state=JobState.RUNNING, phase=AttemptState.RUNNING)
     (replica,) = running.replicas
@@ -43,7 +43,7 @@ def test_ends_restarts_and_lines_are_counted_once() -> None:
     assert meters.lines == 7
 
 
-def test_waiting_and_starting_are_timed() -> None:
+def test_metrics_measure_waiting_and_starting_times() -> None:
     meters, waiting = Meters(), job()
     admitted = placed(waiting)
     count_step(meters, waiting, admitted, waiting.created + 3 * SECOND)

@@ -1,4 +1,4 @@
-"""Build lines on their way to a job's log (spec/runtimes#environments, spec/logs#lines)."""
+"""Output of a runtime build is written to the job's log (spec/runtimes#environments, spec/logs#lines)."""
 
 import asyncio
 import threading
@@ -17,8 +17,8 @@ from trainshed.store.logs.service_log import ServiceLog
 UID = JobUid(7)
 
 
-class Written(ServiceLog):
-    """A log that is a list of batches."""
+class RecordingLog(ServiceLog):
+    """A fake service log that records the written batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -33,8 +33,8 @@ class Written(ServiceLog):
         self.batches.append(list(lines))
 
 
-async def test_all_lines_are_in_the_log_when_the_preparation_is_over(tmp_path: Path) -> None:
-    """They can be read, under the task of the service, before a replica has said anything."""
+async def test_all_build_lines_are_in_the_log_after_preparation(tmp_path: Path) -> None:
+    """The lines appear under the task `service`, before any output of a replica."""
     published: list[JobUid] = []
     log = ServiceLog(tmp_path, published.append)
     async with BuildOutput(UID, 2, log) as hearing:
@@ -49,8 +49,8 @@ async def test_all_lines_are_in_the_log_when_the_preparation_is_over(tmp_path: P
     assert UID in published
 
 
-async def test_a_log_begins_with_its_notices_once(tmp_path: Path) -> None:
-    """However often it is begun; what a build says comes behind them."""
+async def test_log_starts_with_its_notices_once(tmp_path: Path) -> None:
+    """Repeated starts of the log add no notices. Build output follows them."""
     published: list[JobUid] = []
     log = ServiceLog(tmp_path, published.append)
     await log.begin(UID, 1, ("notice", "warning"))
@@ -65,8 +65,8 @@ async def test_a_log_begins_with_its_notices_once(tmp_path: Path) -> None:
     assert published == [UID, UID]
 
 
-async def test_a_log_that_cannot_be_written_fails_no_build() -> None:
-    written = Written()
+async def test_log_write_failure_does_not_fail_the_build() -> None:
+    written = RecordingLog()
     written.failure = OSError("no space left")
     async with BuildOutput(UID, 1, written) as hearing:
         hearing.hear("lost")
@@ -74,8 +74,8 @@ async def test_a_log_that_cannot_be_written_fails_no_build() -> None:
     assert hearing.took > 0
 
 
-async def test_a_cancelled_preparation_has_written_what_it_heard() -> None:
-    written = Written()
+async def test_cancelled_preparation_writes_its_received_lines() -> None:
+    written = RecordingLog()
     begun = asyncio.Event()
 
     async def prepare() -> None:
@@ -93,11 +93,11 @@ async def test_a_cancelled_preparation_has_written_what_it_heard() -> None:
     assert written.batches == [["heard"]]
 
 
-async def test_one_that_is_dropped_with_its_loop_ends_without_another_turn() -> None:
-    """As when a service ends in the middle of a build: to wait then would look like a build that failed."""
+async def test_preparation_closed_with_its_event_loop_does_not_wait() -> None:
+    """If the service ends during a build, waiting would make the build look like a failed one."""
 
     async def prepare() -> None:
-        async with BuildOutput(UID, 1, Written()):
+        async with BuildOutput(UID, 1, RecordingLog()):
             await asyncio.sleep(0)
 
     preparation = prepare()
@@ -105,8 +105,8 @@ async def test_one_that_is_dropped_with_its_loop_ends_without_another_turn() -> 
     preparation.close()
 
 
-async def test_a_later_preparation_of_the_attempt_goes_on_behind_it(tmp_path: Path) -> None:
-    """As after a restart of the service in the middle of a build."""
+async def test_second_preparation_appends_to_the_log_of_the_first(tmp_path: Path) -> None:
+    """This happens when the service restarts during a build."""
     for text in ("first", "second"):
         async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None)) as hearing:
             hearing.hear(text)

@@ -1,5 +1,5 @@
-"""What a look at a tuning job comes to where its trials repeat themselves, its advisor fails, or time runs
-out (spec/tuning#trials)."""
+"""Steps of a tuning job with repeated measurements, a failing advisor, or expired time limits
+(spec/tuning#trials)."""
 
 import asyncio
 import math
@@ -27,7 +27,7 @@ SECOND = 10**9
 
 
 class Advisor(CountingAdvisor):
-    """`fails`: whether it can say what to try next."""
+    """An advisor that cannot suggest trials while `fails` is set."""
 
     fails = False
 
@@ -39,8 +39,8 @@ class Advisor(CountingAdvisor):
         return await super().suggest(spec, trials, count, seed)
 
 
-class House:
-    """A store with one tuning job, and a clock that a test sets."""
+class TuningHouse:
+    """A store with one tuning job, and a clock that the test sets."""
 
     def __init__(self, job: TuningJob, advisor: Advisor | None = None) -> None:
         self.store = open_inline()
@@ -55,9 +55,9 @@ class House:
             printed=self._print,
             logged=self._logged,
         )
-        #: What the program of a trial has printed, by the time.
+        #: Lines that the program of a trial has printed, with their times.
         self.printed: list[tuple[int, str]] = []
-        #: What it has logged: the points by tag.
+        #: Summary points that the program has logged, by tag.
         self.logs: dict[str, list[Point]] = {}
         self.woken = False
         self.reconciler = TuningReconciler(self._stores, self._wake)
@@ -69,12 +69,12 @@ class House:
     async def _logged(self, _: Job, tag: str) -> tuple[SeenSummaries, list[Point]]:
         return SeenSummaries("gs://b/logs", tuple(self.logs)), self.logs.get(tag, [])
 
-    def writes(self, points: dict[int, float]) -> None:
-        """Has the program of the trial log them, ten seconds from now."""
+    def logs_summaries(self, points: dict[int, float]) -> None:
+        """Make the program of the trial log these points in ten seconds."""
         self.logs[METRIC] = [Point(s, self.now + 10 * SECOND, v) for s, v in points.items()]
 
     def restart(self) -> None:
-        """Forget all that is not stored."""
+        """Discard all state that is not stored, as a restart of the service does."""
         self.reconciler = TuningReconciler(self._stores, self._wake)
 
     def _wake(self, uid: JobUid) -> None:
@@ -85,20 +85,20 @@ class House:
         await self.store.intake.create(NewWork(job))
         return await self.store.ledger.acquire("test")
 
-    def look(self) -> Next:
-        """Look at the job, and again as soon as there is a suggestion, and store what comes of it."""
-        return asyncio.run(self._looks())
+    def run_step(self) -> Next:
+        """Run a step of the tuning job, and another one after its suggestions arrive. Store the results."""
+        return asyncio.run(self._run_steps())
 
-    async def _looks(self) -> Next:
-        outcome = await self.look_once()
+    async def _run_steps(self) -> Next:
+        outcome = await self.run_step_once()
         await asyncio.sleep(0)
         while self.woken:
             self.woken = False
-            outcome = await self.look_once()
+            outcome = await self.run_step_once()
             await asyncio.sleep(0)
         return outcome
 
-    async def look_once(self) -> Next:
+    async def run_step_once(self) -> Next:
         live = await self.store.ledger.load(self.uid)
         assert live is not None
         outcome = await self.reconciler.reconcile(live, ())
@@ -106,8 +106,8 @@ class House:
             await self.store.ledger.commit(self._epoch, outcome.commit)
         return outcome
 
-    def is_seen(self, number: int, state: JobState) -> None:
-        """The job of a trial is in that state from now on."""
+    def set_trial_state(self, number: int, state: JobState) -> None:
+        """Set the state of the job of a trial."""
         asyncio.run(self.move(number, state))
 
     async def move(self, number: int, state: JobState) -> None:
@@ -122,7 +122,7 @@ class House:
     def trial(self, number: int) -> Trial:
         return asyncio.run(self.store.studies.trial(StudyUid(self.uid), number))
 
-    def measured(self, number: int) -> tuple[Measurement, ...]:
+    def measurements_of(self, number: int) -> tuple[Measurement, ...]:
         measurements = asyncio.run(self.store.studies.measurements(StudyUid(self.uid), (number,)))
         return measurements.get(number, ())
 
@@ -135,45 +135,45 @@ def at(step: int, value: float, elapsed: int) -> Measurement:
 
 
 @pytest.mark.parametrize(("selection", "step"), [(Selection.LAST, 9_998), (Selection.BEST, 4_321)])
-def test_a_trial_that_reports_all_the_time_is_thinned(selection: Selection, step: int) -> None:
-    """spec/tuning#measurements: last or best measurement, of all that there were; what is stored stays within
-    bounds."""
-    house = House(tuning(trials=1, parallel=1, spec=study_spec(selection=selection)))
-    house.look()
-    house.is_seen(1, JobState.RUNNING)
+def test_stored_measurements_of_a_trial_are_limited(selection: Selection, step: int) -> None:
+    """spec/tuning#measurements: the last or best of all measurements counts, and the number of stored ones is
+    limited."""
+    house = TuningHouse(tuning(trials=1, parallel=1, spec=study_spec(selection=selection)))
+    house.run_step()
+    house.set_trial_state(1, JobState.RUNNING)
     every = [at(step, 9.0 if step == 4_321 else 0.5, step) for step in range(9_999)]
     for seen in range(900, 9_900, 900):
         house.reports(1, *every[:seen])
-        house.look()
+        house.run_step()
     house.reports(1, *every)
-    house.is_seen(1, JobState.SUCCEEDED)
-    house.look()
+    house.set_trial_state(1, JobState.SUCCEEDED)
+    house.run_step()
     assert house.trial(1).final == every[step]
-    assert every[step] in house.measured(1)
-    assert 1_000 < len(house.measured(1)) < 4_000
+    assert every[step] in house.measurements_of(1)
+    assert 1_000 < len(house.measurements_of(1)) < 4_000
 
 
-def test_what_trials_came_to_is_stored_while_the_advisor_fails() -> None:
-    house = House(tuning(trials=3, parallel=1))
-    house.look()
-    house.is_seen(1, JobState.RUNNING)
+def test_trial_results_are_stored_while_the_advisor_fails() -> None:
+    house = TuningHouse(tuning(trials=3, parallel=1))
+    house.run_step()
+    house.set_trial_state(1, JobState.RUNNING)
     house.reports(1, at(1, 0.5, 10))
-    house.is_seen(1, JobState.SUCCEEDED)
+    house.set_trial_state(1, JobState.SUCCEEDED)
     house.advisor.fails = True
-    house.look()
+    house.run_step()
     assert house.trial(1).state is TrialState.SUCCEEDED
     house.advisor.fails = False
-    outcome = house.look()
+    outcome = house.run_step()
     assert isinstance(outcome.job, TuningJob)
     assert [trial.number for trial in outcome.job.running] == [2]
 
 
-def test_a_trial_whose_job_cannot_be_read_ends_alone() -> None:
-    house = House(tuning(trials=2, parallel=1))
-    house.look()
+def test_unreadable_job_ends_only_its_own_trial() -> None:
+    house = TuningHouse(tuning(trials=2, parallel=1))
+    house.run_step()
     spoil = f"UPDATE jobs SET record = x'00' WHERE uid = {house.trial(1).job}"
     house.store.here(lambda connection: connection.execute(spoil))
-    outcome = house.look()
+    outcome = house.run_step()
     assert isinstance(outcome.job, TuningJob)
     assert [trial.number for trial in outcome.job.running] == [2]
     assert house.trial(1).state is TrialState.INFEASIBLE
@@ -182,76 +182,77 @@ def test_a_trial_whose_job_cannot_be_read_ends_alone() -> None:
 # --- summaries ---
 
 
-def running_trial() -> House:
-    house = House(tuning(trials=1, parallel=1))
-    house.look()
-    house.is_seen(1, JobState.RUNNING)
+def running_trial() -> TuningHouse:
+    house = TuningHouse(tuning(trials=1, parallel=1))
+    house.run_step()
+    house.set_trial_state(1, JobState.RUNNING)
     return house
 
 
-def test_a_trial_is_measured_by_its_summaries() -> None:
+def test_trial_measurements_come_from_its_summaries() -> None:
     house = running_trial()
-    house.writes({1: 0.25, 2: 0.5})
-    house.look()
-    assert house.measured(1) == (at(1, 0.25, 10), at(2, 0.5, 10))
-    house.writes({1: 0.25, 2: 0.75, 3: 0.5, 4: math.nan})
-    house.is_seen(1, JobState.SUCCEEDED)
-    house.look()
-    assert house.measured(1) == (at(1, 0.25, 10), at(2, 0.75, 10), at(3, 0.5, 10))
+    house.logs_summaries({1: 0.25, 2: 0.5})
+    house.run_step()
+    assert house.measurements_of(1) == (at(1, 0.25, 10), at(2, 0.5, 10))
+    house.logs_summaries({1: 0.25, 2: 0.75, 3: 0.5, 4: math.nan})
+    house.set_trial_state(1, JobState.SUCCEEDED)
+    house.run_step()
+    assert house.measurements_of(1) == (at(1, 0.25, 10), at(2, 0.75, 10), at(3, 0.5, 10))
     assert house.trial(1).final == at(3, 0.5, 10)
 
 
-def test_what_is_reported_counts_before_summaries() -> None:
+def test_reported_measurements_take_precedence_over_summaries() -> None:
     house = running_trial()
     house.printed = [(house.now, f"{METRIC}: 0.1")]
-    house.writes({1: 0.25, 100: 0.5})
-    house.look()
+    house.logs_summaries({1: 0.25, 100: 0.5})
+    house.run_step()
     house.reports(1, at(2, 0.75, 20))
-    house.is_seen(1, JobState.SUCCEEDED)
-    house.look()
+    house.set_trial_state(1, JobState.SUCCEEDED)
+    house.run_step()
     assert house.trial(1).final == at(2, 0.75, 20)
 
 
-def test_a_trial_that_reports_nothing_is_measured_by_what_it_has_printed() -> None:
+def test_printed_measurements_are_used_if_a_trial_reports_none() -> None:
     house = running_trial()
     house.printed = [(house.now, "seed 7"), (house.now + SECOND, f"{METRIC}: 0.5 {METRIC}=0.25")]
-    house.look()
-    assert house.measured(1) == (), "its end is awaited, since it may report until then"
-    house.is_seen(1, JobState.SUCCEEDED)
-    house.look()
-    assert house.measured(1) == (at(1, 0.5, 1), at(2, 0.25, 1))
+    house.run_step()
+    assert house.measurements_of(1) == (), "the trial may still report measurements until it ends"
+    house.set_trial_state(1, JobState.SUCCEEDED)
+    house.run_step()
+    assert house.measurements_of(1) == (at(1, 0.5, 1), at(2, 0.25, 1))
 
 
-def test_a_restarted_service_reads_the_same_and_stores_it_once() -> None:
+def test_restarted_service_stores_summaries_only_once() -> None:
     house = running_trial()
-    house.writes({1: 0.25})
-    house.look()
+    house.logs_summaries({1: 0.25})
+    house.run_step()
     house.restart()
-    assert house.look().commit is None
-    assert house.measured(1) == (at(1, 0.25, 10),)
+    assert house.run_step().commit is None
+    assert house.measurements_of(1) == (at(1, 0.25, 10),)
 
 
 # --- early stopping ---
 
 
-def test_trials_that_end_while_a_suggestion_is_worked_out_are_followed_too() -> None:
-    """spec/tuning#trials, parallel trials: who asked for one and wants two by then asks again at once."""
-    house = House(tuning(trials=6, parallel=2))
-    house.look()
+def test_trials_that_end_during_a_suggestion_are_replaced_too() -> None:
+    """spec/tuning#trials: if another trial ends while a suggestion is computed, one more is requested at
+    once."""
+    house = TuningHouse(tuning(trials=6, parallel=2))
+    house.run_step()
     for number in (1, 2):
-        house.is_seen(number, JobState.RUNNING)
+        house.set_trial_state(number, JobState.RUNNING)
         house.reports(number, at(1, 0.5, 10))
-    house.is_seen(1, JobState.SUCCEEDED)
-    asyncio.run(_both_end(house))
-    outcome = house.look()
+    house.set_trial_state(1, JobState.SUCCEEDED)
+    asyncio.run(_end_both_trials(house))
+    outcome = house.run_step()
     assert isinstance(outcome.job, TuningJob)
     assert [trial.number for trial in outcome.job.running] == [3, 4]
 
 
-async def _both_end(house: House) -> None:
-    """The second trial ends after the look that asked for the first one's successor."""
-    await house.look_once()
+async def _end_both_trials(house: TuningHouse) -> None:
+    """End the second trial after the step that requested a successor of the first one."""
+    await house.run_step_once()
     await house.move(2, JobState.SUCCEEDED)
     await asyncio.sleep(0)
-    await house.look_once()
+    await house.run_step_once()
     assert house.woken

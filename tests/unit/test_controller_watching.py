@@ -1,5 +1,7 @@
-"""How the log is searched for the lines that drills wait for (spec/operations#drills). No files, no clock.
-Alarms are measured by a clock that nobody sets (spec/invariants#one-clock), under virtual time."""
+"""Search of the log for lines that trigger drills (spec/operations#drills), without files or a clock.
+
+Alarms use a monotonic clock (spec/invariants#one-clock), tested under virtual time.
+"""
 
 import asyncio
 
@@ -20,7 +22,7 @@ from trainshed.store.logs.reader import LogReader
 
 
 class Log(LogReader):
-    """One line, which is read when it is `released`."""
+    """A log with one line, whose read waits for the event `released`."""
 
     def __init__(self, text: str) -> None:
         self.asked = asyncio.Event()
@@ -47,7 +49,7 @@ def running(job: Job) -> Job:
     return replace(job, phase=AttemptState.RUNNING, replicas=(replica,))
 
 
-async def test_a_line_that_is_heard_before_the_start_of_its_replica_is_not_lost() -> None:
+async def test_drill_line_printed_before_the_replica_start_event_is_found() -> None:
     log = Log("step 7")
     log.released.set()
     fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
@@ -61,7 +63,7 @@ async def test_a_line_that_is_heard_before_the_start_of_its_replica_is_not_lost(
     watchers.close()
 
 
-async def test_a_drill_ordered_during_a_search_finds_its_line_though_it_is_the_last_one() -> None:
+async def test_drill_ordered_during_a_log_search_finds_the_last_line() -> None:
     log = Log("step 7")
     fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
     watchers = Watchers(log, lambda: CREATED, lambda _, event: fired.set_result(event))
@@ -80,11 +82,11 @@ DAY = 24 * 3600
 
 
 def deadlines(*seconds: int) -> tuple[Deadline, ...]:
-    """Deadlines that many seconds after the start."""
+    """Return deadlines at these numbers of seconds after the start."""
     return tuple(Deadline(at, PauseOver(at)) for at in (START + n * SECOND for n in seconds))
 
 
-def test_a_limit_of_days_is_not_met_early() -> None:
+def test_alarm_after_days_does_not_fire_early() -> None:
     clock, heard = Clock(START), list[int]()
 
     async def wait() -> None:
@@ -99,8 +101,8 @@ def test_a_limit_of_days_is_not_met_early() -> None:
     assert len(heard) == 1
 
 
-def test_a_timer_is_not_over_before_its_moment() -> None:
-    """Else whoever looks then, and waits for what is left, looks again and again while the clock stands."""
+def test_sleep_never_ends_before_its_deadline() -> None:
+    """An early wake-up would make the caller loop without progress, because the clock has not advanced."""
     clock = Clock(2_482_063 * SECOND)
 
     async def wait() -> None:

@@ -1,4 +1,4 @@
-"""How jobs name secrets, and what stands in their place in a launch plan (spec/operations#secrets;
+"""References to secrets in jobs, and their placeholders in launch plans (spec/operations#secrets,
 spec/invariants#secrets)."""
 
 import json
@@ -30,8 +30,8 @@ def parsed(env: dict[str, str], *args: str) -> JobSpec:
     return vertex(custom_job(container(**spec)))
 
 
-def planned(env: dict[str, str], *args: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """(argv, environ) of the primary's launch plan."""
+def launch_of(env: dict[str, str], *args: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return (argv, environ) of the launch plan of the primary."""
     name = JobName(Api.VERTEX, "p", "us-central1", "7")
     spec = parsed(env, *args)
     gang = PlacedAttempt(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
@@ -43,8 +43,8 @@ def violations(env: dict[str, str], *args: str) -> dict[str, str]:
     return refused(lambda: parsed(env, *args))
 
 
-def test_a_plan_names_the_secret_and_the_program_gets_its_value() -> None:
-    argv, environ = planned(
+def test_launch_plan_has_secret_names_and_the_program_gets_values() -> None:
+    argv, environ = launch_of(
         {
             "DB": "postgres://me:$(secret:db)@host",
             "KEY": "$(secret:api-key@3)",
@@ -62,23 +62,23 @@ def test_a_plan_names_the_secret_and_the_program_gets_its_value() -> None:
     assert sorted(masked) == ["hunter2 $(HOME)", "k3y"]
 
 
-def test_what_describes_the_job_to_the_program_holds_the_notation() -> None:
-    """CLUSTER_SPEC and its like are made of the job as it was given."""
-    argv, environ = planned({"DB": "$(secret:db)"})
+def test_cluster_spec_contains_secret_references_not_values() -> None:
+    """CLUSTER_SPEC and similar variables contain the job as the user submitted it."""
+    argv, environ = launch_of({"DB": "$(secret:db)"})
     _, variables, _ = resolved(argv, tuple(environ.items()), VALUES)
     described = json.loads(dict(variables)["CLUSTER_SPEC"])["job"]
     assert "$(secret:db)" in json.dumps(described)
     assert [name for name, value in variables if "hunter2" in value] == ["DB"]
 
 
-def test_an_escaped_reference_is_text() -> None:
-    _, environ = planned({"TEXT": "$$(secret:db)", "BOTH": "$$(secret:db) $(secret:db)"})
+def test_escaped_secret_reference_is_plain_text() -> None:
+    _, environ = launch_of({"TEXT": "$$(secret:db)", "BOTH": "$$(secret:db) $(secret:db)"})
     assert environ["TEXT"] == "$(secret:db)"
     assert markers_in(environ["BOTH"]) == (SecretRef("db"),)
 
 
-def test_a_plan_without_secrets_stays_as_it_is() -> None:
-    argv, environ = planned({"A": "$(HOME) $(sécret:db)"}, "x")
+def test_launch_plan_without_secrets_is_unchanged() -> None:
+    argv, environ = launch_of({"A": "$(HOME) $(sécret:db)"}, "x")
     rows = tuple(environ.items())
     assert named_in(argv, rows) == set()
     assert resolved(argv, rows, {}) == (argv, rows, ())
@@ -96,23 +96,23 @@ def test_a_plan_without_secrets_stays_as_it_is() -> None:
         ("\ufdd0db\ufdd1", "U+FDD0"),
     ],
 )
-def test_a_wrong_notation_names_its_variable(value: str, fault: str) -> None:
-    """spec/submit#refusals: every offending field is named."""
+def test_invalid_secret_reference_error_names_its_variable(value: str, fault: str) -> None:
+    """spec/submit#refusals: the error names every invalid field."""
     faults = violations({"GOOD": "$(secret:db)", "BAD": value})
     assert list(faults) == ["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
     assert fault in faults["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
 
 
-def test_an_argument_cannot_name_a_secret_itself() -> None:
-    """A command line can be read by everybody on the machine: whoever wants that says it by a variable."""
+def test_secret_reference_in_an_argument_is_rejected() -> None:
+    """Every user of the machine can read command lines. A job can refer to a variable instead."""
     faults = violations({}, "$$(secret:db)", "--key=$(secret:db)", "\ufdd0db\ufdd1")
     field = "job_spec.worker_pool_specs[0].container_spec.args"
     assert list(faults) == [f"{field}[1]", f"{field}[2]"]
     assert "$(VARIABLE)" in faults[f"{field}[1]"]
 
 
-def test_an_image_cannot_choose_secrets_of_whoever_runs_it() -> None:
-    """What looks like a mark, wherever it comes from but from a variable of the job, is none."""
+def test_image_cannot_read_secrets_by_forged_markers() -> None:
+    """Secret markers count only in environment variables of the job. Elsewhere they are plain text."""
     name, mark = JobName(Api.VERTEX, "p", "us-central1", "7"), "\ufdd0db\ufdd1"
     spec = parsed({"OWN": "$(FROM_IMAGE)"})
     gang = PlacedAttempt(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
@@ -122,13 +122,13 @@ def test_an_image_cannot_choose_secrets_of_whoever_runs_it() -> None:
     assert mark not in "".join((*argv, *(value for _, value in environ)))
 
 
-def test_references_are_those_that_count() -> None:
+def test_secret_references_are_found_in_text() -> None:
     text = "$(secret:a) $$(secret:b) $(secret:c@12) $(secret:bad name) $(d)"
     assert list(references(text)) == [SecretRef("a"), SecretRef("c", 12)]
 
 
 @pytest.mark.parametrize("name", ["", "1a", "a b", "a@1", "a/b", "ä", "a" * 256])
-def test_what_is_no_name(name: str) -> None:
+def test_invalid_secret_name_is_rejected(name: str) -> None:
     fault = name_fault(name)
     assert fault and "is not the name of a secret" in fault
     assert not name_fault("a" * 255)
@@ -137,7 +137,7 @@ def test_what_is_no_name(name: str) -> None:
 @pytest.mark.parametrize(
     "value", ["xyz", "  q  ", "a\0bcd", "abcd\ud800", "é" * (MAX_VALUE_BYTES // 2 + 1)]
 )
-def test_what_is_no_value_is_refused_without_repeating_it(value: str) -> None:
+def test_invalid_secret_value_error_does_not_contain_the_value(value: str) -> None:
     fault = value_fault(value)
     assert fault and value.strip() not in fault
     assert not value_fault("é" * (MAX_VALUE_BYTES // 2))

@@ -1,4 +1,4 @@
-"""What the guides show is proved somewhere, and the commands that they name are there."""
+"""Commands and options in the guides exist, and every shown command block has a test."""
 
 import re
 import shlex
@@ -19,16 +19,16 @@ _INLINE = re.compile(r"`((?:\./dev|trainshed) [^`]+)`")
 _SHARED = {"--data", "--url", "--token", "--ca", "--format", "--project", "--region"}
 
 
-def test_blocks_that_are_run_are_there() -> None:
+def test_tested_command_blocks_exist_in_the_guides() -> None:
     assert BLOCKS.keys() <= {block.key for block in shown()}
 
 
-def test_the_help_has_every_command_once() -> None:
+def test_help_lists_every_command_once() -> None:
     listed = [name for names in SECTIONS.values() for name in names]
     assert sorted(listed) == sorted(path[0] for path in _BY_WORDS if len(path) == 1)
 
 
-def test_extras_that_the_guides_name_are_there() -> None:
+def test_package_extras_in_the_guides_exist() -> None:
     texts = (page.read_text("utf-8") for page in pages())
     extras = {
         name
@@ -41,8 +41,9 @@ def test_extras_that_the_guides_name_are_there() -> None:
     assert extras <= set(project["project"]["optional-dependencies"])
 
 
-def _commands_named() -> Iterator[tuple[str, str]]:
-    """(page, command line) of every command of ours that a guide names, in blocks and in sentences."""
+def _documented_commands() -> Iterator[tuple[str, str]]:
+    """Yield (page, command line) for each `trainshed` or `./dev` command in the blocks and sentences of the
+    guides."""
     for block in shown():
         if block.language in ("console", "sh"):
             lines = block.commands if block.language == "console" else block.text.splitlines()
@@ -57,8 +58,8 @@ def _commands_named() -> Iterator[tuple[str, str]]:
                 yield page.name, " ".join(line.split())
 
 
-def test_a_command_that_a_page_names_has_these_options() -> None:
-    for where, line in sorted(set(_commands_named())):
+def test_commands_in_the_guides_have_the_shown_options() -> None:
+    for where, line in sorted(set(_documented_commands())):
         words = _words(line)
         path: tuple[str, ...] = ()
         rest = words[1:]

@@ -1,6 +1,8 @@
-"""What pages, docstrings and comments refer to is there: pages, headings, files, modules, classes of the
-glossary, and headings of the specification (docs/spec/README.md). The site has all pages in its order, and
-its build ends at a dead link (docs/adr/0054)."""
+"""References in pages, docstrings and comments point to existing pages, headings, files, modules and classes.
+
+Citations point to headings of the specification (docs/spec/README.md). The site contains all pages in order,
+and a dead link fails its build (docs/adr/0054).
+"""
 
 import re
 import unicodedata
@@ -21,7 +23,7 @@ _SOURCES = [
 
 @cache
 def headings(page: Path) -> frozenset[str]:
-    """What the headings of a page are called in addresses."""
+    """Return the anchors of the headings of a page."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return frozenset(map(_slug, re.findall(r"^#+ (.*)$", text, re.MULTILINE)))
 
@@ -32,9 +34,9 @@ def _slug(heading: str) -> str:
     return "".join(kept).strip().replace(" ", "-")
 
 
-def test_files_that_pages_name_are_there() -> None:
-    """`tests/unit/…`, `docs/…` and the like in running text are paths of this checkout, `core/names.py` a
-    module of the package."""
+def test_files_named_in_pages_exist() -> None:
+    """Paths such as `tests/unit/…` are relative to the checkout. `core/names.py` is a module of the
+    package."""
     missing: list[str] = []
     for page in PAGES:
         text = page.read_text()
@@ -55,8 +57,8 @@ def test_files_that_pages_name_are_there() -> None:
     assert not missing
 
 
-def test_pages_that_the_code_names_are_there() -> None:
-    """Messages and docstrings send readers to pages of the documentation."""
+def test_pages_named_in_the_code_exist() -> None:
+    """Messages and docstrings refer to pages of the documentation."""
     names = {
         name
         for source in _SOURCES
@@ -66,8 +68,8 @@ def test_pages_that_the_code_names_are_there() -> None:
     assert not {name for name in names if not (ROOT / name).exists()}
 
 
-def test_decisions_that_the_code_names_are_there() -> None:
-    """`ADR 7` in a docstring means a page."""
+def test_decision_records_named_in_the_code_exist() -> None:
+    """`ADR 7` in a docstring refers to a page in docs/adr."""
     numbers = {int(page.name[:4]) for page in (ROOT / "docs/adr").glob("[0-9]*.md")}
     names = {
         int(number)
@@ -108,14 +110,14 @@ CITATION = re.compile(r"(?<![\w/.`-])(spec|facts)/([a-z]\w*)(?:#([\w-]+))?(?![\w
 
 
 def lines() -> Iterator[tuple[Path, str, str]]:
-    """(file, place, line) of all texts."""
+    """Yield (file, position, line) for all lines of text files."""
     for path in sorted(path for tree in TREES for path in (ROOT / tree).rglob("*")):
         if path.suffix in KINDS and path != Path(__file__):
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 yield path, f"{path.relative_to(ROOT)}:{number}", line
 
 
-def test_every_citation_names_a_heading() -> None:
+def test_every_spec_citation_names_an_existing_heading() -> None:
     wrong: list[str] = []
     for _, place, line in lines():
         for shelf, name, heading in CITATION.findall(line):
@@ -126,18 +128,18 @@ def test_every_citation_names_a_heading() -> None:
 
 
 PACKAGES = {path.parent.name for path in TRAINSHED.glob("*/__init__.py")}
-#: Those of the other distributions, of which texts name the whole alone.
+#: Packages of the other distributions, which texts only mention as a whole.
 OTHERS = {path.name: path for path in (ROOT / "packages").glob("*/src/*")}
 
-#: `core.study.records.Trial`, in backticks, with `trainshed.` before it or without.
+#: A dotted name in backticks, such as `core.study.records.Trial`, with or without the prefix `trainshed.`.
 NAMED = re.compile(r"`(?:trainshed\.)?([a-z]\w*(?:\.\w+)+)(?:\(\))?`")
-#: What ends so is a file, such as `buckets.sock`.
+#: Endings of file names, such as `buckets.sock`.
 FILES = {"sock", "toml", "md", "py", "json", "jsonl", "log", "db"}
-#: Decision records tell of the code as it was; distributions of their own name modules of their own.
-PASSED_OVER = {"adr", "trainshed_reduction"}
+#: Decision records describe older code, and other distributions name their own modules.
+SKIPPED_DIRECTORIES = {"adr", "trainshed_reduction"}
 
 
-def is_there(name: str) -> bool:
+def module_exists(name: str) -> bool:
     place, parts = TRAINSHED, name.split(".")
     while parts and (place / parts[0] / "__init__.py").is_file():
         place /= parts.pop(0)
@@ -149,27 +151,27 @@ def is_there(name: str) -> bool:
     return all(re.search(rf"\b{part}\b", text) for part in parts)
 
 
-def test_modules_that_texts_name_are_there() -> None:
+def test_modules_named_in_texts_exist() -> None:
     wrong: list[str] = []
     for path, place, line in lines():
-        if path.suffix not in (".py", ".md") or PASSED_OVER & {*path.parts}:
+        if path.suffix not in (".py", ".md") or SKIPPED_DIRECTORIES & {*path.parts}:
             continue
         for name in NAMED.findall(line):
             package, last = name.split(".")[0], name.split(".")[-1]
-            if package in PACKAGES and last not in FILES and not is_there(name):
+            if package in PACKAGES and last not in FILES and not module_exists(name):
                 wrong.append(f"{place}: {name}")
     assert not wrong, "\n".join(wrong)
 
 
-#: A row of the glossary: the term, its meaning, the packages that it is a word of.
+#: A row of the glossary: the term, its meaning, and the packages that use it.
 ROW = re.compile(
     r"^\| (?P<term>\w[^|(]*?)(?: \([^|]*\))? \| .+ \| (?P<packages>`.+`) \|$", re.MULTILINE
 )
 CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
-def test_classes_of_the_glossary_are_in_the_packages_that_it_names() -> None:
-    """Terms with a capital letter are classes."""
+def test_glossary_classes_are_in_the_listed_packages() -> None:
+    """Glossary terms with a capital letter are classes."""
     homes: dict[str, set[str]] = {}
     places = {name: TRAINSHED / name for name in PACKAGES} | OTHERS
     for package, place in places.items():
@@ -187,8 +189,8 @@ def test_classes_of_the_glossary_are_in_the_packages_that_it_names() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_page_has_its_place() -> None:
-    """Decisions are listed on a page of their own."""
+def test_site_navigation_lists_every_page_once() -> None:
+    """Decision records have their own list page."""
     pages = site.pages_in_order()
     there = {
         str(page.relative_to(ROOT))
@@ -199,7 +201,7 @@ def test_every_page_has_its_place() -> None:
     assert set(pages) == there
 
 
-def test_state_diagrams_are_tables_which_need_no_library() -> None:
+def test_state_diagrams_are_rendered_as_tables() -> None:
     page = site.diagrams_as_tables(site.with_tables("lifecycle.md", ""))
     assert "mermaid" not in page and "-->" not in page
     assert "| *beginning* | QUEUED |  |" in page

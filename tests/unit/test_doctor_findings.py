@@ -1,4 +1,4 @@
-"""`trainshed doctor`: each fault is told with its cause and what mends it (docs/security.md)."""
+"""`trainshed doctor` reports each fault with its cause and its remedy (docs/security.md)."""
 
 import itertools
 import os
@@ -21,13 +21,13 @@ STRONG = Capabilities(
 NODE = Node("local-1", 2.0, 4 << 30)
 
 
-def test_no_fault_goes_without_its_remedy() -> None:
+def test_doctor_finding_requires_a_cause_and_a_remedy() -> None:
     for cause, remedy in (("", "Do so."), ("It is so.", ""), ("", "")):
         with pytest.raises(ValueError, match="a fault without"):
             Finding("disk", Verdict.LESS, "is full.", cause, remedy)
 
 
-def test_each_fault_that_a_machine_can_have_says_how_to_mend_it() -> None:
+def test_every_possible_doctor_finding_has_a_remedy() -> None:
     seen: set[tuple[str, Verdict]] = set()
     for level, memory, pids, has_namespaces in itertools.product(
         levels.LEVELS, ("kernel", "polling"), ("kernel", ""), (True, False)
@@ -49,7 +49,7 @@ def test_each_fault_that_a_machine_can_have_says_how_to_mend_it() -> None:
     assert {about for about, verdict in seen if verdict is Verdict.LESS} == expected
 
 
-def test_a_place_that_is_no_directory_says_so(tmp_path: Path) -> None:
+def test_doctor_reports_a_data_path_that_is_not_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     settings = Settings(data=tmp_path / "file" / "data", cache=tmp_path)
     finding = next(iter(examine(settings)))
@@ -58,8 +58,8 @@ def test_a_place_that_is_no_directory_says_so(tmp_path: Path) -> None:
     assert "--data" in finding.remedy
 
 
-def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
-    """Once a traceback."""
+def test_doctor_reports_a_full_disk(tmp_path: Path) -> None:
+    """The command must not end with a traceback."""
     with disk_of("nr_inodes=1", tmp_path / "small") as place:
         findings = list(examine(Settings(data=place, cache=tmp_path)))
     assert (findings[0].about, findings[0].verdict) == ("data directory", Verdict.BAD)
@@ -70,7 +70,7 @@ def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
     assert "isolation" in [finding.about for finding in findings]
 
 
-def test_a_data_directory_in_tmp_is_advised_against(tmp_path: Path) -> None:
+def test_doctor_warns_about_a_data_directory_in_tmp(tmp_path: Path) -> None:
     settings = Settings(data=Path(f"/tmp/trainshed-{os.getpid()}"), cache=tmp_path)
     finding = next(iter(examine(settings)))
     assert (finding.about, finding.verdict) == ("data directory", Verdict.LESS)

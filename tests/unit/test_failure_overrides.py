@@ -1,4 +1,4 @@
-"""An operator's rows of the failure table: what may be said, and that all that is wrong is said at once."""
+"""Failure rules of the operator: valid fields, precedence, and one error that lists all faults."""
 
 import tomllib
 from typing import Any
@@ -34,8 +34,8 @@ def violations(text: str) -> tuple[str, ...]:
     return raised.value.violations
 
 
-def test_an_entry_of_a_built_in_name_goes_before_the_row() -> None:
-    """spec/failures#overrides: overridable by an operator."""
+def test_entry_with_a_built_in_name_overrides_that_rule() -> None:
+    """spec/failures#overrides: the operator can override rules."""
     changed = table(
         """
         [[failure_rules]]
@@ -51,12 +51,12 @@ def test_an_entry_of_a_built_in_name_goes_before_the_row() -> None:
     )
     after = row("stock_out", changed)
     assert (after.retries, after.back_off) == (5, (10 * SECOND, 60_500_000_000))
-    assert not after.unstoppable, "what a row does not say it does not have"
+    assert not after.unstoppable, "a row has no fields that the entry does not set"
     assert [rule for rule in changed if rule is not after] == list(RULES)
 
 
-def test_a_new_row_stands_before_the_failures_and_wins() -> None:
-    """spec/failures#rules: first match wins."""
+def test_new_failure_rule_precedes_the_built_in_failures() -> None:
+    """spec/failures#rules: the first matching rule decides."""
     text = """
         [[failure_rules]]
         name = "bad_node"
@@ -83,7 +83,7 @@ def test_a_new_row_stands_before_the_failures_and_wins() -> None:
     assert "The replica workerpool1-0 exited with a non-zero status of 7." in error.message
 
 
-def test_a_new_row_may_stand_where_it_likes_and_speak_for_itself() -> None:
+def test_new_failure_rule_can_choose_its_position_and_message() -> None:
     rules = table(
         """
         [[failure_rules]]
@@ -105,20 +105,20 @@ def test_a_new_row_may_stand_where_it_likes_and_speak_for_itself() -> None:
     )
 
 
-def test_a_row_may_give_the_message_of_packages_to_an_end_of_which_no_cause_is_known() -> None:
+def test_failure_rule_can_use_the_package_message_without_a_cause() -> None:
     rules = table(toml("user_code_failed", exit_codes=[77], message="package"))
     error = Life(job(module=None), FailurePolicy(rules)).up().exits(PRIMARY, 77).job.error
     assert error is not None and error.message.startswith("To find out more ")
 
 
-def test_the_built_in_row_decides_what_an_entry_of_its_name_does_not_match() -> None:
+def test_built_in_rule_applies_if_its_override_does_not_match() -> None:
     text = toml("user_code_failed", exit_codes=[7], restarts=1)
     restarts = [life(text, 1, 1).exits(WORKER, code).replica(WORKER).restarts for code in (7, 8)]
     assert restarts == [(("user_code_failed", 1),), ()]
 
 
-def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
-    """docs/failure-table.md; one fault hides no other."""
+def test_error_lists_all_faults_with_entry_and_field() -> None:
+    """docs/failure-table.md: one fault does not hide another."""
     faults = violations(
         """
         [[failure_rules]]
@@ -184,13 +184,15 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
         ("out_of_memory", {"retries": True}, "retries: True is not a whole number"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(name: str, changes: dict[str, Any], fault: str) -> None:
+def test_contradictory_failure_rule_is_rejected(
+    name: str, changes: dict[str, Any], fault: str
+) -> None:
     with pytest.raises(WrongRules) as raised:
         table_with([whole(name, **changes)])
     assert any(fault in text for text in raised.value.violations), raised.value.violations
 
 
-def test_two_entries_of_one_name_are_refused() -> None:
+def test_duplicate_failure_rule_names_are_rejected() -> None:
     entry = toml("stock_out")
     assert violations(entry + entry) == (
         'failure_rules "stock_out".name: an earlier entry has the same name; merge the two entries',

@@ -33,8 +33,8 @@ def ended(
     return Evidence(cause, name, replica, record, is_package=is_package, is_reducer=reducer)
 
 
-def met(cause: Cause, replica: ReplicaId | None = None) -> Evidence:
-    """An end without a record."""
+def evidence_without_record(cause: Cause, replica: ReplicaId | None = None) -> Evidence:
+    """Return evidence of an end without an exit record."""
     reducer = replica == REDUCER
     return Evidence(
         cause, VERTEX, replica, is_reducer=reducer, text="because", region="us-central1"
@@ -48,12 +48,12 @@ EXAMPLES = [
     (ended(exited(1), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (ended(exited(signal=11), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (ended(exited(signal=9, oom=True), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
-    (met(Cause.LOST, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
-    (met(Cause.SERVICE, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (evidence_without_record(Cause.LOST, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (evidence_without_record(Cause.SERVICE, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (ended(exited(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),
     (ended(exited(137, oom=True)), "out_of_memory", Effect.JOB_FAILS),
     (ended(replace(exited(signal=9), out_of_disk=True)), "out_of_disk", Effect.JOB_FAILS),
-    (met(Cause.OUT_OF_DISK, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
+    (evidence_without_record(Cause.OUT_OF_DISK, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     *((ended(exited(code)), "transient_exit", Effect.JOB_RETRIES) for code in (6, 134, 11, 139)),
     *((ended(exited(signal=number)), "transient_exit", Effect.JOB_RETRIES) for number in (6, 11)),
     *(
@@ -61,7 +61,7 @@ EXAMPLES = [
         for number in (9, 15)
     ),
     *(
-        (met(cause, WORKER), "replica_lost", Effect.REPLICA_RESTARTS)
+        (evidence_without_record(cause, WORKER), "replica_lost", Effect.REPLICA_RESTARTS)
         for cause in (Cause.LOST, Cause.LEFT, Cause.STALLED)
     ),
     *(
@@ -73,7 +73,7 @@ EXAMPLES = [
         for number in (1, 2, 4, 7, 8, 13)
     ),
     *(
-        (met(cause, WORKER), cause.value, Effect.REPLICA_RESTARTS)
+        (evidence_without_record(cause, WORKER), cause.value, Effect.REPLICA_RESTARTS)
         for cause in (
             Cause.NODE_FAILED,
             Cause.AGENT_LOST,
@@ -82,58 +82,61 @@ EXAMPLES = [
             Cause.POD_EVICTED,
         )
     ),
-    (met(Cause.CLUSTER_PREEMPTED, WORKER), "cluster_preempted", Effect.JOB_RETRIES),
+    (
+        evidence_without_record(Cause.CLUSTER_PREEMPTED, WORKER),
+        "cluster_preempted",
+        Effect.JOB_RETRIES,
+    ),
     *(
-        (met(loss, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS)
+        (evidence_without_record(loss, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS)
         for loss in (*CLUSTER_LOSSES, Cause.LOST, Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK)
     ),
-    (met(Cause.PACKAGE), "package_failed", Effect.JOB_FAILS),
-    (met(Cause.DATA), "data_failed", Effect.JOB_FAILS),
-    (met(Cause.REJECTED), "launch_rejected", Effect.JOB_FAILS),
-    (met(Cause.STOCK_OUT), "stock_out", Effect.JOB_RETRIES),
-    (met(Cause.SERVICE), "internal_error", Effect.JOB_RETRIES),
-    (met(Cause.SERVICE, WORKER), "internal_error", Effect.JOB_RETRIES),
-    (met(Cause.PREEMPTED), "preempted", Effect.JOB_RETRIES),
-    (met(Cause.BUDGET), "budget_used_up", Effect.JOB_RETRIES),
-    (met(Cause.CANCELLED), "cancelled", Effect.JOB_CANCELLED),
+    (evidence_without_record(Cause.PACKAGE), "package_failed", Effect.JOB_FAILS),
+    (evidence_without_record(Cause.DATA), "data_failed", Effect.JOB_FAILS),
+    (evidence_without_record(Cause.REJECTED), "launch_rejected", Effect.JOB_FAILS),
+    (evidence_without_record(Cause.STOCK_OUT), "stock_out", Effect.JOB_RETRIES),
+    (evidence_without_record(Cause.SERVICE), "internal_error", Effect.JOB_RETRIES),
+    (evidence_without_record(Cause.SERVICE, WORKER), "internal_error", Effect.JOB_RETRIES),
+    (evidence_without_record(Cause.PREEMPTED), "preempted", Effect.JOB_RETRIES),
+    (evidence_without_record(Cause.BUDGET), "budget_used_up", Effect.JOB_RETRIES),
+    (evidence_without_record(Cause.CANCELLED), "cancelled", Effect.JOB_CANCELLED),
 ]
 
 
-def everything() -> Iterator[Evidence]:
-    """Every kind of evidence there can be."""
+def all_evidence() -> Iterator[Evidence]:
+    """Yield every possible kind of evidence."""
     for replica in (PRIMARY, WORKER, REDUCER):
         for code in range(256):
             yield ended(exited(code), replica=replica)
         for number in range(1, 65):
             yield ended(exited(signal=number), replica=replica)
         for cause in (Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK, Cause.STALLED, Cause.LEFT):
-            yield met(cause, replica)
+            yield evidence_without_record(cause, replica)
         for cause in (*CLUSTER_LOSSES, Cause.LOST, Cause.SERVICE):
-            yield met(cause, replica)
+            yield evidence_without_record(cause, replica)
     alone = {Cause.SERVICE, Cause.PACKAGE, Cause.DATA, Cause.REJECTED, Cause.STOCK_OUT}
     for cause in (*alone, Cause.PREEMPTED, Cause.BUDGET, Cause.CANCELLED):
-        yield met(cause)
+        yield evidence_without_record(cause)
 
 
-def test_the_first_row_that_matches_decides() -> None:
-    """spec/failures#rules, the rows in their order: each with examples."""
+def test_first_matching_failure_rule_decides() -> None:
+    """spec/failures#rules: each row in its order has examples."""
     for seen, rule, effect in EXAMPLES:
         verdict = judge(seen, FRESH, RULES)
         assert (verdict.rule.name, verdict.effect) == (rule, effect), seen
         assert (verdict.error is not None) == (effect in (Effect.JOB_FAILS, Effect.JOB_CANCELLED))
 
 
-def test_every_row_has_an_example_and_none_is_shadowed() -> None:
-    """spec/failures#rules, "first match wins": each row wins for something, and something wins for
-    everything."""
+def test_every_failure_rule_has_an_example_and_is_reachable() -> None:
+    """spec/failures#rules: each row decides at least one kind of evidence, and every kind has a row."""
     assert [rule.name for rule in RULES] == list(dict.fromkeys(rule.name for rule in RULES))
     assert {rule for _, rule, _ in EXAMPLES} == {rule.name for rule in RULES}
-    assert {judge(seen, FRESH, RULES).rule.name for seen in everything()} == {
+    assert {judge(seen, FRESH, RULES).rule.name for seen in all_evidence()} == {
         rule.name for rule in RULES
     }
 
 
-def test_every_cause_has_a_row() -> None:
+def test_every_failure_cause_has_a_rule() -> None:
     causes = {cause for rule in RULES for cause in rule.match.causes}
     assert causes == set(Cause)
 
@@ -150,19 +153,21 @@ def test_every_cause_has_a_row() -> None:
         (exited(signal=7), False, 135),
     ],
 )
-def test_signals_are_published_bare_for_packages_and_plus_128_for_containers(
+def test_signal_exit_status_is_128_higher_for_containers(
     record: ExitRecord, is_package: bool, status: int
 ) -> None:
-    """spec/failures#crashes: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
+    """spec/failures#crashes: package jobs report 6 and 11, custom containers report 134 and 139."""
     spent = Spent(CREATED, retries=(("transient_exit", 3),))
     error = judge(ended(record, is_package=is_package), spent, RULES).error
     assert error is not None and error.status == status
     assert f"exited with a non-zero status of {status}. Termination reason: Error." in error.message
 
 
-def test_an_image_that_cannot_be_had_is_told_by_its_cause_first() -> None:
-    """spec/failures#service-failures: no program ran whose status could be told."""
-    lacking = replace(met(Cause.PACKAGE), text="The image x:1 is nowhere.", is_package=False)
+def test_error_of_an_unavailable_image_starts_with_its_cause() -> None:
+    """spec/failures#service-failures: no program ran, so there is no exit status."""
+    lacking = replace(
+        evidence_without_record(Cause.PACKAGE), text="The image x:1 is nowhere.", is_package=False
+    )
     error = judge(lacking, FRESH, RULES).error
     assert error is not None
     assert error.message.startswith("The image x:1 is nowhere.\nTo find out more ")
@@ -170,8 +175,8 @@ def test_an_image_that_cannot_be_had_is_told_by_its_cause_first() -> None:
     assert error is not None and "status of 1. Termination reason" in error.message
 
 
-def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
-    """spec/failures#messages: the last lines of its log, which shows the message of a line in JSON
+def test_job_error_shows_the_message_field_of_json_lines() -> None:
+    """spec/failures#messages: the error contains the last log lines in the same form as the log
     (spec/logs#lines)."""
     log = '{"severity": "ERROR", "message": "no batch"}\n{"loss": 0.3}\n{"message": 7}\n{broken}'
     error = judge(ended(exited(1, tail=log)), FRESH, RULES).error

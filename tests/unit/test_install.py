@@ -1,4 +1,4 @@
-"""How ./dev gets its packages (tools/install.py)."""
+"""Installation of packages by ./dev (tools/install.py)."""
 
 import os
 import shutil
@@ -12,8 +12,9 @@ from tests.commands import execute
 from tests.e2e.running import ROOT
 
 
-def test_what_is_installed_first_is_in_every_lock() -> None:
-    """The installer, and what a service loads, whose modules are compiled at once."""
+def test_lock_files_contain_the_same_runtime_packages() -> None:
+    """./dev first installs the installer and the packages of the service, and compiles their modules at
+    once."""
     run, dev = ((ROOT / "locks" / name).read_text() for name in ("run.txt", "dev.txt"))
     assert "--hash" in locked("uv", run)
     names = [line.partition("==")[0] for line in run.splitlines() if not line.startswith(" ")]
@@ -21,10 +22,10 @@ def test_what_is_installed_first_is_in_every_lock() -> None:
 
 
 @pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 2)])
-def test_a_python_that_packages_are_not_built_for_is_refused(
+def test_unsupported_python_version_is_rejected(
     tmp_path: Path, version: tuple[int, int, int]
 ) -> None:
-    """At once, in place of a compiler's messages minutes later."""
+    """./dev fails immediately instead of showing compiler errors minutes later."""
     shutil.copy(ROOT / "dev", tmp_path)
     (tmp_path / "locks").mkdir()
     shutil.copy(ROOT / "locks" / "run.txt", tmp_path / "locks")

@@ -1,5 +1,4 @@
-"""Why a job that has its places does not start, on its timeline and in its record
-(spec/operations#why-it-waits)."""
+"""Timeline entries and job records show why a placed job has not started (spec/operations#why-it-waits)."""
 
 from msgspec.structs import replace
 
@@ -26,23 +25,23 @@ def starting() -> Life:
     return Life(job(1)).see(PLACES, RuntimePrepared(1))
 
 
-def told(life: Life) -> list[str]:
-    return [entry.message for entry in life.told if entry.kind == "delayed"]
+def delay_messages(life: Life) -> list[str]:
+    return [entry.message for entry in life.timeline if entry.kind == "delayed"]
 
 
-def test_a_cluster_that_changes_its_mind_is_told_of_once_a_minute() -> None:
+def test_changing_delay_reason_is_reported_once_a_minute() -> None:
     life = starting().see(StartDelayed(1, BUSY), StartDelayed(1, LATER))
-    assert len(told(life)) == 1
+    assert len(delay_messages(life)) == 1
     life.now += 60 * SECOND
     life.see(StartDelayed(1, LATER))
-    assert told(life)[1:] == ["Slurm has not given its node yet: others go first."]
+    assert delay_messages(life)[1:] == ["Slurm has not given its node yet: others go first."]
 
 
-def test_an_expected_start_is_told_when_it_is_known_and_when_it_moves_far() -> None:
+def test_expected_start_is_reported_when_known_and_when_it_changes() -> None:
     life = starting().see(StartDelayed(1, BUSY))
     expected = CREATED + HOUR
     life.see(StartDelayed(1, replace(BUSY, expected=expected, position=3)))
-    assert told(life)[-1].endswith(
+    assert delay_messages(life)[-1].endswith(
         "; number 3 in its queue; start expected at 1970-01-01 01:16 UTC."
     )
     life.now += 61 * SECOND
@@ -51,12 +50,14 @@ def test_an_expected_start_is_told_when_it_is_known_and_when_it_moves_far() -> N
         StartDelayed(1, replace(BUSY, expected=0)),
         StartDelayed(1, replace(BUSY, expected=expected, position=2)),
     )
-    assert len(told(life)) == 2, "a little later, and another place, are no news"
+    assert len(delay_messages(life)) == 2, (
+        "small changes of the time and the position are not reported"
+    )
     life.see(StartDelayed(1, replace(BUSY, expected=expected + HOUR)))
-    assert told(life)[-1].endswith("start expected at 1970-01-01 02:16 UTC.")
+    assert delay_messages(life)[-1].endswith("start expected at 1970-01-01 02:16 UTC.")
 
 
-def test_nothing_is_told_of_what_is_not_to_be_started() -> None:
+def test_delay_is_not_reported_for_a_job_that_is_not_starting() -> None:
     for life in (
         Life(job(1)).see(StartDelayed(0, BUSY), StartDelayed(1, BUSY)),
         Life(job(1)).see(PLACES, StartDelayed(1, BUSY)),
@@ -64,19 +65,19 @@ def test_nothing_is_told_of_what_is_not_to_be_started() -> None:
         starting().see(CancelRequested(CancelCause.USER, CREATED), StartDelayed(1, BUSY)),
         starting().see(StartDelayed(2, BUSY)),
     ):
-        assert told(life) == []
+        assert delay_messages(life) == []
 
 
-def test_nodes_that_a_cluster_has_chosen_are_the_replicas_from_then_on() -> None:
+def test_replicas_use_the_nodes_chosen_by_the_cluster() -> None:
     places = JobAdmitted(((PRIMARY, "a"), (WORKER, "a")))
     given_nodes = NodesGiven(1, ((PRIMARY, "c"), (WORKER, "d")))
     life = Life(job(1, 1)).see(places, given_nodes)
     assert [replica.node for replica in life.job.replicas] == ["a", "a"], "nothing is started yet"
     life.see(RuntimePrepared(1), NodesGiven(2, given_nodes.nodes), given_nodes, given_nodes)
     assert [replica.node for replica in life.job.replicas] == ["c", "d"]
-    [entry] = [entry for entry in life.told if entry.kind == "nodes_given"]
+    [entry] = [entry for entry in life.timeline if entry.kind == "nodes_given"]
     assert entry.message == "The cluster has placed workerpool0-0 on c, workerpool1-0 on d."
-    # Of one that had to leave, and has another place by our count, what was before is no news.
+    # A replica that had to move already has another node, so an older report must not change it.
     life.see(
         NodeLeft("d", "maintenance"),
         ReplicaExited(1, WORKER, 1, exited(None, signal=15)),

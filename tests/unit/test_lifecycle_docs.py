@@ -1,4 +1,4 @@
-"""The pages that are made from the tables are what the tables say, and their examples are taken."""
+"""Generated pages match the tables, and their examples are valid."""
 
 import re
 import tomllib
@@ -12,13 +12,13 @@ from trainshed.core.lifecycle import transition
 
 
 @pytest.mark.parametrize("name", sorted(diagrams.pages()))
-def test_a_page_is_what_would_be_made_now(name: str) -> None:
-    """After a change of a table: `./dev docs`."""
+def test_generated_page_is_up_to_date(name: str) -> None:
+    """If this test fails after a change of a table, run `./dev docs`."""
     assert (diagrams.DOCS / name).read_text() == diagrams.pages()[name]
 
 
-def test_every_row_and_every_reason_is_on_its_page() -> None:
-    """spec/failures#budgets: each row with cause, what happens, budget, code and message."""
+def test_generated_pages_contain_every_rule_and_reason() -> None:
+    """spec/failures#budgets: each row has its cause, effect, budget, code and message."""
     pages = diagrams.pages()
     for rule in RULES:
         assert f"| `{rule.name}` |" in pages["failure-table.md"]
@@ -27,15 +27,15 @@ def test_every_row_and_every_reason_is_on_its_page() -> None:
             assert getattr(cell, "why", "") in diagrams.lifecycle()
 
 
-def test_the_examples_for_operators_are_taken_as_they_stand() -> None:
+def test_failure_rule_examples_in_the_docs_are_valid() -> None:
     examples = re.findall(r"```toml\n(.*?)```", diagrams.pages()["failure-table.md"], re.DOTALL)
     assert len(examples) >= 2
     for example in examples:
         assert table_with(tomllib.loads(example)["failure_rules"]) != RULES
 
 
-def test_the_reference_names_every_method_and_its_records() -> None:
-    """What a method takes and answers is a record that has a section of its own."""
+def test_api_reference_lists_every_method_and_record() -> None:
+    """The request and the response of each method are records with their own sections."""
     text = site.with_tables("api.md", (diagrams.DOCS / "api.md").read_text())
     methods = re.findall(r"^### (?:GET|POST|PUT|DELETE) ", text, re.MULTILINE)
     assert len(methods) == len(METHODS)
@@ -43,7 +43,7 @@ def test_the_reference_names_every_method_and_its_records() -> None:
     assert set(re.findall(r"\]\(#(\w+)\)", text)) <= sections
 
 
-def test_the_reference_has_every_command() -> None:
+def test_command_reference_lists_every_command() -> None:
     text = site.with_tables("commands.md", (diagrams.DOCS / "commands.md").read_text())
     sections = set(re.findall(r"^#+ trainshed (.+)$", text, re.MULTILINE))
     assert sections == {" ".join(words) for words, _ in command_reference.commands() if words}

@@ -1,6 +1,8 @@
-"""Failures, restarts and retries in the life of a job (spec/failures#budgets): each row of the table, with
-its budgets. Drills (spec/operations#drills): faults that a user orders, injected into a real job as it
-runs."""
+"""Failures, restarts, retries and drills in the life of a job.
+
+Each row of the failure table is tested with its budgets (spec/failures#budgets). Drills are faults that a
+user orders for a running job (spec/operations#drills).
+"""
 
 import pytest
 from msgspec.structs import replace
@@ -29,36 +31,36 @@ from trainshed.core.names import ReplicaId
 DISABLED = Scheduling(disable_retries=True)
 
 
-def failed(life: Life) -> tuple[int, str]:
-    """Code and message of a job that has failed."""
+def error_of(life: Life) -> tuple[int, str]:
+    """Return the code and the message of a failed job."""
     assert life.job.state is JobState.FAILED
     assert life.job.error is not None
     return life.job.error.code, life.job.error.message
 
 
-def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
-    """spec/failures#user-code: a timeline entry; the main process's own exit then decides."""
+def test_out_of_memory_of_a_child_process_is_only_reported() -> None:
+    """spec/failures#user-code: a timeline entry is added, and the exit of the main process decides."""
     life = Life(job(1)).up().exits(PRIMARY, 0, child_oom=2)
     assert life.job.state is JobState.SUCCEEDED
-    (entry,) = [e for e in life.told if e.kind == "child_out_of_memory"]
+    (entry,) = [e for e in life.timeline if e.kind == "child_out_of_memory"]
     assert "workerpool0-0 lost 2 child processes" in entry.message
 
 
 @pytest.mark.parametrize("crash", [{"code": 139}, {"signal": 11}, {"code": 6}])
-def test_a_crash_of_the_whole_gang_costs_one_retry(crash: dict[str, int]) -> None:
-    """spec/failures#crashes: at most 3 retries. All replicas crash together, as they do when one takes its
-    peers with it: the primary's crash, reported second, is met by the retry that the worker's has brought."""
+def test_simultaneous_crash_of_all_replicas_uses_one_retry(crash: dict[str, int]) -> None:
+    """spec/failures#crashes: at most 3 retries. All replicas crash together. The retry caused by the worker
+    also covers the primary, whose crash is reported second."""
     life = Life(job(1, 1)).up()
     for retries in (1, 2, 3, 3):
         at = life.now
         life.exits(WORKER, ended=at, **crash).exits(PRIMARY, ended=at, **crash)
         assert life.job.retries == (("transient_exit", retries),)
         life.up()
-    assert failed(life)[0] == 3
+    assert error_of(life)[0] == 3
 
 
-def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replica() -> None:
-    """spec/failures#retries: disableRetries forbids job-level retries."""
+def test_disable_retries_still_allows_replica_restarts() -> None:
+    """spec/failures#retries: disableRetries only forbids retries of the whole job."""
     assert Life(job(1, scheduling=DISABLED)).up().exits(PRIMARY, 139).job.state is JobState.FAILED
     life = Life(job(1, scheduling=DISABLED)).up()
     for _ in range(5):
@@ -68,8 +70,8 @@ def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replic
     assert "5 of 5 restarts used, the job forbids retries; the job fails" in life.last
 
 
-def test_a_job_that_a_hard_budget_stops_waits_for_it_and_nothing_is_counted() -> None:
-    """spec/failures#budget: by no stop is it nearer to its last attempt, and its running limit rests."""
+def test_stop_by_a_usage_budget_uses_no_attempt_or_running_time() -> None:
+    """spec/failures#budget: stops by a usage budget use no attempts, and the running time limit pauses."""
     spent = "ana@corp.example has used 40 of 40 CPU-hours of this month's budget"
     life = Life(job(1, scheduling=Scheduling(timeout=100 * SECOND))).up()
     for _ in range(MAX_ATTEMPTS + 2):
@@ -91,8 +93,8 @@ def test_a_job_that_a_hard_budget_stops_waits_for_it_and_nothing_is_counted() ->
     assert life.cancel().job.ended == life.now, "it has waited since its last program ended"
 
 
-def test_waits_for_room_are_no_running_time() -> None:
-    """spec/lifecycle#time-limits: also where the room is gone while it waits."""
+def test_waiting_for_capacity_does_not_count_as_running_time() -> None:
+    """spec/lifecycle#time-limits: this also applies if the job loses its capacity while it waits."""
     life = Life(job(1, scheduling=Scheduling(timeout=3600 * SECOND))).up()
     life.now += 3300 * SECOND
     life.see(Preempted("others")).exits(PRIMARY, signal=15, stopped=True)
@@ -104,17 +106,15 @@ def test_waits_for_room_are_no_running_time() -> None:
     assert limit.at - life.now > 250 * SECOND
 
 
-@pytest.mark.parametrize(("has_begun", "state"), [(False, "PREPARING"), (True, "FAILED")])
-def test_a_job_without_retries_that_a_hard_budget_stops_ends_with_it_once_it_has_begun(
-    has_begun: bool, state: str
-) -> None:
+@pytest.mark.parametrize(("has_started", "state"), [(False, "PREPARING"), (True, "FAILED")])
+def test_usage_budget_ends_a_running_job_without_retries(has_started: bool, state: str) -> None:
     """spec/failures#budget."""
     life = Life(job(1, scheduling=DISABLED)).see(JobAdmitted(((PRIMARY, "a"),)))
-    life = life.up() if has_begun else life
+    life = life.up() if has_started else life
     life.see(Preempted("project vision has used 5 of 5 of this month's budget", Cause.BUDGET))
-    if has_begun:
+    if has_started:
         life.exits(PRIMARY, signal=15, stopped=True)
-        assert failed(life) == (
+        assert error_of(life) == (
             8,
             "The job was stopped because project vision has used 5 of 5 of this month's budget, and it "
             "does not allow retries (disableRetries).",
@@ -122,8 +122,8 @@ def test_a_job_without_retries_that_a_hard_budget_stops_ends_with_it_once_it_has
     assert life.job.state == state
 
 
-def test_what_runs_stays_on_a_node_that_is_not_heard_of_and_what_waits_leaves() -> None:
-    """Whether the running one is lost is for its agent's lease to say; after that it goes elsewhere, too."""
+def test_running_replica_stays_on_a_silent_node_and_waiting_one_leaves() -> None:
+    """The agent's lease decides whether the running replica is lost. A lost replica moves to another node."""
     unheard = NodeLeft("b", "the cluster does not hear of it", staying=(WORKER,))
     life = Life(job(1, 1)).up().see(unheard)
     assert life.replica(WORKER).state is ReplicaState.RUNNING and not life.replica(WORKER).leaving
@@ -135,24 +135,25 @@ def test_what_runs_stays_on_a_node_that_is_not_heard_of_and_what_waits_leaves() 
 @pytest.mark.parametrize(
     ("loss", "is_retried"), [(Cause.POD_EVICTED, False), (Cause.CLUSTER_PREEMPTED, True)]
 )
-def test_a_replica_that_the_cluster_has_stopped_is_lost_in_its_way(
-    loss: Cause, is_retried: bool
-) -> None:
-    """spec/failures#losses-on-a-cluster: also where its program was asked to end, and has told its end."""
+def test_replica_stopped_by_the_cluster_counts_as_lost(loss: Cause, is_retried: bool) -> None:
+    """spec/failures#losses-on-a-cluster: this also applies if the program was stopped and reported its
+    exit."""
     life = Life(job(1, 1)).up()
     record = exited(0, stopped=True, ended=life.now)
     life.see(ReplicaExited(1, PRIMARY, 1, record, loss, "its Pod is in the way"))
     assert life.rules == [str(loss)]
     assert (life.job.retry is not None) is is_retried
     primary = life.replica(PRIMARY)
-    assert is_retried or (primary.node, primary.avoid) == (None, "a"), "it was put out there"
-    [verdict] = [entry for entry in life.told if entry.kind == "verdict"]
+    assert is_retried or (primary.node, primary.avoid) == (None, "a"), (
+        "the replica avoids the node that evicted it"
+    )
+    [verdict] = [entry for entry in life.timeline if entry.kind == "verdict"]
     assert "(its Pod is in the way)" in verdict.message
 
 
 @pytest.mark.parametrize("whole_job", [False, True])
-def test_repeated_ends_at_a_time_limit_are_explained_once(whole_job: bool) -> None:
-    """spec/failures#losses-on-a-cluster: a program without checkpoints would start over 20 times."""
+def test_repeated_time_limit_losses_are_explained_once(whole_job: bool) -> None:
+    """spec/failures#losses-on-a-cluster: a program without checkpoints would start from scratch 20 times."""
     life = Life(job(1, 1, scheduling=Scheduling(restart_job_on_worker_restart=whole_job))).up()
 
     def expire() -> None:
@@ -167,7 +168,7 @@ def test_repeated_ends_at_a_time_limit_are_explained_once(whole_job: bool) -> No
             life.up()
 
     def warnings() -> list[str]:
-        return [entry.message for entry in life.told if entry.kind == "warning"]
+        return [entry.message for entry in life.timeline if entry.kind == "warning"]
 
     expire()
     assert not warnings(), "it may have saved its state"
@@ -178,14 +179,13 @@ def test_repeated_ends_at_a_time_limit_are_explained_once(whole_job: bool) -> No
     while life.job.state is not JobState.FAILED:
         expire()
     assert len(warnings()) == 1
-    code, message = failed(life)
+    code, message = error_of(life)
     assert code == 3
     assert "(TIMEOUT).\nA program that does not resume from a checkpoint" in message
 
 
-def test_a_replica_that_leaves_before_it_began_loses_nothing() -> None:
-    """spec/failures#maintenance: nodes come and go while a cluster has an attempt wait for them, and none of
-    that is a loss."""
+def test_replica_that_moves_before_its_start_uses_no_restart() -> None:
+    """spec/failures#maintenance: node changes during the wait for a cluster allocation are not losses."""
     life = Life(job(1, 1)).see(JobAdmitted(((PRIMARY, "a"), (WORKER, "b"))), RuntimePrepared(1))
     for incarnation, node in enumerate("bcd", 1):
         life.see(NodeLeft(node, "it is drained"))
@@ -199,10 +199,10 @@ def test_a_replica_that_leaves_before_it_began_loses_nothing() -> None:
     assert life.replica(WORKER).restarts == ()
 
 
-def test_every_verdict_names_its_rule_its_effect_and_its_evidence() -> None:
-    """Issue of the failure table: each verdict is recorded with rule and evidence on the job's timeline."""
+def test_verdict_entry_contains_rule_effect_and_evidence() -> None:
+    """Each verdict of the failure table is a timeline entry with rule and evidence."""
     life = Life(job(1, 1)).up().exits(WORKER, 139)
-    (entry,) = [e for e in life.told if e.kind == "verdict"]
+    (entry,) = [e for e in life.timeline if e.kind == "verdict"]
     assert entry.details == {
         "rule": "transient_exit",
         "effect": "job_retries",
@@ -218,20 +218,20 @@ def test_every_verdict_names_its_rule_its_effect_and_its_evidence() -> None:
     assert entry.message == "Rule transient_exit for workerpool1-0: the job is retried (1 of 3)."
 
 
-def test_a_job_that_is_given_up_does_not_wait_for_a_replica_without_a_place() -> None:
-    """spec/failures#service-failures, the service itself failed: code 13. Nobody would ever report of a
-    replica that is nowhere."""
+def test_abandoned_job_does_not_wait_for_an_unplaced_replica() -> None:
+    """spec/failures#service-failures: a failure of the service has code 13. No event would ever report the
+    end of a replica without a node."""
     life = Life(job(1, 1)).up().see(NodeLeft("b", "maintenance")).exits(WORKER, 143, stopped=True)
     assert life.replica(WORKER).node is None
     life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
     assert life.job.state is JobState.RUNNING, "the primary lives"
     assert life.replica(WORKER).state is ReplicaState.LOST
     life.up()
-    assert failed(life)[0] == 13
+    assert error_of(life)[0] == 13
 
 
-def test_a_cancel_that_was_accepted_stands_when_the_job_is_given_up() -> None:
-    """spec/lifecycle#end, cancel: after an accepted cancel the final state is CANCELLED."""
+def test_accepted_cancel_decides_the_state_of_an_abandoned_job() -> None:
+    """spec/lifecycle#cancel: after an accepted cancel, the final state is CANCELLED."""
     life = Life(job(1, 1)).up().cancel()
     life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
     life.up()
@@ -253,11 +253,12 @@ def order(
         (DrillKind.INTERNAL, "internal_error"),
     ],
 )
-def test_an_attempt_meets_what_the_rule_of_that_name_is_about(kind: DrillKind, rule: str) -> None:
-    """spec/operations#drills: stockout, preemption, internal error. The verdict names the drill."""
+def test_drill_applies_the_failure_rule_of_its_kind(kind: DrillKind, rule: str) -> None:
+    """spec/operations#drills: the verdict of a stockout, preemption or internal error drill names the
+    drill."""
     life = Life(job(1, 1)).up().see(order(kind))
     assert instructions(life.job) == (StopReplicas(1),)
-    (verdict,) = [e for e in life.told if e.kind == "verdict"]
+    (verdict,) = [e for e in life.timeline if e.kind == "verdict"]
     assert (verdict.details["rule"], verdict.details["drill"]) == (rule, 1)
     assert life.job.retry is not None and not life.job.retry.keeps_room
     life.up()

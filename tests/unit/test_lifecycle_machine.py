@@ -1,5 +1,7 @@
-"""The life of a job (spec/lifecycle#cancel): states, success, cancels, time limits, reminders. Failures:
-test_lifecycle_failures."""
+"""The life of a job (spec/lifecycle#cancel): states, success, cancels, time limits and deadlines.
+
+See test_lifecycle_failures for failures.
+"""
 
 import pytest
 
@@ -19,24 +21,25 @@ PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HOUR = 3600 * SECOND
 
 
-def test_an_end_that_is_heard_of_late_was_when_the_last_program_ended() -> None:
-    """spec/lifecycle#end: the service may have been away meanwhile; a clock that is wrong is not believed."""
+def test_job_end_time_is_the_end_of_its_last_program() -> None:
+    """spec/lifecycle#end: the service may receive the report late. A time in the future is ignored."""
     life = Life(job(1, 1)).up()
     ended = life.now + SECOND
     life.now += HOUR
     life.exits(PRIMARY, ended=ended).exits(WORKER, ended=ended + 2 * SECOND)
     assert life.job.state is JobState.SUCCEEDED
-    assert (life.job.ended, life.told[-1].at) == (ended + 2 * SECOND, life.now)
+    assert (life.job.ended, life.timeline[-1].at) == (ended + 2 * SECOND, life.now)
     ahead = Life(job(1)).up()
     ahead.exits(PRIMARY, ended=ahead.now + HOUR)
     assert ahead.job.ended == ahead.now
     lost = Life(job(1, 1)).up()
     lost.exits(PRIMARY, ended=lost.now).loses(WORKER)
-    assert lost.job.ended == lost.now, "nobody knows when what was lost ended"
+    assert lost.job.ended == lost.now, "the end time of a lost replica is unknown"
 
 
-def test_deadlines_follow_the_state() -> None:
-    """spec/queue#waiting: maxWaitTime counts from creation, the running limit from the first RUNNING."""
+def test_job_deadlines_depend_on_its_state() -> None:
+    """spec/queue#waiting: maxWaitTime starts at creation, and the running limit starts at the first RUNNING
+    state."""
     life = Life(job(1, scheduling=Scheduling(timeout=HOUR, max_wait=1800 * SECOND)))
     (wait,) = deadlines(life.job)
     assert wait.event == CancelRequested(CancelCause.MAX_WAIT, CREATED + 1800 * SECOND)
@@ -47,9 +50,9 @@ def test_deadlines_follow_the_state() -> None:
     assert deadlines(life.job) == ()
 
 
-def test_the_running_limit_goes_on_through_a_retry_and_max_wait_does_not_come_back() -> None:
-    """spec/lifecycle#time-limits: across retries; the state goes back to PREPARING; startTime stays the
-    first; maxWaitTime is not applied again."""
+def test_running_limit_includes_retries_and_max_wait_applies_once() -> None:
+    """spec/lifecycle#time-limits: after a retry, the state is PREPARING and startTime is the first start.
+    maxWaitTime does not apply again."""
     life = Life(job(1, scheduling=Scheduling(max_wait=1800 * SECOND))).up()
     first = life.job.started
     life.exits(PRIMARY, 139)
@@ -62,9 +65,9 @@ def test_the_running_limit_goes_on_through_a_retry_and_max_wait_does_not_come_ba
     assert (life.job.state, life.job.started, life.job.attempt) == (JobState.RUNNING, first, 2)
 
 
-def test_a_job_that_is_up_as_its_maximum_wait_ends_runs_on() -> None:
-    """spec/lifecycle#cancel, queue: maxWaitTime cancels a job that is not RUNNING by then. The moment and the
-    last start may be reported together."""
+def test_job_running_at_the_end_of_its_maximum_wait_continues() -> None:
+    """spec/lifecycle#cancel: maxWaitTime only cancels a job that is not RUNNING at that time. The deadline
+    and the last start may be reported together."""
     limited = Scheduling(max_wait=1800 * SECOND)
     life = Life(job(1, scheduling=limited)).up().cancel(CancelCause.MAX_WAIT)
     assert life.job.state is JobState.RUNNING
@@ -82,8 +85,8 @@ def test_a_job_that_is_up_as_its_maximum_wait_ends_runs_on() -> None:
         (CancelCause.IDLE, "was idle for longer than this service allows"),
     ],
 )
-def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:
-    """spec/failures#rules, last row: CANCELLED, the reason in the message, code 1."""
+def test_cancelled_job_error_contains_the_reason(cause: CancelCause, words: str) -> None:
+    """spec/failures#rules: a cancelled job has code 1 and the reason in its message."""
     limits = Scheduling(max_wait=1800 * SECOND, timeout=2_592_000 * SECOND)
     life = Life(job(1, scheduling=limits)).cancel(cause)
     assert life.job.state is JobState.CANCELLED

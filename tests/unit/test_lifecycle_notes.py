@@ -1,5 +1,7 @@
-"""What reducers and workers have to say, on the timeline of their job (spec/reduction#reports). An attempt's
-environments on the job's timeline (spec/operations#why-it-waits: it says at every moment why a job waits)."""
+"""Notes of reducers and workers on the timeline of their job (spec/reduction#reports).
+
+The timeline also shows the preparation of runtimes (spec/operations#why-it-waits).
+"""
 
 import pytest
 
@@ -9,7 +11,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import ReplicaId
 
 
-def noted(
+def note_event(
     number: int,
     text: str = "pure: 4 reducers",
     *,
@@ -23,8 +25,8 @@ def noted(
     return ReplicaNoted(attempt, replica, incarnation, number, at, name, severity, text)
 
 
-def told(life: Life) -> list[str]:
-    return [entry.message for entry in life.told if entry.kind.startswith("reduction")]
+def note_messages(life: Life) -> list[str]:
+    return [entry.message for entry in life.timeline if entry.kind.startswith("reduction")]
 
 
 @pytest.fixture
@@ -32,30 +34,32 @@ def life() -> Life:
     return Life(job(1, 1, 1, reducers=True)).up()
 
 
-def test_a_restarted_replica_says_its_own(life: Life) -> None:
-    life.see(noted(1, "a"))
+def test_restarted_replica_reports_its_own_notes(life: Life) -> None:
+    life.see(note_event(1, "a"))
     life.loses(REDUCER, "its shim was killed")
     assert life.replica(REDUCER).incarnation == 2
-    life.see(noted(1, "late"), noted(1, "b", incarnation=2), noted(1, "no", attempt=2)).up()
-    assert told(life) == ["workerpool2-0: a", "workerpool2-0: b"]
+    life.see(
+        note_event(1, "late"), note_event(1, "b", incarnation=2), note_event(1, "no", attempt=2)
+    ).up()
+    assert note_messages(life) == ["workerpool2-0: a", "workerpool2-0: b"]
 
 
-def test_files_that_went_to_no_bucket_are_a_warning(life: Life) -> None:
+def test_files_not_stored_in_a_bucket_cause_a_timeline_warning(life: Life) -> None:
     text = "it is refused"
     life.see(ReplicaNoted(1, PRIMARY, 1, 1, CREATED, "storage_written_here", "WARNING", text))
-    assert _said(life)[-1] == ("storage_warning", "workerpool0-0: it is refused")
+    assert entries_of(life)[-1] == ("storage_warning", "workerpool0-0: it is refused")
 
 
 PLACES = JobAdmitted(((PRIMARY, "a"),))
 
 
-def _said(life: Life) -> list[tuple[str, str]]:
-    return [(entry.kind, entry.message) for entry in life.told]
+def entries_of(life: Life) -> list[tuple[str, str]]:
+    return [(entry.kind, entry.message) for entry in life.timeline]
 
 
-def test_how_long_a_build_took_is_told() -> None:
+def test_timeline_shows_the_duration_of_a_runtime_build() -> None:
     life = Life(job(1)).see(PLACES).see(RuntimePrepared(1, 28_140_000_000))
-    assert _said(life)[-1] == (
+    assert entries_of(life)[-1] == (
         "launching",
         "The runtime is ready after 28 s; starting all replicas.",
     )

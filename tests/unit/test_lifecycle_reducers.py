@@ -1,4 +1,4 @@
-"""How a job's reducers end, start again and are given up (spec/failures#retries)."""
+"""End, restart and abandonment of the reducers of a job (spec/failures#retries)."""
 
 from tests.unit.jobs import PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
 from trainshed.core.job import Scheduling
@@ -16,9 +16,9 @@ from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import ReplicaId
 
 
-def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -> None:
-    """spec/reduction#losses: a rate limit of its own. The first time at once, and always once it has lived;
-    given up all the same within the minute."""
+def test_crashing_reducer_restarts_with_increasing_delays() -> None:
+    """spec/reduction#losses: reducers have their own rate limit. The first restart, and any restart after a
+    long life, is immediate. A reducer that keeps crashing is abandoned within a minute."""
     life = Life(job(1, 1, 1, reducers=True)).up()
     subject, began, now = life.job, life.now, life.now
     pauses: list[float] = []
@@ -42,8 +42,8 @@ def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -
     assert now - began < 60 * SECOND
 
 
-def test_a_job_that_ends_in_a_reducers_pause_waits_for_nobody() -> None:
-    """spec/lifecycle#cancel: the incarnation that was to come never starts."""
+def test_job_end_does_not_wait_for_a_delayed_reducer_restart() -> None:
+    """spec/lifecycle#cancel: the delayed incarnation never starts."""
     life = Life(job(1, 1, 1, reducers=True)).up()
     life.exits(REDUCER, 2).loses(REDUCER, "it never came up")
     assert life.replica(REDUCER).not_before
@@ -53,30 +53,32 @@ def test_a_job_that_ends_in_a_reducers_pause_waits_for_nobody() -> None:
     assert life.up().job.state is JobState.CANCELLED
 
 
-def test_a_reducer_may_be_lost_any_number_of_times_if_it_is_seldom() -> None:
-    """spec/failures#budgets: a rate limit of its own, not a budget of the attempt."""
+def test_rarely_lost_reducer_has_unlimited_restarts() -> None:
+    """spec/failures#budgets: reducers have their own rate limit instead of a budget of the attempt."""
     life = Life(job(1, 1, 1, reducers=True, scheduling=Scheduling(disable_retries=True))).up()
     for _ in range(50):
         life.now += 4 * SECOND
         life.loses(REDUCER, by_service=True)
         replica = life.replica(REDUCER)
         started = StartReplicas(1, ((REDUCER, replica.incarnation),))
-        assert instructions(life.job) == (started,), "it has lived, and starts at once"
+        assert instructions(life.job) == (started,), (
+            "the reducer ran long enough, so it restarts immediately"
+        )
         life.up()
     assert life.replica(REDUCER).incarnation == 51
     assert (life.job.state, life.job.attempt) == (JobState.RUNNING, 1)
 
 
-def test_how_reducers_end_once_the_workers_have_is_nobodys_business() -> None:
-    """spec/lifecycle#success: the job ends with its primary, whatever the exit codes of the others."""
+def test_exit_code_of_a_reducer_is_ignored_after_the_primary_ended() -> None:
+    """spec/lifecycle#success: the exit of the primary decides, regardless of other exit codes."""
     life = Life(job(1, 1, 2, reducers=True)).up().exits(WORKER).exits(PRIMARY)
     life.exits(REDUCER, 1, stopped=True).exits(ReplicaId(2, 1), 0, stopped=True)
     assert (life.job.state, life.job.error) == (JobState.SUCCEEDED, None)
 
 
-def test_a_job_runs_without_a_reducer_that_never_comes_up() -> None:
-    """spec/failures#lost-replicas: the job goes on; spec/lifecycle#start: RUNNING when all that are left are
-    up."""
+def test_job_runs_without_a_reducer_that_cannot_start() -> None:
+    """spec/failures#lost-replicas: the job continues. spec/lifecycle#start: it is RUNNING when all remaining
+    replicas have started."""
     life = Life(job(1, 0, 1, reducers=True))
     life.see(JobAdmitted(((PRIMARY, "a"), (REDUCER, "b"))), RuntimePrepared(1))
     for _ in range(21):

@@ -1,4 +1,5 @@
-"""The three transition tables: total, each cell, no way out of an end. `test_lifecycle_walk` reaches all."""
+"""The three transition tables are complete, and final states have no successors. `test_lifecycle_walk` covers
+all cells."""
 
 import enum
 from typing import Any
@@ -21,7 +22,7 @@ TABLES: list[AnyTable] = [transition.JOB, transition.ATTEMPT, transition.REPLICA
 ENDS: dict[str, set[enum.StrEnum]] = {
     "job": {s for s in JobState if s.is_final},
     "attempt": {AttemptState.OVER},
-    "replica": set(),  # a replica has no end of its own: it ends with its attempt
+    "replica": set(),  # A replica has no final state, since it ends with its attempt.
 }
 CELLS = [(table, state, trigger) for table in TABLES for state, trigger in table.cells]
 
@@ -40,8 +41,9 @@ def reachable(table: AnyTable, first: enum.StrEnum) -> set[enum.StrEnum]:
     return seen
 
 
-def test_every_cell_does_what_it_says() -> None:
-    """spec/lifecycle#states: a next state, or nothing with a reason, or an error with the whole story."""
+def test_every_transition_table_cell_has_its_effect() -> None:
+    """spec/lifecycle#states: a cell is a next state, an ignored trigger with a reason, or an error with the
+    history."""
     for table, state, trigger in CELLS:
         cell = table.cells[state, trigger]
         match cell:
@@ -60,8 +62,8 @@ def test_every_cell_does_what_it_says() -> None:
                     assert part in str(raised.value)
 
 
-def test_nothing_leads_out_of_an_end_and_every_state_leads_to_one() -> None:
-    """spec/lifecycle#states: what is over stays as it is."""
+def test_final_states_have_no_successor_and_are_always_reachable() -> None:
+    """spec/lifecycle#states: a finished job never changes its state."""
     for table in TABLES:
         ends = {state for state in table.states if not successors(table, state)}
         assert ends == ENDS[table.name]
@@ -69,28 +71,28 @@ def test_nothing_leads_out_of_an_end_and_every_state_leads_to_one() -> None:
             assert reachable(table, state) & ends, f"{table.name}: no end after {state}"
 
 
-def test_a_cancel_is_accepted_in_every_state_before_the_end() -> None:
-    """spec/lifecycle#cancel: cancel works in every state before the end, and is idempotent."""
+def test_cancel_is_accepted_in_every_unfinished_state() -> None:
+    """spec/lifecycle#cancel: a cancel works in every unfinished state, and is idempotent."""
     for state in JobState:
         cell = transition.JOB.cells[state, JobTrigger.CANCEL_ACCEPTED]
         over = state.is_final or state is JobState.CANCELLING
         assert isinstance(cell, Ignore if over else Next), state
 
 
-def test_a_cancelling_job_never_goes_back_to_work() -> None:
-    """spec/lifecycle#cancel: never lost."""
+def test_cancelling_job_can_only_reach_final_states() -> None:
+    """spec/lifecycle#cancel: an accepted cancel is never lost."""
     after = reachable(transition.JOB, JobState.CANCELLING)
     assert after - {JobState.CANCELLING} == ENDS["job"]
 
 
-def test_a_replica_has_another_incarnation_only_after_the_end_of_the_last() -> None:
-    """spec/invariants#one-incarnation: never two live incarnations of one replica."""
+def test_replica_restarts_only_after_its_previous_incarnation_ended() -> None:
+    """spec/invariants#one-incarnation: a replica never has two live incarnations."""
     for state in ReplicaState:
         cell = transition.REPLICA.cells[state, ReplicaTrigger.RESTARTED]
         assert isinstance(cell, Next if state.is_over else Illegal)
 
 
-def test_a_table_with_a_gap_cannot_be_made() -> None:
+def test_incomplete_transition_table_is_rejected() -> None:
     running = {
         name: cell for name, cell in transition.ROWS["replica"]["RUNNING"].items() if name != "LOST"
     }

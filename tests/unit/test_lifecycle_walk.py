@@ -1,9 +1,8 @@
-"""Every state that a job of two replicas can get into, by any order of all that can happen to it
-(spec/lifecycle#states).
+"""Model check: all states of a job with two replicas, for any order of events (spec/lifecycle#states).
 
-Budgets are lowered so that all of it is walked: one restart, one retry by rule, two attempts. Events are made
-from the state: reports of its current attempt and incarnations, and late ones of earlier ones, which must
-change nothing.
+Budgets are reduced to one restart, one retry per rule and two attempts, so that the walk covers all states.
+Each state generates its events: reports of the current attempt and incarnations, and late reports of earlier
+ones, which must not change anything.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -51,12 +50,11 @@ POLICY = FailurePolicy(
     ),
     max_attempts=2,
 )
-MOST_STATES = 50_000
+MAX_STATES = 50_000
 PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HAS_PROCESSES = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 DECISIONS = (JobAdmitted, CapacityRefused)
-"""What the scheduler says in the turn in which it decides, once; everything else is a report, and may come
-twice."""
+"""Decisions, which the scheduler reports exactly once. All other events are reports, and may arrive twice."""
 
 OWN = exited(0, ended=BEFORE), exited(1, ended=BEFORE), exited(139, ended=BEFORE)
 KILLED = exited(signal=9, ended=BEFORE)
@@ -72,8 +70,8 @@ DIFFERENT = (
 Making = Callable[[Job], Iterator[Event]]
 
 
-def anything(subject: Job) -> Iterator[Event]:
-    """All that can happen to the job as it is."""
+def all_events(subject: Job) -> Iterator[Event]:
+    """Yield all possible events of the job in its current state."""
     attempt, phase = subject.attempt, subject.phase
     yield CancelRequested(CancelCause.USER, NOW)
     if phase is AttemptState.WAITING:
@@ -86,9 +84,9 @@ def anything(subject: Job) -> Iterator[Event]:
         yield PreparationFailed(attempt, "no disk", cause=Cause.SERVICE)
         yield PreparationFailed(attempt, "no such node", cause=Cause.REJECTED)
         yield Preempted("another")
-        # It doubles the states; with fewer other events it is walked below.
+        # This event doubles the number of states. Another walk below covers it with fewer other events.
         if SOAKS:
-            yield from spent(subject)
+            yield from budget_events(subject)
     for replica in subject.replicas if subject.is_placed else ():
         if replica.node in ("a", "b"):
             yield NodeLeft(replica.node, "it is drained")
@@ -99,14 +97,14 @@ def anything(subject: Job) -> Iterator[Event]:
             yield from reports(subject, replica)
 
 
-def spent(subject: Job) -> Iterator[Event]:
-    """Of what a project or person may have, once."""
+def budget_events(subject: Job) -> Iterator[Event]:
+    """Yield the event that a usage budget of the project or user is used up, once."""
     if "budget_used_up" not in dict(subject.retries):
         yield Preempted("a budget", Cause.BUDGET)
 
 
 def reports(subject: Job, replica: Replica) -> Iterator[Event]:
-    """What an engine may say of an incarnation that is not over."""
+    """Yield all possible engine reports about a live incarnation."""
     which = (subject.attempt, replica.id, replica.incarnation)
     if not replica.started:
         yield ReplicaStarted(*which, BEFORE)
@@ -124,9 +122,9 @@ def reports(subject: Job, replica: Replica) -> Iterator[Event]:
         yield ReplicaExited(*which, record)
 
 
-def few(subject: Job) -> Iterator[Event]:
-    """Enough for a job to go through its whole life, for walks with a drill."""
-    for event in anything(subject):
+def basic_events(subject: Job) -> Iterator[Event]:
+    """Yield the events of a complete life of a job, for walks with a drill."""
+    for event in all_events(subject):
         match event:
             case CapacityRefused() | Preempted() | NodeLeft() | PreparationFailed():
                 continue
@@ -140,15 +138,15 @@ def few(subject: Job) -> Iterator[Event]:
             yield DrillLanded(drill.number)
 
 
-def few_and_spent(subject: Job) -> Iterator[Event]:
-    """For the walk with a budget that is used up."""
-    yield from few(subject)
+def basic_and_budget_events(subject: Job) -> Iterator[Event]:
+    """Yield the events for the walk with a used-up usage budget."""
+    yield from basic_events(subject)
     if subject.phase in (AttemptState.PREPARING, AttemptState.STARTING, AttemptState.RUNNING):
-        yield from spent(subject)
+        yield from budget_events(subject)
 
 
-def stale(subject: Job) -> Iterator[Event]:
-    """Reports of what was before."""
+def stale_reports(subject: Job) -> Iterator[Event]:
+    """Yield late reports about earlier attempts and incarnations."""
     yield RuntimePrepared(subject.attempt - 1)
     yield PreparationFailed(subject.attempt - 1, "late", cause=Cause.PACKAGE)
     for replica in subject.replicas:
@@ -163,41 +161,47 @@ def stale(subject: Job) -> Iterator[Event]:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """`states`: one of each kind that was reached. `ways`: for each, the positions of what may follow."""
+    """The reached states, one of each kind, and the positions of the possible successors of each state."""
 
     states: list[Job]
-    ways: list[set[int]]
+    successors: list[set[int]]
 
 
 def walk(first: Job, making: Making) -> Walk:
-    """Go everywhere, and check each state and each way. Raises IllegalTransition, with the story, if any
-    order of events leads to what can never be."""
-    states, ways = [first], list[set[int]]()
+    """Visit all reachable states, and check each state and each transition.
+
+    Raises:
+        IllegalTransition: An order of events leads to an impossible state. The error contains the history.
+    """
+    states, successors = [first], list[set[int]]()
     known: dict[Hashable, int] = {kind_of(first): 0}
-    while len(ways) < len(states):
-        subject = states[len(ways)]
-        ways.append(set())
-        # What comes late or twice is tried in every ninth state; `./dev test-all` does it in each.
-        thorough = SOAKS or len(ways) % 9 == 0
+    while len(successors) < len(states):
+        subject = states[len(successors)]
+        successors.append(set())
+        # Late and duplicate reports are tested in every ninth state, and with `./dev test-all` in each.
+        thorough = SOAKS or len(successors) % 9 == 0
         check_state(subject, thorough)
         for event in dict.fromkeys(making(subject)) if not subject.state.is_final else ():
             following = step(subject, event, NOW, POLICY).job
-            check_way(subject, event, following)
+            check_transition(subject, event, following)
             if thorough and not isinstance(event, DECISIONS):
                 again = step(following, event, NOW, POLICY).job
                 assert again == following, f"twice is not once: {event}"
             position = known.setdefault(kind_of(following), len(states))
             if position == len(states):
                 states.append(following)
-            ways[-1].add(position)
-        assert len(states) < MOST_STATES, "the budgets of this walk are too high"
-    return Walk(states, ways)
+            successors[-1].add(position)
+        assert len(states) < MAX_STATES, "the budgets of this walk are too high"
+    return Walk(states, successors)
 
 
 def kind_of(subject: Job) -> Hashable:
-    """What the future of a job depends on: states of one kind are walked once. How a replica that is over
-    ended, by which messages the job ends and which nodes are to be avoided is history; so are retries in the
-    last attempt and budgets once the end is decided. Which of its choices it runs by is the scheduler's."""
+    """Return the key of a job that determines its future. States with equal keys are visited once.
+
+    The key excludes history: how finished replicas ended, messages, and nodes to avoid. In the last attempt
+    it excludes retries, and after the decision about the end it excludes budgets. It also excludes the
+    scheduling option that the scheduler has chosen.
+    """
     drills = tuple((d.is_armed, d.done, d.attempt, d.incarnation) for d in subject.drills)
     job_is = (subject.state, subject.phase, subject.started > 0)
     if subject.state.is_final:
@@ -212,12 +216,12 @@ def kind_of(subject: Job) -> Hashable:
     leaving = tuple(bool(r.leaving) for r in subject.replicas)
     if subject.retry:
         return (*job_is, replicas, drills, budgets, leaving, subject.retry)
-    spent = tuple((r.incarnation, r.restarts) for r in subject.replicas)
-    return (*job_is, replicas, drills, budgets, leaving, spent)
+    used_restarts = tuple((r.incarnation, r.restarts) for r in subject.replicas)
+    return (*job_is, replicas, drills, budgets, leaving, used_restarts)
 
 
 def counting(subject: Job) -> int:
-    """How many of its attempts count."""
+    """Return the number of attempts that count towards the limit."""
     return subject.attempt - dict(subject.retries).get("budget_used_up", 0)
 
 
@@ -234,7 +238,7 @@ def check_state(subject: Job, thorough: bool) -> None:
         assert (subject.error is None) == (subject.state is JobState.SUCCEEDED)
         assert demanded == ((ReleaseSlots(subject.attempt),) if subject.attempt else ())
         return
-    for late in stale(subject) if thorough else ():
+    for late in stale_reports(subject) if thorough else ():
         assert step(subject, late, NOW, POLICY).job is subject, late
     assert not subject.ended
     assert subject.outcome is not None or subject.state is not JobState.CANCELLING
@@ -253,7 +257,7 @@ def check_state(subject: Job, thorough: bool) -> None:
         assert (subject.outcome, subject.retry) == (None, None)
 
 
-def check_way(subject: Job, event: Event, following: Job) -> None:
+def check_transition(subject: Job, event: Event, following: Job) -> None:
     assert following.attempt in (subject.attempt, subject.attempt + 1)
     assert subject.started in (0, following.started), "startTime stays the first"
     if following.attempt == subject.attempt:
@@ -276,25 +280,25 @@ def check_way(subject: Job, event: Event, following: Job) -> None:
 
 @cache
 def whole_life() -> Walk:
-    return walk(job(1, 1), anything)
+    return walk(job(1, 1), all_events)
 
 
 @cache
 def budgeted() -> Walk:
-    return walk(job(1, 1), few_and_spent)
+    return walk(job(1, 1), basic_and_budget_events)
 
 
 @cache
 def drilled(kind: DrillKind, target: ReplicaId) -> Walk:
     drill = Drill(1, kind, target, ordered=CREATED, at_line="step 1")
-    return walk(replace(job(1, 1), drills=(drill,)), few)
+    return walk(replace(job(1, 1), drills=(drill,)), basic_events)
 
 
 def check_ends(walked: Walk) -> None:
-    """From every state an end can be reached, and all three of them are."""
+    """Check that every state can reach a final state, and that all three final states occur."""
     before: dict[int, list[int]] = {}
-    for position, ways in enumerate(walked.ways):
-        for following in ways:
+    for position, successors in enumerate(walked.successors):
+        for following in successors:
             before.setdefault(following, []).append(position)
     todo = [i for i, subject in enumerate(walked.states) if subject.state.is_final]
     assert {walked.states[i].state for i in todo} == {state for state in JobState if state.is_final}
@@ -306,16 +310,15 @@ def check_ends(walked: Walk) -> None:
     assert len(ending) == len(walked.states)
 
 
-def test_every_order_of_all_that_can_happen_keeps_what_is_promised() -> None:
-    """spec/lifecycle#cancel, spec/failures#budgets, spec/invariants#durability: never stuck, no end while
-    something lives, no cancel lost, no budget exceeded, numbers fence, what is reported twice or late changes
-    nothing, every job ends."""
+def test_invariants_hold_for_every_order_of_job_events() -> None:
+    """spec/lifecycle#cancel, spec/failures#budgets, spec/invariants#durability: every job ends, and not
+    before its replicas. No cancel is lost and no budget exceeded. Late and duplicate reports are ignored."""
     check_ends(whole_life())
     check_ends(budgeted())
 
 
 @pytest.mark.parametrize(
-    # To the machine one fault of a replica is like another, and so is one of an attempt.
+    # The state machine treats all faults of a replica alike, and all faults of an attempt alike.
     ("kind", "target"),
     [
         pytest.param(
@@ -328,21 +331,21 @@ def test_every_order_of_all_that_can_happen_keeps_what_is_promised() -> None:
         for target in (PRIMARY, WORKER)
     ],
 )
-def test_a_drill_at_any_moment_keeps_what_is_promised(kind: DrillKind, target: ReplicaId) -> None:
-    """spec/operations#drills: likewise, with a drill that may fire at any moment."""
+def test_invariants_hold_for_a_drill_at_any_time(kind: DrillKind, target: ReplicaId) -> None:
+    """spec/operations#drills: the invariants also hold if a drill triggers at any time."""
     drills = drilled(kind, target)
     check_ends(drills)
     assert any(drill.done for subject in drills.states for drill in subject.drills)
 
 
-def test_the_walk_meets_every_state_and_every_rule() -> None:
-    """What is not met is not tested."""
+def test_walk_reaches_every_state_and_failure_rule() -> None:
+    """The walk only tests states and rules that it reaches."""
     states = [*whole_life().states, *budgeted().states]
     assert {subject.state for subject in states} == set(JobState)
     assert {subject.phase for subject in states} == set(AttemptState)
     assert {r.state for subject in states for r in subject.replicas} == set(ReplicaState)
     used = {name for subject in states for name, _ in subject.retries}
-    # Ways of being lost that only rules tell apart would multiply the states, and show nothing else.
+    # Only rules distinguish the kinds of loss. Separate events would multiply the states without benefit.
     alike = {"node_failed", "agent_lost", "pod_evicted", "cluster_preempted"}
     assert (
         used

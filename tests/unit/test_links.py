@@ -1,4 +1,4 @@
-"""Who may open what a link leads to: keys, marks, and the hosts of jobs' pages (docs/adr/0034)."""
+"""Access control of links: tickets, signed cookies, and the hosts of web pages of jobs (docs/adr/0034)."""
 
 from base64 import urlsafe_b64decode
 
@@ -9,7 +9,7 @@ from trainshed.core.names import JobUid, ReplicaId
 WHOSE = "ab" * 32
 
 
-def test_many_tickets_of_one_person_void_none_of_others() -> None:
+def test_many_tickets_of_one_user_do_not_evict_other_users_tickets() -> None:
     tickets = Tickets(lambda: 1)
 
     def issue(email: str) -> str:
@@ -26,13 +26,13 @@ def links(now: int = 0, key: bytes = b"key") -> Links:
     return Links(key, "http://127.0.0.1:8080", lambda: now)
 
 
-def test_a_mark_is_good_for_its_own_view_and_for_a_day() -> None:
+def test_signed_link_is_valid_for_one_view_and_one_day() -> None:
     mark = links().mark("7", WHOSE)
     assert links(LIFETIME - 1).lets("7", mark) == WHOSE
     assert not links(LIFETIME).lets("7", mark)
     assert not links().lets("8", mark)
     assert not links(key=b"another").lets("7", mark)
-    # The digest of a token opens buckets: nobody reads it from what somebody shares.
+    # A token digest grants access to buckets, so a shared link must not contain it.
     shown = urlsafe_b64decode(mark.split(".")[1] + "==")
     assert WHOSE.encode() not in shown and mark == links().mark("7", WHOSE)
     until, _, signature = mark.partition(".")
@@ -50,8 +50,8 @@ def test_a_mark_is_good_for_its_own_view_and_for_a_day() -> None:
         assert not links().lets("7", other)
 
 
-def test_a_page_has_a_host_and_a_mark_of_its_own_also_after_a_restart() -> None:
-    """What another service with the same key has made is as good."""
+def test_page_host_and_signature_are_stable_across_restarts() -> None:
+    """Links of another service with the same key are valid as well."""
 
     def pages(now: int = 0, key: bytes = b"key", below: str | None = "localhost:80") -> Links:
         return Links(key, "http://127.0.0.1:80", lambda: now, below)

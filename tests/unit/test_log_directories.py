@@ -1,4 +1,4 @@
-"""Where a job's event files lie (facts/experiments#log-directories)."""
+"""Directories of the TensorBoard event files of a job (facts/experiments#log-directories)."""
 
 import pytest
 from msgspec.structs import replace
@@ -16,13 +16,13 @@ def spec_with(value: str) -> JobSpec:
     )
 
 
-def test_vertex_jobs_log_below_their_output_directory() -> None:
+def test_vertex_job_log_directory_is_below_its_output_directory() -> None:
     assert [job(output=output).spec.log_directory for output in ("gs://b/out/", None)] == [
         *("gs://b/out/logs", None)
     ]
 
 
-def test_ml_jobs_log_anywhere_in_their_job_directory() -> None:
+def test_ml_job_log_directory_is_its_job_directory() -> None:
     spec = replace(job(api=Api.ML).spec, job_dir="gs://b/census/3/")
     assert spec.log_directory == "gs://b/census/3"
 
@@ -38,5 +38,7 @@ def test_ml_jobs_log_anywhere_in_their_job_directory() -> None:
         ("", None),
     ],
 )
-def test_the_users_own_variable_counts(value: str, directory: str | None) -> None:
+def test_user_variable_overrides_the_tensorboard_log_directory(
+    value: str, directory: str | None
+) -> None:
     assert spec_with(value).log_directory == directory

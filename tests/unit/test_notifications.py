@@ -26,7 +26,7 @@ LABELLED = replace(job(), labels=((LABEL, "ops"),))
 
 
 def told(life: Life, *targets: Target) -> list[tuple[str, str]]:
-    sent = notifications(life.job, life.told, targets, life.now, "https://t.example")
+    sent = notifications(life.job, life.timeline, targets, life.now, "https://t.example")
     return [(notification.target, notification.occasion.value) for notification in sent]
 
 
@@ -47,7 +47,7 @@ def test_a_stall_is_told_while_the_job_goes_on() -> None:
 def test_a_mail_says_what_happened_in_one_line_of_subject() -> None:
     in_two_lines = replace(LABELLED, display_name="two\nlines")
     over = Life(in_two_lines).up().exits(code=1, tail="ValueError: no").up()
-    (notification,) = notifications(over.job, over.told, (OPS,), over.now, "https://t.example")
+    (notification,) = notifications(over.job, over.timeline, (OPS,), over.now, "https://t.example")
     subject, text = mail_of(json.loads(notification.content))
     assert subject == "two lines failed"
     assert "ValueError: no" in text and f"https://t.example/jobs/{over.job.uid}" in text

@@ -1,4 +1,4 @@
-"""Archives of projects: what is in them, and that the same files give the same bytes."""
+"""Project archives: their contents, and reproducible bytes for equal files."""
 
 import io
 import os
@@ -21,7 +21,7 @@ def plant(root: Path, *files: str) -> None:
         (root / name).write_text(f"# {name}\n")
 
 
-def test_same_files_same_bytes(tmp_path: Path) -> None:
+def test_equal_project_files_give_identical_archives(tmp_path: Path) -> None:
     files = ["setup.py", "trainer/__init__.py", "trainer/task.py"]
     single, other = tmp_path / "one", tmp_path / "other"
     plant(single, *files)
@@ -36,7 +36,7 @@ def test_same_files_same_bytes(tmp_path: Path) -> None:
     assert first != pack_project(other)
 
 
-def test_what_is_left_out(tmp_path: Path) -> None:
+def test_project_archive_excludes_caches_builds_and_environments(tmp_path: Path) -> None:
     plant(tmp_path, "pyproject.toml", "a/__init__.py", "a/data.csv", "a/build/kept.py")
     plant(tmp_path, ".git/config", ".env", "a/.cache/x", "a/__pycache__/b.cpython-311.pyc")
     plant(tmp_path, "build/lib.py", "dist/old.tar.gz", "a.egg-info/PKG-INFO", "my-env/pyvenv.cfg")
@@ -52,7 +52,7 @@ def test_what_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_requirements_are_read_as_windows_writes_them(tmp_path: Path, encoding: str) -> None:
+def test_requirements_file_in_a_windows_encoding_is_read(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "requirements.txt"
     path.write_bytes("pandas==2.2.0\r\nhumanize\r\n".encode(encoding))
     assert read_requirements(path) == ["pandas==2.2.0", "humanize"]

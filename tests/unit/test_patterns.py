@@ -1,4 +1,5 @@
-"""Patterns cost time in proportion to the text: callers' own, and our own on strangers' texts."""
+"""Pattern matching takes linear time, for patterns of callers and for fixed patterns on untrusted texts
+(ReDoS)."""
 
 import importlib
 import inspect
@@ -26,17 +27,17 @@ codes: Any = importlib.import_module("re._constants")
 parser: Any = importlib.import_module("re._parser")
 
 
-def seconds(work: Any) -> float:
-    """Of this thread: others on the machine do not count."""
+def thread_seconds(work: Any) -> float:
+    """Return the CPU seconds of this thread, independent of other load on the machine."""
     began = time.thread_time()
     work()
     return time.thread_time() - began
 
 
 def is_linear(work: Callable[[str], object], piece: str) -> bool:
-    """Whether four times the text takes about four times as long; with steps back it were sixteen times."""
+    """Return whether four times the text takes about four times as long. Backtracking would take 16 times."""
     texts = (piece * (LONG // len(piece) // share) for share in (4, 1))
-    part, whole = (min(seconds(partial(work, text)) for _ in range(2)) for text in texts)
+    part, whole = (min(thread_seconds(partial(work, text)) for _ in range(2)) for text in texts)
     return whole < 10 * max(part, 0.01)
 
 
@@ -47,12 +48,12 @@ def is_linear(work: Callable[[str], object], piece: str) -> bool:
         ("*" + "ab" * 500 + "c*", "ab"),
     ],
 )
-def test_a_wildcard_costs_no_backtracking(pattern: str, piece: str) -> None:
+def test_wildcard_match_takes_linear_time(pattern: str, piece: str) -> None:
     assert is_linear(compile_wildcard(pattern), piece)
 
 
 @given(st.text("ab*\n", max_size=8), st.text("ab\n", max_size=10))
-def test_a_wildcard_matches_what_the_slow_way_matches(pattern: str, text: str) -> None:
+def test_wildcard_match_equals_regular_expression_match(pattern: str, text: str) -> None:
     slow = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
     assert compile_wildcard(pattern)(text) == (slow.fullmatch(text) is not None)
 
@@ -60,8 +61,8 @@ def test_a_wildcard_matches_what_the_slow_way_matches(pattern: str, text: str) -
 @pytest.mark.parametrize(
     "pattern", ["(a+)+$", "(a|a)*$", "(.*)*b", "(a|b)*a(a|b){300}", "(.*,){20}x"]
 )
-def test_a_regular_expression_costs_no_backtracking(pattern: str) -> None:
-    """Python's `re` needs years for thirty characters."""
+def test_regular_expression_match_takes_linear_time(pattern: str) -> None:
+    """Python's `re` would need years for 30 characters (ReDoS)."""
     regex = compile_regex(pattern)
     assert is_linear(lambda text: regex.found_in(text + "!"), "a")
 
@@ -78,12 +79,12 @@ def test_a_regular_expression_costs_no_backtracking(pattern: str) -> None:
         ("(", "literal special"),
     ],
 )
-def test_a_regular_expression_that_is_not_served_says_why(pattern: str, reason: str) -> None:
+def test_unsupported_regular_expression_error_has_a_reason(pattern: str, reason: str) -> None:
     with pytest.raises(PatternError, match=re.escape(reason)):
         compile_regex(pattern)
 
 
-def test_half_a_character_is_no_error() -> None:
+def test_unpaired_surrogate_in_a_text_is_matched() -> None:
     assert compile_regex("a.b").found_in("a\ud800b")
     with pytest.raises(PatternError, match="half a character"):
         compile_regex("\ud800")
@@ -94,11 +95,11 @@ BOUNDED = {
     "trainshed.store.logs.lines": "reads the first 400 characters of a line",
     "trainshed.cli.run.source_files": "reads the user's own files",
 }
-"""Modules whose patterns never see a long text of a stranger."""
+"""Modules whose patterns never receive long untrusted texts."""
 _PUMPED = 5_000
 _SUSPECT = 0.005
-"""Seconds for that many characters. Linear patterns need less than a thousandth of one, and four for four
-times as many; the cheapest quadratic one seen needs 0.02 and sixteen times that."""
+"""Time limit in seconds for that many characters. Linear patterns need less than 1 ms, and 4 times as long
+for 4 times the text. The fastest known quadratic pattern needs 20 ms, and 16 times as long."""
 _SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY_WORD: "a"}
 
 
@@ -110,12 +111,12 @@ def modules() -> Iterator[ModuleType]:
     )
     for module in members:
         if re.search(r"__main__|trainshed_reduction|absent_op", module.name):
-            continue  # Programs of their own, which read what is theirs.
+            continue  # Standalone programs that only read their own files.
         yield importlib.import_module(module.name)
 
 
-def used() -> list[tuple[str, str, re.Pattern[Any]]]:
-    """Each fixed pattern with a method that its module calls: (where, method, pattern)."""
+def fixed_patterns() -> list[tuple[str, str, re.Pattern[Any]]]:
+    """Return (location, method, pattern) for each fixed pattern and each method that its module calls."""
     calls: list[tuple[str, str, re.Pattern[Any]]] = []
     for module in modules():
         members: dict[str, Any] = vars(module)
@@ -132,7 +133,7 @@ def used() -> list[tuple[str, str, re.Pattern[Any]]]:
 
 
 def pieces(tree: Any) -> Iterator[str]:
-    """Texts that parts of a pattern match: its words, and a sample of each class."""
+    """Yield texts that match parts of a pattern: its literals, and a sample of each character class."""
     word = ""
     for code, value in tree:
         if code is codes.LITERAL:
@@ -167,9 +168,14 @@ def pieces(tree: Any) -> Iterator[str]:
         yield word
 
 
-def test_fixed_patterns_cost_time_in_proportion() -> None:
-    """Texts made of a pattern's own parts. One test, since all modules are loaded for it."""
-    slow = [fault for where, method, pattern in used() for fault in slow_at(where, method, pattern)]
+def test_fixed_regular_expressions_take_linear_time() -> None:
+    """The texts consist of parts of each pattern. One test covers all modules, because it imports them
+    all."""
+    slow = [
+        fault
+        for where, method, pattern in fixed_patterns()
+        for fault in slow_at(where, method, pattern)
+    ]
     assert slow == []
 
 
@@ -187,11 +193,11 @@ def slow_at(where: str, method: str, pattern: re.Pattern[Any]) -> Iterator[str]:
 
 
 def cost(pattern: re.Pattern[Any], method: str, start: str, pump: str, length: int) -> float:
-    """Seconds of this thread for a text of `length` characters."""
+    """Return the CPU seconds of this thread for a text of `length` characters."""
     text: Any = start + pump * (length // len(pump)) + "\x01"
     if isinstance(pattern.pattern, bytes):
         text = text.encode("latin-1", "replace")
-    return seconds(partial(run, pattern, method, text))
+    return thread_seconds(partial(run, pattern, method, text))
 
 
 def run(pattern: re.Pattern[Any], method: str, text: Any) -> None:

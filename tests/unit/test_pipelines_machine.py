@@ -1,5 +1,5 @@
-"""The life of a training pipeline (facts/resources#pipelines): what its backing job shows leads to its next
-state, and to its model."""
+"""The life of a training pipeline (facts/resources#pipelines): its backing job determines its state and its
+model."""
 
 import itertools
 import json
@@ -25,13 +25,13 @@ def backing(state: JobState, *, started: int = 0) -> Job:
     return replace(job(), state=state, started=started)
 
 
-def stored(**how: object) -> Pipeline:
-    """As the API stores it, with its job."""
+def stored_pipeline(**how: object) -> Pipeline:
+    """Return a pipeline as the API stores it, with its backing job."""
     return pipelines.created(pipeline(**how), job())  # pyright: ignore[reportArgumentType] # by name
 
 
-def seen(subject: Pipeline, *jobs: Job | None) -> Pipeline:
-    """It looks at its job as that comes along."""
+def after_jobs(subject: Pipeline, *jobs: Job | None) -> Pipeline:
+    """Return the pipeline after it has processed these states of its backing job."""
     for n, shown in enumerate(jobs):
         transition = WorkTransition(subject, NOW + n * SECOND)
         pipelines.observe(transition, shown)
@@ -46,61 +46,63 @@ def draft(subject: Pipeline, **changes: object) -> Pipeline:
     return replace(subject, spec=replace(subject.spec, model=changed))
 
 
-def left(subject: Pipeline, *before: ModelVersion) -> ModelVersion:
+def registered_version(subject: Pipeline, *before: ModelVersion) -> ModelVersion:
     return pipelines.model_version(subject, pipelines.artifacts(subject, 0), before, NOW)
 
 
-def test_it_goes_with_its_job() -> None:
-    """facts/resources#pipelines: PENDING until the job runs, and again while it is tried again; its start is
-    the first one."""
+def test_pipeline_state_follows_its_backing_job() -> None:
+    """facts/resources#pipelines: PENDING until the job runs, and again during a retry. The start time is the
+    first start."""
     at = CREATED + SECOND
-    subject = seen(stored(), backing(J.QUEUED), backing(J.PREPARING))
+    subject = after_jobs(stored_pipeline(), backing(J.QUEUED), backing(J.PREPARING))
     assert (subject.state, subject.started) == (J.PREPARING, 0)
-    subject = seen(subject, backing(J.RUNNING, started=at))
+    subject = after_jobs(subject, backing(J.RUNNING, started=at))
     assert (subject.state, subject.started) == (J.RUNNING, at)
-    subject = seen(subject, backing(J.PREPARING, started=at))
+    subject = after_jobs(subject, backing(J.PREPARING, started=at))
     assert subject.state is J.PREPARING
-    subject = seen(subject, backing(J.RUNNING, started=at))
+    subject = after_jobs(subject, backing(J.RUNNING, started=at))
     assert (subject.state, subject.started) == (J.RUNNING, at)
 
 
-def test_the_model_is_in_the_model_directory_of_the_job() -> None:
-    """facts/resources#pipelines: artifactUri, else the directory that AIP_MODEL_DIR names; of a tuning task
-    that of its best trial."""
-    assert pipelines.artifacts(stored(), 0) == f"{OUTPUT}/model"
-    assert pipelines.artifacts(draft(stored(), artifact_uri="gs://b/x"), 0) == "gs://b/x"
-    assert pipelines.artifacts(stored(task=Task.TUNING), 4) == f"{OUTPUT}/4/model"
+def test_pipeline_model_directory_is_that_of_its_job() -> None:
+    """facts/resources#pipelines: the directory is artifactUri, or else AIP_MODEL_DIR. For a tuning task it is
+    the directory of the best trial."""
+    assert pipelines.artifacts(stored_pipeline(), 0) == f"{OUTPUT}/model"
+    assert pipelines.artifacts(draft(stored_pipeline(), artifact_uri="gs://b/x"), 0) == "gs://b/x"
+    assert pipelines.artifacts(stored_pipeline(task=Task.TUNING), 4) == f"{OUTPUT}/4/model"
 
 
-def test_the_first_version_of_a_model_is_its_default() -> None:
-    version = left(draft(stored(), aliases=("champion",)))
+def test_first_model_version_gets_the_default_alias() -> None:
+    version = registered_version(draft(stored_pipeline(), aliases=("champion",)))
     assert (version.version, version.aliases) == (1, ("default", "champion"))
     assert version.artifact_uri == f"{OUTPUT}/model"
     assert json.loads(version.public_json) == {"displayName": "m", "artifactUri": f"{OUTPUT}/model"}
-    assert version.pipeline == str(stored().name)
-    assert left(draft(stored(), aliases=("default",))).aliases == ("default",)
-    other = stored()
+    assert version.pipeline == str(stored_pipeline().name)
+    assert registered_version(draft(stored_pipeline(), aliases=("default",))).aliases == (
+        "default",
+    )
+    other = stored_pipeline()
     other = replace(other, name=replace(other.name, project_id="other"))
-    assert left(other).name.project_id == "other"
+    assert registered_version(other).name.project_id == "other"
 
 
-def test_a_further_version_follows_the_newest_and_leaves_the_default_where_it_is() -> None:
-    first = left(stored())
+def test_new_model_version_does_not_move_the_default_alias() -> None:
+    first = registered_version(stored_pipeline())
     third = replace(first, version=3, aliases=())
-    version = left(draft(stored(), is_new_version=True), third, first)
+    version = registered_version(draft(stored_pipeline(), is_new_version=True), third, first)
     assert (version.version, version.aliases) == (4, ())
 
 
-def test_whatever_its_job_does_the_pipeline_ends_with_it_and_stays_over() -> None:
-    """Exhaustive: four looks at a job in any state, or deleted, with a cancel at any time."""
+def test_pipeline_ends_with_its_job_and_stays_finished() -> None:
+    """Exhaustive: four observations of a job in any state or deleted, with a cancel at any time."""
     states = (None, *JobState)
     for sights in itertools.product(states, repeat=4):
         for when in (None, 0, 2):
-            _live(sights, when)
+            _check_pipeline_life(sights, when)
 
 
-def _live(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
-    subject = stored()
+def _check_pipeline_life(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
+    subject = stored_pipeline()
     for n, state in enumerate(sights):
         if n == cancel_at:
             cancel = WorkTransition(subject, NOW + n)
@@ -112,7 +114,7 @@ def _live(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
         transition = WorkTransition(subject, NOW + n)
         pipelines.observe(transition, job)
         if state is J.SUCCEEDED and not subject.state.is_final:
-            pipelines.succeed(transition, left(subject), JobUid(0))
+            pipelines.succeed(transition, registered_version(subject), JobUid(0))
         step = transition.step()
         subject = step.job
         if before.state.is_final:

@@ -1,4 +1,4 @@
-"""The files of points (facts/experiments#points). What is drawn of many values (facts/experiments#points)."""
+"""Files of metric points, and the selection of points for charts (facts/experiments#points)."""
 
 import asyncio
 import math
@@ -22,7 +22,7 @@ def points(*steps: int, value: float = 0.5) -> list[Point]:
     return [Point(step, 1000 + step, value * step) for step in steps]
 
 
-async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
+async def test_partial_write_after_a_crash_is_truncated(tmp_path: Path) -> None:
     """spec/invariants#durability, facts/experiments#points."""
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
@@ -34,20 +34,20 @@ async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
         path.write_bytes(both[:cut])
         after = PointFiles(tmp_path)
         assert await after.read(7, [1]) == {1: points(1)}
-        for _ in range(2):  # Sent again by a client that has had no answer.
+        for _ in range(2):  # A client without a response repeats the request.
             await after.append(7, [(1, points(3))])
         assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 3)}
-    path.write_bytes(whole + bytes(20))  # As a power cut leaves it.
+    path.write_bytes(whole + bytes(20))  # The file after a power failure.
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1)}
     path.write_bytes(both[:-1] + bytes([both[-1] ^ 1]))
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1)}
     await files.append(7, [(1, points(2))])
-    path.unlink()  # By whoever keeps the machine, say.
+    path.unlink()  # For example, by the administrator.
     await files.append(7, [(1, points(3))])
     assert await files.read(7, [1]) == {1: points(3)}
 
 
-async def test_a_failed_write_is_told_to_everybody_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_failed_write_is_reported_to_all_callers_and_stores_nothing(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
     limited = tmp_path / "7.points"
@@ -64,7 +64,7 @@ async def test_a_failed_write_is_told_to_everybody_and_leaves_nothing(tmp_path: 
     assert await files.read(7, [1]) == {1: points(1, 4)}
 
 
-async def test_a_caller_who_goes_away_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_cancelled_write_does_not_block_other_writers(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     first = asyncio.ensure_future(files.append(7, [(1, points(1))]))
     others = [asyncio.ensure_future(files.append(7, [(1, points(step))])) for step in (2, 3)]
@@ -76,19 +76,19 @@ async def test_a_caller_who_goes_away_leaves_nobody_waiting(tmp_path: Path) -> N
     assert (await files.read(7, [1]))[1][-2:] == points(2, 3)
 
 
-async def test_a_read_takes_no_more_than_is_asked_for(tmp_path: Path) -> None:
+async def test_read_returns_only_the_requested_points(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(*range(5, 100), *range(10)))])
     assert (await files.read(7, [1]))[1] == points(*range(100))
     assert (await files.read(7, [1], Part(2)))[1] == points(0, 99)
     assert (await files.read(7, [1], Part(1)))[1] == points(99)
     some = (await files.read(7, [1], Part(2, 20, 30)))[1]
-    assert some == points(19, 31)  # A line goes on at both edges.
+    assert some == points(19, 31)  # The chart's line continues beyond both edges.
     means = (await files.read(7, [1], Part(10, has_means=True)))[1]
     assert [(point.step, point.value) for point in means[:2]] == [(9, 2.25), (19, 7.25)]
 
 
-async def test_points_as_version_0_2_wrote_them_are_read(tmp_path: Path) -> None:
+async def test_point_files_of_version_0_2_are_readable(tmp_path: Path) -> None:
     payload = msgspec.msgpack.encode((1, [1, 2, 1], [1001, 1002, 1001], [0.5, 1.0, 0.5]))
     frame = struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
     (tmp_path / "7.points").write_bytes(frame)
@@ -97,7 +97,7 @@ async def test_points_as_version_0_2_wrote_them_are_read(tmp_path: Path) -> None
     assert await files.read(7, [1]) == {1: points(1, 2, 3)}
 
 
-async def test_small_writes_come_together_and_those_of_a_restart_count(
+async def test_small_writes_are_merged_and_rewritten_steps_take_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_points, "_LOOSE", 1000)
@@ -112,10 +112,10 @@ async def test_small_writes_come_together_and_those_of_a_restart_count(
     assert (tmp_path / "7.points").stat().st_size < 1.5 * bare
 
 
-async def test_a_run_takes_so_many_bytes_and_no_more(
+async def test_run_beyond_its_size_limit_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of a run is read at a time: one without end would take the service's memory."""
+    """The service reads a run as a whole, so an unlimited run would use up its memory."""
     monkeypatch.setattr("trainshed.store.points.MAX_BYTES", 200)
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
@@ -125,7 +125,7 @@ async def test_a_run_takes_so_many_bytes_and_no_more(
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 2)}
 
 
-async def test_a_full_run_that_thins_keeps_its_whole_course(
+async def test_full_run_keeps_points_of_its_whole_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_points, "MAX_BYTES", 200_000)
@@ -143,14 +143,14 @@ async def test_a_full_run_that_thins_keeps_its_whole_course(
     assert max(b - a for a, b in pairwise(steps)) < 1000
 
 
-async def test_points_of_runs_that_are_gone_are_gone(tmp_path: Path) -> None:
+async def test_points_of_deleted_runs_are_deleted(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
     await files.forget([7, 8])
     assert await files.read(7, [1]) == {1: []}
     await files.append(7, [(1, points(2))])
     assert await files.read(7, [1]) == {1: points(2)}
-    # Also what is being written just then.
+    # This includes writes that are in progress.
     writing = [asyncio.create_task(files.append(run, [(1, points(1))])) for run in (6, 5, 9)]
     await asyncio.sleep(0)
     await files.forget([9])
@@ -162,22 +162,22 @@ VALUES = st.lists(st.floats() | st.integers(0, 3).map(float), min_size=1, max_si
 
 
 @given(VALUES, st.integers(2, 60))
-def test_no_extreme_is_lost(values: list[float], most: int) -> None:
-    places = thinned(values, most)
-    assert len(places) <= most
+def test_downsampled_points_keep_minimum_and_maximum(values: list[float], limit: int) -> None:
+    places = thinned(values, limit)
+    assert len(places) <= limit
     assert list(places) == sorted(set(places))
     assert (places[0], places[-1]) == (0, len(values) - 1)
     kept = [values[place] for place in places]
     numbers = [value for value in values[1:-1] if not math.isnan(value)]
-    if most >= 4 and numbers:
+    if limit >= 4 and numbers:
         assert min(numbers) in kept
         assert max(numbers) in kept
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(1, 60))
-def test_means_are_of_all_values(values: list[float], most: int) -> None:
-    means = averaged(values, most)
-    assert len(means) == min(most, len(values))
+def test_averaged_points_include_all_values(values: list[float], limit: int) -> None:
+    means = averaged(values, limit)
+    assert len(means) == min(limit, len(values))
     ends = [place + 1 for place, _ in means]
     whole = sum(
         mean * (end - begin) for (_, mean), begin, end in zip(means, [0, *ends], ends, strict=False)

@@ -1,4 +1,4 @@
-"""What a job's resource says: in short, and as the request for a copy."""
+"""Summaries of job resources, and requests that copy a job."""
 
 import pytest
 
@@ -35,14 +35,14 @@ MACHINE = {"machineType": "n1-standard-4"}
     ],
     ids=["nulls", "snake-case"],
 )
-def test_the_inputs_of_a_pipeline_are_read_as_clients_write_them(inputs: object) -> None:
-    asked_for = requested({"trainingTaskInputs": inputs})
-    assert asked_for.output == "gs://b/out"
-    assert [(pool.machine, pool.image) for pool in asked_for.pools] == [("n1-standard-4", "i")]
+def test_pipeline_inputs_of_different_clients_are_summarized(inputs: object) -> None:
+    summary = requested({"trainingTaskInputs": inputs})
+    assert summary.output == "gs://b/out"
+    assert [(pool.machine, pool.image) for pool in summary.pools] == [("n1-standard-4", "i")]
 
 
 @pytest.mark.parametrize("job_id", ["census.3", "n" * 128, "again_copy1720000000000"])
-def test_a_copy_of_an_ml_job_has_an_id_that_jobs_may_have(job_id: str) -> None:
+def test_copied_ml_job_has_a_valid_job_id(job_id: str) -> None:
     copied = copy_of(Api.ML, {"jobId": job_id, "trainingInput": {"region": "r"}}, 10**18, "7")
     assert len(copied["jobId"]) <= 128 and copied["jobId"].replace("_", "").isalnum()
     assert copied["jobId"].count("_copy") == 1

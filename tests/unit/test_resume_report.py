@@ -1,4 +1,4 @@
-"""The resume report (spec/operations#drills): timelines of the real state machine, steps made up."""
+"""The resume report (spec/operations#drills), from timelines of the real state machine and invented steps."""
 
 import pytest
 from msgspec.structs import replace
@@ -16,14 +16,14 @@ def order(kind: DrillKind, replica: ReplicaId = PRIMARY) -> DrillOrdered:
     return DrillOrdered(Drill(0, kind, replica, CREATED))
 
 
-def killed() -> Life:
-    """A job whose replica was killed by a drill and runs again."""
+def killed_job() -> Life:
+    """Return a job whose replica was killed by a drill and runs again."""
     life = Life(job(1, 1, output=OUTPUT)).up().see(order(DrillKind.KILL))
     return life.exits(signal=9).see(DrillLanded(1)).up()
 
 
-def only(life: Life) -> Hit:
-    (hit,) = hits(life.job, life.told)
+def only_hit(life: Life) -> Hit:
+    (hit,) = hits(life.job, life.timeline)
     return hit
 
 
@@ -33,14 +33,15 @@ def steps(first: int | None, before: int | None, after: int | None) -> Progress:
 
 
 def found(progress: Progress) -> Finding:
-    hit = only(killed())
+    hit = only_hit(killed_job())
     return find(hit, progress, hit.restarted + SECOND, in_bucket=True, over=True)
 
 
-def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt() -> None:
-    """spec/operations#drills: the verdict is the drill's own, also where others end in its wake."""
+def test_job_retry_counts_as_a_restart_in_the_next_attempt() -> None:
+    """spec/operations#drills: the report uses the verdict of the drill, even if other replicas end because of
+    it."""
     life = Life(job(1, 1)).up().see(order(DrillKind.PREEMPT, WORKER)).up()
-    hit = only(life)
+    hit = only_hit(life)
     assert hit.verdict is not None
     details = hit.verdict.details
     assert (details["rule"], details["effect"]) == ("preempted", "job_retries")
@@ -57,7 +58,7 @@ def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt() -> None:
         (replace(steps(1, 12, 5), ascending=False), "that only grows", "make the program print"),
     ],
 )
-def test_what_the_log_does_not_say_is_unknown_and_why(
+def test_resume_outcome_without_step_lines_is_unknown_with_a_reason(
     progress: Progress, why: str, advice: str
 ) -> None:
     finding = found(progress)
@@ -67,10 +68,10 @@ def test_what_the_log_does_not_say_is_unknown_and_why(
     assert advice in finding.advice
 
 
-def test_a_fault_that_ends_the_job_is_unknown_with_the_rule() -> None:
-    """spec/failures#out-of-memory: out of memory fails the job by default."""
+def test_resume_outcome_of_a_failed_job_is_unknown_with_its_rule() -> None:
+    """spec/failures#out-of-memory: a replica without memory fails the job by default."""
     life = Life(job(1)).up().see(order(DrillKind.OOM)).exits(signal=9, oom=True).up()
-    hit = only(life)
+    hit = only_hit(life)
     finding = find(hit, steps(1, 5, None), 0, in_bucket=True, over=True)
     assert finding.outcome is Outcome.UNKNOWN
     assert finding.why is not None and "out_of_memory" in finding.why
@@ -78,7 +79,7 @@ def test_a_fault_that_ends_the_job_is_unknown_with_the_rule() -> None:
     assert "docs/failure-table.md" in finding.advice
 
 
-def test_one_that_started_over_fails_the_report() -> None:
+def test_resume_report_fails_if_one_replica_started_from_scratch() -> None:
     good, bad, unknown = found(steps(1, 5, 5)), found(steps(1, 5, 1)), found(Progress())
     assert result((good,)) is Result.PASS
     assert result((good, bad, unknown)) is Result.FAIL
@@ -90,35 +91,35 @@ def test_one_that_started_over_fails_the_report() -> None:
     ("in_bucket", "advice"),
     [(True, "loads its latest one"), (False, "Write checkpoints to a bucket")],
 )
-def test_the_advice_names_the_likely_cause(advice: str, *, in_bucket: bool) -> None:
-    hit = only(killed())
+def test_resume_advice_names_the_likely_cause(advice: str, *, in_bucket: bool) -> None:
+    hit = only_hit(killed_job())
     finding = find(hit, steps(1, 5, 1), hit.restarted, in_bucket=in_bucket, over=True)
     assert advice in finding.advice
 
 
-def test_a_fault_under_way_is_unknown_for_now() -> None:
+def test_resume_outcome_of_an_unfinished_drill_is_unknown() -> None:
     life = Life(job(1, 1)).up().see(order(DrillKind.KILL))
-    finding = find(only(life), steps(1, 5, None), 0, in_bucket=True, over=False)
+    finding = find(only_hit(life), steps(1, 5, None), 0, in_bucket=True, over=False)
     assert finding.why == "the fault has had no effect yet"
     life.exits(PRIMARY, signal=9)
-    finding = find(only(life), steps(1, 5, None), 0, in_bucket=True, over=False)
+    finding = find(only_hit(life), steps(1, 5, None), 0, in_bucket=True, over=False)
     assert finding.why == "it has not restarted yet"
-    finding = find(only(life.up()), steps(1, 5, None), 0, in_bucket=True, over=False)
+    finding = find(only_hit(life.up()), steps(1, 5, None), 0, in_bucket=True, over=False)
     assert finding.why == "no line of workerpool0-0 shows a step since the restart"
 
 
-def test_a_crash_is_told_by_the_verdict_on_the_replica() -> None:
-    """spec/failures#retries row of exit codes 6, 11, 134, 139: a retry."""
+def test_resume_report_of_a_crash_uses_the_replica_verdict() -> None:
+    """spec/failures#retries: the exit codes 6, 11, 134 and 139 cause a retry."""
     life = Life(job(1)).up().see(order(DrillKind.SEGV)).exits(signal=11).see(DrillLanded(1)).up()
-    hit = only(life)
+    hit = only_hit(life)
     assert hit.verdict is not None
     assert (hit.verdict.details["rule"], hit.attempt) == ("transient_exit", 2)
 
 
-def test_maintenance_counts_from_the_end_of_the_replica_that_left() -> None:
+def test_resume_report_of_maintenance_starts_at_the_replica_exit() -> None:
     life = Life(job(1, 1)).up().see(order(DrillKind.MAINTENANCE, WORKER))
     life.exits(WORKER, 0, stopped=True).places(WORKER, "c").up()
-    hit = only(life)
+    hit = only_hit(life)
     assert hit.verdict is not None
     assert hit.verdict.details["rule"] == "replica_lost"
     assert hit.ended > hit.drill.fired

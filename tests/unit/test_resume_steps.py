@@ -1,5 +1,4 @@
-"""Which log lines tell of progress, and what step they give (spec/operations#resume-report, drills end in a
-resume report)."""
+"""Detection of training steps in log lines, for resume reports of drills (spec/operations#resume-report)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +10,15 @@ from trainshed.core.resume import learned
 
 
 @dataclass(frozen=True)
-class Said:
+class FakeLine:
     text: str
     payload: dict[str, Any] | None = None
     at: int = 5
 
 
-def numbers(lines: Sequence[str | Said]) -> list[int]:
-    """The steps of the kind of line that the lines are taken for, in their order."""
-    read = [line if isinstance(line, Said) else Said(line) for line in lines]
+def numbers(lines: Sequence[str | FakeLine]) -> list[int]:
+    """Return the detected step numbers, in order."""
+    read = [line if isinstance(line, FakeLine) else FakeLine(line) for line in lines]
     series = learned(read)
     return [step.number for line in read if series and (step := series.step(line))]
 
@@ -46,7 +45,7 @@ def numbers(lines: Sequence[str | Said]) -> list[int]:
         "epoch 3, step 120",
     ],
 )
-def test_steps_are_known_in_many_spellings(line: str) -> None:
+def test_step_is_detected_in_many_log_formats(line: str) -> None:
     assert numbers([line]) == [120]
 
 
@@ -64,18 +63,18 @@ def test_steps_are_known_in_many_spellings(line: str) -> None:
         "",
     ],
 )
-def test_other_numbers_are_no_steps(line: str) -> None:
+def test_unrelated_numbers_are_not_steps(line: str) -> None:
     assert numbers([line]) == []
 
 
-def test_where_a_program_goes_on_is_no_step_that_it_has_done() -> None:
-    """What examples/resume prints."""
+def test_resume_message_does_not_count_as_a_step() -> None:
+    """The lines are from examples/resume."""
     lines = ["epoch 1/20 loss 0.8", "goes on after epoch 1", "epoch 2/20 loss 0.5"]
     assert numbers(lines) == [1, 2]
 
 
-def test_json_lines_tell_their_step_by_a_field() -> None:
-    lines = [Said("trained", {"step": 7, "loss": 0.1}), Said("trained", {"step": 8})]
+def test_step_is_read_from_a_json_field() -> None:
+    lines = [FakeLine("trained", {"step": 7, "loss": 0.1}), FakeLine("trained", {"step": 8})]
     assert numbers(lines) == [7, 8]
-    assert numbers([Said("x", {"globalStep": 9})]) == [9]
-    assert numbers([Said("x", {"step": True})]) == []
+    assert numbers([FakeLine("x", {"globalStep": 9})]) == [9]
+    assert numbers([FakeLine("x", {"step": True})]) == []

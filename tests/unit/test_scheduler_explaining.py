@@ -1,6 +1,6 @@
-"""Why a job waits and what would let it start, in exact words (issue 3, point 3)."""
+"""Exact messages about why a job waits and what would allow it to start."""
 
-from tests.unit.clusters import GIB, NOW, REGION, SECOND, STRICT, T4, World, gang, node
+from tests.unit.clusters import GIB, NOW, REGION, SECOND, STRICT, T4, SimulatedCluster, gang, node
 from trainshed.core.capacity import NodeCondition, OthersUse, QuotaKey, Waiting, WaitReason
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.explaining import node_statuses, preflight, quota_statuses, why
@@ -11,80 +11,88 @@ CPUS = "cpus_n1_e2"
 PATIENT = STRICT.patience
 
 
-def said(world: World, uid: int, now: int = NOW) -> Waiting:
-    world.plan(now)
-    reasons = why(world.snapshot, JobUid(uid), now)
+def explanation(cluster: SimulatedCluster, uid: int, now: int = NOW) -> Waiting:
+    cluster.plan(now)
+    reasons = why(cluster.snapshot, JobUid(uid), now)
     assert reasons is not None
     return reasons
 
 
-def test_the_one_node_is_too_full() -> None:
-    """spec/operations#why-it-waits: says at every moment why a job waits."""
-    world = World([node("a", 8)])
-    world.run(gang(17, 4), "a")
-    world.wait(gang(18, 1, replicas=8))
-    assert said(world, 18) == Waiting(
+def test_wait_reason_names_the_job_that_uses_the_only_node() -> None:
+    """spec/operations#why-it-waits: a waiting job always shows its reason."""
+    cluster = SimulatedCluster([node("a", 8)])
+    cluster.run(gang(17, 4), "a")
+    cluster.wait(gang(18, 1, replicas=8))
+    assert explanation(cluster, 18) == Waiting(
         WaitReason.CAPACITY, "needs 8 CPUs, 4 of 8 are used by job 17", None, (gang(17).name,)
     )
 
 
-def test_the_nodes_are_too_full() -> None:
+def test_wait_reason_shows_the_free_resources_of_full_nodes() -> None:
     """spec/operations#why-it-waits."""
-    world = World([node("a", 8, gpus=4), node("b", 8, gpus=2)])
-    world.run(gang(1, 2, gpus=3), "a", until=NOW + 5)
-    world.wait(
+    cluster = SimulatedCluster([node("a", 8, gpus=4), node("b", 8, gpus=2)])
+    cluster.run(gang(1, 2, gpus=3), "a", until=NOW + 5)
+    cluster.wait(
         gang(2, 2, gpus=4), gang(3, 8), gang(4, 1, replicas=3, gpus=2), gang(5, 1, memory=64)
     )
-    assert said(world, 2).message == f"needs 4 {T4} on one node, and at most 2 are free on one now"
-    assert said(world, 2).blockers == (gang(1).name,)
-    world.run(gang(6, 2), "b")
-    assert said(world, 3).message == "needs 8 CPUs on one node, and at most 6 are free on one now"
-    assert said(world, 4).message == (
+    assert (
+        explanation(cluster, 2).message
+        == f"needs 4 {T4} on one node, and at most 2 are free on one now"
+    )
+    assert explanation(cluster, 2).blockers == (gang(1).name,)
+    cluster.run(gang(6, 2), "b")
+    assert (
+        explanation(cluster, 3).message
+        == "needs 8 CPUs on one node, and at most 6 are free on one now"
+    )
+    assert explanation(cluster, 4).message == (
         f"needs capacity for 3 replicas of 1 CPU and 2 {T4}, and there is capacity for 1 now"
     )
-    world.run(gang(7, 1, memory=1), "a")
-    world.run(gang(8, 1, memory=2), "b")
-    assert said(world, 5).message == (
+    cluster.run(gang(7, 1, memory=1), "a")
+    cluster.run(gang(8, 1, memory=2), "b")
+    assert explanation(cluster, 5).message == (
         "needs 64 GiB of memory on one node, and at most 63 GiB are free on one now"
     )
 
 
-def test_others_use_the_nodes() -> None:
-    """What others use is waited for; only what is larger than a whole node is refused."""
+def test_wait_reason_shows_resources_used_outside_the_service() -> None:
+    """A job waits for resources used by other programs. Only a job larger than every node is rejected."""
     theirs = OthersUse(6, 4 * GIB)
-    world = World([node("a", 8, others=theirs), node("b", 8), node("c", 4)])
-    world.run(gang(1, 1), "b")
-    world.wait(gang(2, 8))
-    assert said(world, 2) == Waiting(
+    cluster = SimulatedCluster([node("a", 8, others=theirs), node("b", 8), node("c", 4)])
+    cluster.run(gang(1, 1), "b")
+    cluster.wait(gang(2, 8))
+    assert explanation(cluster, 2) == Waiting(
         WaitReason.CAPACITY,
         "needs 8 CPUs on one node, and at most 7 are free on one now; programs outside the service use a",
         None,
         (gang(1).name,),
     )
-    world.set_nodes([node("a", 8), node("b", 8), node("c", 4, others=theirs)])
-    assert world.admitted() == [2]
-    world.wait(gang(3, 9))
-    assert said(world, 3).reason is WaitReason.STOCK_OUT
-    alone = World([node("a", 8, gpus=2, others=OthersUse(6, 0, ((T4, 2),)))])
-    alone.wait(gang(2, 4), gang(3, 1, gpus=1))
-    assert said(alone, 2).message == "needs 4 CPUs, 6 of 8 are used outside the service"
-    assert said(alone, 3).message == f"needs 1 {T4}, 2 of 2 are used outside the service"
-    alone.run(gang(1, 1), "a")
-    assert said(alone, 2).message == "needs 4 CPUs, 1 of 8 are used by job 1 and 6 by others"
+    cluster.set_nodes([node("a", 8), node("b", 8), node("c", 4, others=theirs)])
+    assert cluster.admitted_jobs() == [2]
+    cluster.wait(gang(3, 9))
+    assert explanation(cluster, 3).reason is WaitReason.STOCK_OUT
+    single = SimulatedCluster([node("a", 8, gpus=2, others=OthersUse(6, 0, ((T4, 2),)))])
+    single.wait(gang(2, 4), gang(3, 1, gpus=1))
+    assert explanation(single, 2).message == "needs 4 CPUs, 6 of 8 are used outside the service"
+    assert explanation(single, 3).message == f"needs 1 {T4}, 2 of 2 are used outside the service"
+    single.run(gang(1, 1), "a")
+    assert (
+        explanation(single, 2).message == "needs 4 CPUs, 1 of 8 are used by job 1 and 6 by others"
+    )
 
 
-def test_the_quota_is_used_up() -> None:
+def test_wait_reason_shows_the_used_up_quota() -> None:
     """spec/queue#order."""
-    world = World([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 8})
-    world.run(gang(1, 4, quota=((CPUS, 4),)), "a")
-    world.wait(gang(2, 2, replicas=4, quota=((CPUS, 8),)), gang(3, 9, quota=((CPUS, 9),)))
-    assert said(world, 2) == Waiting(
+    cluster = SimulatedCluster([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 8})
+    cluster.run(gang(1, 4, quota=((CPUS, 4),)), "a")
+    cluster.wait(gang(2, 2, replicas=4, quota=((CPUS, 8),)), gang(3, 9, quota=((CPUS, 9),)))
+    assert explanation(cluster, 2) == Waiting(
         WaitReason.QUOTA,
         f"needs 8 {CPUS} in {REGION}, 4 of 8 are used by job 1",
         f"an owner can raise the limit: trainshed quotas set {CPUS} 12 --project p --region {REGION}",
         (gang(1).name,),
     )
-    assert said(world, 3) == Waiting(
+    assert explanation(cluster, 3) == Waiting(
         WaitReason.QUOTA,
         f"needs 9 {CPUS} in {REGION}, and the project's quota is 8",
         f"an owner can raise the limit: trainshed quotas set {CPUS} 13 --project p --region {REGION}",
@@ -92,12 +100,12 @@ def test_the_quota_is_used_up() -> None:
     )
 
 
-def test_the_number_of_replicas_is_reached() -> None:
+def test_wait_reason_shows_the_replica_limit() -> None:
     """spec/queue#capacity."""
-    world = World([node("a")], Policy(max_replicas=4))
-    world.run(gang(1, replicas=2), "a")
-    world.wait(gang(2, replicas=4))
-    assert said(world, 2) == Waiting(
+    cluster = SimulatedCluster([node("a")], Policy(max_replicas=4))
+    cluster.run(gang(1, replicas=2), "a")
+    cluster.wait(gang(2, replicas=4))
+    assert explanation(cluster, 2) == Waiting(
         WaitReason.REPLICA_LIMIT,
         "needs 4 replicas, and 2 of 4 replicas that may run at once are in use",
         None,
@@ -105,41 +113,41 @@ def test_the_number_of_replicas_is_reached() -> None:
     )
 
 
-def test_no_node_could_ever_do_or_none_can_now() -> None:
+def test_wait_reason_shows_missing_and_drained_nodes() -> None:
     """spec/queue#capacity."""
-    world = World([node("a", 4), node("b", 16, condition=NodeCondition.DRAINED)])
-    world.wait(gang(1, 32), gang(2, 16))
-    lost = said(world, 1)
+    cluster = SimulatedCluster([node("a", 4), node("b", 16, condition=NodeCondition.DRAINED)])
+    cluster.wait(gang(1, 32), gang(2, 16))
+    lost = explanation(cluster, 1)
     assert lost.reason is WaitReason.STOCK_OUT
     assert lost.message == "needs 32 CPUs on one node; the largest node has 16"
-    assert said(world, 2) == Waiting(
+    assert explanation(cluster, 2) == Waiting(
         WaitReason.NO_NODE,
         "needs 16 CPUs on a node, and b is drained",
         "return b to service with: trainshed nodes drain b --undo",
     )
-    nothing = World([])
+    nothing = SimulatedCluster([])
     nothing.wait(gang(1))
-    assert said(nothing, 1) == Waiting(WaitReason.NO_NODE, "no node is known yet")
+    assert explanation(nothing, 1) == Waiting(WaitReason.NO_NODE, "no node is known yet")
 
 
-def test_it_pauses_or_it_is_not_its_turn() -> None:
-    """spec/failures#no-capacity, back-off; spec/queue#order."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 4), "a")
-    world.wait(gang(2), not_before=NOW + 90 * SECOND)
-    assert said(world, 2) == Waiting(WaitReason.BACK_OFF, "retries in 90 s")
-    world.wait(gang(3, 8), gang(4))
-    assert said(world, 4, NOW + PATIENT) == Waiting(
+def test_wait_reason_shows_retry_delay_or_reserved_capacity() -> None:
+    """spec/failures#no-capacity: delay between retries. spec/queue#order: reserved capacity."""
+    cluster = SimulatedCluster([node("a", 8)])
+    cluster.run(gang(1, 4), "a")
+    cluster.wait(gang(2), not_before=NOW + 90 * SECOND)
+    assert explanation(cluster, 2) == Waiting(WaitReason.BACK_OFF, "retries in 90 s")
+    cluster.wait(gang(3, 8), gang(4))
+    assert explanation(cluster, 4, NOW + PATIENT) == Waiting(
         WaitReason.POLICY, "the capacity is reserved for job 3", None, (gang(3).name,)
     )
 
 
-def test_a_replica_without_a_place_says_so() -> None:
+def test_wait_reason_names_the_replica_that_lost_its_node() -> None:
     """spec/failures#maintenance."""
-    world = World([node("a", 4), node("b", 4)])
-    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
-    world.run(gang(2, 2), "b")
-    assert said(world, 1) == Waiting(
+    cluster = SimulatedCluster([node("a", 4), node("b", 4)])
+    cluster.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
+    cluster.run(gang(2, 2), "b")
+    assert explanation(cluster, 1) == Waiting(
         WaitReason.CAPACITY,
         "workerpool0-0 lost its place on a and needs 4 CPUs on another node",
         None,
@@ -147,17 +155,17 @@ def test_a_replica_without_a_place_says_so() -> None:
     )
 
 
-def test_jobs_of_other_projects_are_not_named() -> None:
-    """Who may see this job need not see those; how much they have is told."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 3, project="speech"), "a")
-    world.run(gang(2, 1), "a")
-    world.wait(gang(3, 8), gang(4, 1, project="speech"))
-    assert said(world, 3).message == (
+def test_wait_reason_hides_jobs_of_other_projects() -> None:
+    """Readers of this job may lack access to the others. The message only contains their resource usage."""
+    cluster = SimulatedCluster([node("a", 8)])
+    cluster.run(gang(1, 3, project="speech"), "a")
+    cluster.run(gang(2, 1), "a")
+    cluster.wait(gang(3, 8), gang(4, 1, project="speech"))
+    assert explanation(cluster, 3).message == (
         "needs 8 CPUs, 4 of 8 are used by job 2 and jobs of other projects"
     )
-    assert said(world, 3).blockers == (gang(2).name,)
-    answer = preflight(world.snapshot.copy(), gang(9, 8, project="hearing"), NOW)
+    assert explanation(cluster, 3).blockers == (gang(2).name,)
+    answer = preflight(cluster.snapshot.copy(), gang(9, 8, project="hearing"), NOW)
     assert answer.waiting is not None
     assert answer.waiting.message == "needs 8 CPUs, 4 of 8 are used by jobs of other projects"
     assert answer.waiting.blockers == ()
@@ -166,16 +174,16 @@ def test_jobs_of_other_projects_are_not_named() -> None:
 # Pre-flight
 
 
-def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
+def test_preflight_considers_reservations_and_spot_jobs() -> None:
     """spec/submit#preflight."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 4), "a")
-    world.wait(gang(2, 8), since=NOW - PATIENT)
-    answer = preflight(world.snapshot.copy(), gang(9, 1), NOW)
+    cluster = SimulatedCluster([node("a", 8)])
+    cluster.run(gang(1, 4), "a")
+    cluster.wait(gang(2, 8), since=NOW - PATIENT)
+    answer = preflight(cluster.snapshot.copy(), gang(9, 1), NOW)
     assert answer.waiting == Waiting(
         WaitReason.POLICY, "the capacity is reserved for job 2", None, (gang(2).name,)
     )
-    spot = World([node("a", 8)])
+    spot = SimulatedCluster([node("a", 8)])
     spot.run(gang(1, 8, spot=True), "a")
     answer = preflight(spot.snapshot, gang(9, 8), NOW)
     assert answer.waiting is not None
@@ -186,56 +194,56 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
 # Positions
 
 
-def test_for_whom_something_is_reserved_counts_first() -> None:
-    world = World([node("a", 8)])
-    world.run(gang(1, 4), "a")
-    world.wait(gang(2, 8), since=NOW - PATIENT)
-    world.wait(gang(3, 1), gang(4, 1), gang(5, 1, project="q"))
-    assert position(world.snapshot, JobUid(5)) == 1
-    world.plan(NOW)
-    assert [position(world.snapshot, JobUid(uid)) for uid in (2, 5, 3, 4)] == [1, 2, 3, 4]
+def test_queue_position_counts_jobs_with_reservations_first() -> None:
+    cluster = SimulatedCluster([node("a", 8)])
+    cluster.run(gang(1, 4), "a")
+    cluster.wait(gang(2, 8), since=NOW - PATIENT)
+    cluster.wait(gang(3, 1), gang(4, 1), gang(5, 1, project="q"))
+    assert position(cluster.snapshot, JobUid(5)) == 1
+    cluster.plan(NOW)
+    assert [position(cluster.snapshot, JobUid(uid)) for uid in (2, 5, 3, 4)] == [1, 2, 3, 4]
 
 
 # Reports
 
 
-def test_nodes_and_quotas_are_reported_with_what_is_used() -> None:
-    """Issue 3, points 3 and 4: `trainshed nodes list`, `trainshed quotas`."""
+def test_node_and_quota_reports_show_usage() -> None:
+    """The output of `trainshed nodes list` and `trainshed quotas` uses these reports."""
     key = QuotaKey("p", REGION, CPUS)
-    world = World(
+    cluster = SimulatedCluster(
         [node("a", 8, 16, gpus=2), node("b", condition=NodeCondition.GONE)], quotas={key: 6}
     )
-    world.run(gang(1, 2.5, memory=4, gpus=1, quota=((CPUS, 2.5),)), "a")
-    world.wait(gang(2, 4, quota=((CPUS, 4), ("pd_ssd_gb", 100))))
+    cluster.run(gang(1, 2.5, memory=4, gpus=1, quota=((CPUS, 2.5),)), "a")
+    cluster.wait(gang(2, 4, quota=((CPUS, 4), ("pd_ssd_gb", 100))))
     first, second = node_statuses(
-        world.snapshot, {"b": "it does not answer"}, world.snapshot.entries.values()
+        cluster.snapshot, {"b": "it does not answer"}, cluster.snapshot.entries.values()
     )
     assert (first.used_vcpus, first.used_memory_bytes) == (2.5, 4 * GIB)
     assert first.used_accelerators == ((T4, 1),)
     assert first.replicas == (f"{gang(1).name} workerpool0-0",)
     assert (second.condition, second.cause) == (NodeCondition.GONE, "it does not answer")
-    cpus, disk = quota_statuses(world.snapshot, "p")
+    cpus, disk = quota_statuses(cluster.snapshot, "p")
     assert (cpus.limit, cpus.used, cpus.waiting) == (6, 2.5, 4)
     assert (disk.limit, disk.used, disk.waiting) == (None, 0, 100)
-    assert quota_statuses(world.snapshot, "q") == ()
+    assert quota_statuses(cluster.snapshot, "q") == ()
 
 
-def test_replicas_that_share_a_node_never_use_more_than_it_has() -> None:
-    """spec/queue#capacity, relaxed mode: after a drain one node may have what asked for two."""
-    world = World([node("a", 8, 16, gpus=1)], Policy())
-    world.run(gang(1, 6, replicas=2, memory=12, gpus=1), "a")
-    (shared,) = node_statuses(world.snapshot, {}, world.snapshot.entries.values())
+def test_reported_node_usage_never_exceeds_its_capacity() -> None:
+    """spec/queue#capacity: in relaxed mode, one node may run replicas that requested more than it has."""
+    cluster = SimulatedCluster([node("a", 8, 16, gpus=1)], Policy())
+    cluster.run(gang(1, 6, replicas=2, memory=12, gpus=1), "a")
+    (shared,) = node_statuses(cluster.snapshot, {}, cluster.snapshot.entries.values())
     assert (shared.used_vcpus, shared.used_memory_bytes) == (8, 16 * GIB)
     assert shared.used_accelerators == ((T4, 1),)
 
 
-def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
+def test_wait_reason_counts_the_replicas_without_a_node() -> None:
     """spec/failures#maintenance."""
     drained = NodeCondition.DRAINED
-    world = World([node("a", 4, condition=drained), node("b", 4, condition=drained)])
+    cluster = SimulatedCluster([node("a", 4, condition=drained), node("b", 4, condition=drained)])
     lost = ((ReplicaId(0, 0), "a"), (ReplicaId(1, 0), "b"))
-    world.put(GangState(gang(1, 4, replicas=2), unplaced=lost))
-    assert said(world, 1) == Waiting(
+    cluster.put(GangState(gang(1, 4, replicas=2), unplaced=lost))
+    assert explanation(cluster, 1) == Waiting(
         WaitReason.NO_NODE,
         "2 replicas wait for another node: workerpool0-0 lost its place on a;"
         " needs 4 CPUs on a node, and a is drained and b is drained",

@@ -1,4 +1,4 @@
-"""Safety and liveness of plans over generated clusters and queues (spec/queue#order)."""
+"""Property tests: safety and liveness of plans for generated clusters and queues (spec/queue#order)."""
 
 import copy
 from collections import defaultdict
@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
+from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, SimulatedCluster, gang, node
 from trainshed.core.capacity import MachineWanted, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog.quotas import GLOBAL, SHARE
 from trainshed.core.names import JobUid, ReplicaId
@@ -32,7 +32,7 @@ from trainshed.scheduler.planning import plan, state_after, still_holds
 from trainshed.scheduler.snapshot import Group, Snapshot
 
 CPUS = "cpus_n1_e2"
-PATIENCE = 50 * SECOND
+MAX_WAIT = 50 * SECOND
 
 devices = st.sampled_from([MachineWanted(None, kind) for kind in (T4, V100)])
 demands = st.one_of(
@@ -70,7 +70,7 @@ conditions = st.sampled_from(
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> list[NodeCapacity]:
+def node_lists(draw: st.DrawFn) -> list[NodeCapacity]:
     nodes: list[NodeCapacity] = []
     for i in range(draw(st.integers(1, 5))):
         gpus, kind = draw(st.integers(0, 4)), draw(st.sampled_from([T4, V100]))
@@ -90,37 +90,37 @@ policies = st.builds(
     Policy,
     strict=st.sampled_from([True, True, False]),
     max_replicas=st.integers(1, 10),
-    patience=st.sampled_from([0, PATIENCE]),
+    patience=st.sampled_from([0, MAX_WAIT]),
 )
 limits = st.one_of(st.none(), st.integers(0, 12))
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
-    """A world some of whose jobs run already: started by plans, so that it is a state that comes about."""
+def random_clusters(draw: st.DrawFn) -> SimulatedCluster:
+    """Generate a cluster with running jobs. Plans have started them, so the state is realistic."""
     limit = draw(limits)
     quotas = {} if limit is None else {QuotaKey("p", REGION, CPUS): float(limit)}
-    world = World(draw(clusters()), draw(policies), quotas)
+    cluster = SimulatedCluster(draw(node_lists()), draw(policies), quotas)
     count = draw(st.integers(1, 14))
     items = [draw(gangs(uid)) for uid in range(1, count + 1)]
     first = draw(st.integers(0, count))
-    world.wait(*items[:first], since=NOW)
-    world.carry_out(world.plan(NOW))
-    for state in list(world.states.values()):
+    cluster.wait(*items[:first], since=NOW)
+    cluster.apply_plan(cluster.plan(NOW))
+    for state in list(cluster.states.values()):
         if state.places and draw(st.booleans()) and draw(st.booleans()):
-            lose(world, state, draw(st.integers(0, len(state.places) - 1)))
+            lose(cluster, state, draw(st.integers(0, len(state.places) - 1)))
     delays = st.sampled_from([0, 0, 0, NOW + 10 * SECOND])
     for item in items[first:]:
-        since = NOW - draw(st.sampled_from([0, 1, 2])) * PATIENCE
-        world.wait(item, since=since, not_before=draw(delays))
-    return world
+        since = NOW - draw(st.sampled_from([0, 1, 2])) * MAX_WAIT
+        cluster.wait(item, since=since, not_before=draw(delays))
+    return cluster
 
 
-def lose(world: World, state: GangState, at: int) -> None:
+def lose(cluster: SimulatedCluster, state: GangState, at: int) -> None:
     lost = state.places[at]
     kept = tuple(place for place in state.places if place != lost)
     if not state.leaving:
-        world.put(GangState(state.gang, kept, (lost,), until=state.until))
+        cluster.put(GangState(state.gang, kept, (lost,), until=state.until))
 
 
 def ages_of(group: Group) -> tuple[Any, ...]:
@@ -131,8 +131,8 @@ def ages_of(group: Group) -> tuple[Any, ...]:
     return buckets, heads, [entry.age for entry in group.waiting]
 
 
-def books(snapshot: Snapshot) -> Any:
-    """All that a plan might leave behind."""
+def contents(snapshot: Snapshot) -> Any:
+    """Return all parts of a snapshot that a plan could change."""
     free = snapshot.free
     return copy.deepcopy(
         (
@@ -150,20 +150,22 @@ def books(snapshot: Snapshot) -> Any:
     )
 
 
-@given(worlds())
-def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World) -> None:
-    """spec/queue#quotas: no node over capacity, no quota exceeded, no gang half placed; the same plan for the
-    same state."""
-    before = books(world.snapshot)
-    made = plan(world.snapshot.copy(), NOW)
-    assert books(world.snapshot) == before
-    assert plan(world.snapshot.copy(), NOW) == made
+@given(random_clusters())
+def test_plans_are_safe_deterministic_and_do_not_change_the_snapshot(
+    cluster: SimulatedCluster,
+) -> None:
+    """spec/queue#quotas: no node and no quota is exceeded, and no gang is placed partially. Equal states give
+    equal plans."""
+    before = contents(cluster.snapshot)
+    made = plan(cluster.snapshot.copy(), NOW)
+    assert contents(cluster.snapshot) == before
+    assert plan(cluster.snapshot.copy(), NOW) == made
     admitted = {d.uid for d in made.decisions if isinstance(d, Admit)}
     preempted = [d.uid for d in made.decisions if isinstance(d, Preempt)]
     assert len(preempted) == len(set(preempted))
     assert admitted.isdisjoint(preempted)
     for decision in made.decisions:
-        state = world.states[decision.uid]
+        state = cluster.states[decision.uid]
         match decision:
             case Admit(nodes=nodes):
                 assert state.not_before <= NOW
@@ -179,81 +181,90 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
                 chosen = []
             case StockOut():
                 chosen = []
-        assert all(world.nodes[name].condition is NodeCondition.READY for name in chosen)
-    world.carry_out(made)
-    world.check()
+        assert all(cluster.nodes[name].condition is NodeCondition.READY for name in chosen)
+    cluster.apply_plan(made)
+    cluster.check()
 
 
-@given(worlds())
-def test_a_preflight_is_what_a_plan_would_make_of_the_job(world: World) -> None:
-    before = books(world.snapshot)
+@given(random_clusters())
+def test_preflight_matches_the_decision_of_a_plan(cluster: SimulatedCluster) -> None:
+    before = contents(cluster.snapshot)
     wanted = gang(1000, 2, replicas=2)
-    answer = explaining.preflight(world.snapshot.copy(), wanted, NOW)
-    assert books(world.snapshot) == before
-    world.wait(wanted, since=NOW)
-    admitted = {d.uid: d.nodes for d in world.plan().decisions if isinstance(d, Admit)}
+    answer = explaining.preflight(cluster.snapshot.copy(), wanted, NOW)
+    assert contents(cluster.snapshot) == before
+    cluster.wait(wanted, since=NOW)
+    admitted = {d.uid: d.nodes for d in cluster.plan().decisions if isinstance(d, Admit)}
     places = tuple((str(replica), name) for replica, name in admitted.get(wanted.uid, ()))
     assert (answer.places, answer.admitted) == (places, bool(places))
 
 
-@given(worlds())
-def test_what_is_decided_about_a_copy_holds_as_long_as_nothing_changes(world: World) -> None:
-    """ADR 12: no decision gets in the way of another one of its plan."""
-    planned = world.snapshot.copy()
+@given(random_clusters())
+def test_decisions_on_a_copy_are_valid_for_the_unchanged_snapshot(
+    cluster: SimulatedCluster,
+) -> None:
+    """ADR 12: the decisions of one plan do not conflict with each other."""
+    planned = cluster.snapshot.copy()
     for decision in plan(planned, NOW).decisions:
-        assert still_holds(world.snapshot, planned, decision)
-        world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
+        assert still_holds(cluster.snapshot, planned, decision)
+        cluster.snapshot.put(state_after(cluster.snapshot.entries[decision.uid].state, decision))
 
 
-@given(worlds(), worlds())
-def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: World) -> None:
-    """ADR 12: while a decision is made, nodes change, jobs end and others take their places."""
-    planned = world.snapshot.copy()
+@given(random_clusters(), random_clusters())
+def test_decisions_still_valid_after_changes_exceed_no_limit(
+    cluster: SimulatedCluster, other: SimulatedCluster
+) -> None:
+    """ADR 12: during a decision, nodes change, jobs end, and other jobs take their capacity."""
+    planned = cluster.snapshot.copy()
     made = plan(planned, NOW)
-    world.set_nodes(other.nodes.values())
-    for state in list(world.states.values())[::2]:
-        world.end(state.gang.uid)
-    world.wait(*(replace(s.gang, uid=JobUid(s.gang.uid + 100)) for s in other.states.values()))
-    overloaded = {name for name, node in world.snapshot.nodes.items() if min(node.free) < 0}
-    for decision in world.plan().decisions:
-        world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
+    cluster.set_nodes(other.nodes.values())
+    for state in list(cluster.states.values())[::2]:
+        cluster.end(state.gang.uid)
+    cluster.wait(*(replace(s.gang, uid=JobUid(s.gang.uid + 100)) for s in other.states.values()))
+    overloaded = {name for name, node in cluster.snapshot.nodes.items() if min(node.free) < 0}
+    for decision in cluster.plan().decisions:
+        cluster.snapshot.put(state_after(cluster.snapshot.entries[decision.uid].state, decision))
     for decision in made.decisions:
-        if still_holds(world.snapshot, planned, decision):
-            world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
-    if world.policy.strict:
-        assert {n for n, node in world.snapshot.nodes.items() if min(node.free) < 0} <= overloaded
-    for meter in world.snapshot.meters.values():
+        if still_holds(cluster.snapshot, planned, decision):
+            cluster.snapshot.put(
+                state_after(cluster.snapshot.entries[decision.uid].state, decision)
+            )
+    if cluster.policy.strict:
+        assert {n for n, node in cluster.snapshot.nodes.items() if min(node.free) < 0} <= overloaded
+    for meter in cluster.snapshot.meters.values():
         assert meter.limit is None or meter.used <= meter.limit or len(meter.holders) == 1
 
 
-@given(worlds())
-def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
-    """However it came about, and in whatever order, the same state gives the same plan."""
-    anew = World(reversed(list(world.nodes.values())), world.policy, world.quotas)
-    for state in sorted(world.states.values(), key=lambda s: -s.gang.uid):
-        anew.put(state)
-    # What the last plan has reserved is part of the state: these are considered first.
-    anew.snapshot.reservations = world.snapshot.reservations
-    world.set_nodes([node("passing", 99), *world.nodes.values()])
-    world.nodes.pop("passing")
-    world.set_nodes(list(world.nodes.values()))
-    assert world.plan() == anew.plan()
+@given(random_clusters())
+def test_incrementally_updated_snapshot_equals_a_new_one(cluster: SimulatedCluster) -> None:
+    """Equal states give equal plans, regardless of the order of the changes."""
+    rebuilt = SimulatedCluster(
+        reversed(list(cluster.nodes.values())), cluster.policy, cluster.quotas
+    )
+    for state in sorted(cluster.states.values(), key=lambda s: -s.gang.uid):
+        rebuilt.put(state)
+    # Reservations of the last plan are part of the state, since they come first.
+    rebuilt.snapshot.reservations = cluster.snapshot.reservations
+    cluster.set_nodes([node("passing", 99), *cluster.nodes.values()])
+    cluster.nodes.pop("passing")
+    cluster.set_nodes(list(cluster.nodes.values()))
+    assert cluster.plan() == rebuilt.plan()
 
 
-@given(worlds())
-def test_what_others_use_now_refuses_nobody_for_good(world: World) -> None:
-    """Others give back what they use: only a node's whole size says whether a job can ever run there."""
-    refused = {d for d in world.plan().decisions if isinstance(d, StockOut)}
-    world.set_nodes([replace(node, others=OthersUse()) for node in world.nodes.values()])
-    # In another order perhaps: who else starts decides whose turn it is.
-    assert {d for d in world.plan().decisions if isinstance(d, StockOut)} == refused
+@given(random_clusters())
+def test_usage_by_other_programs_never_causes_a_stock_out(cluster: SimulatedCluster) -> None:
+    """Other programs free their resources later, so only the total size of a node decides about a
+    stock-out."""
+    refused = {d for d in cluster.plan().decisions if isinstance(d, StockOut)}
+    cluster.set_nodes([replace(node, others=OthersUse()) for node in cluster.nodes.values()])
+    # The order may differ, because other admissions change the order of jobs.
+    assert {d for d in cluster.plan().decisions if isinstance(d, StockOut)} == refused
 
 
-@given(worlds())
-def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
-    """spec/queue#order: of two jobs that differ in nothing but age, the younger one never starts alone."""
-    admitted = {d.uid for d in world.plan().decisions if isinstance(d, Admit)}
-    waiting = [s for s in world.states.values() if not (s.places or s.unplaced)]
+@given(random_clusters())
+def test_equal_jobs_start_in_order_of_creation(cluster: SimulatedCluster) -> None:
+    """spec/queue#order: of two jobs that differ only in age, the newer one never starts first."""
+    admitted = {d.uid for d in cluster.plan().decisions if isinstance(d, Admit)}
+    waiting = [s for s in cluster.states.values() if not (s.places or s.unplaced)]
     for older in waiting:
         for younger in waiting:
             a, b = older.gang, younger.gang
@@ -262,80 +273,81 @@ def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
                 assert b.uid not in admitted or a.uid in admitted
 
 
-@given(worlds())
-def test_every_victim_is_needed(world: World) -> None:
-    """spec/failures#preemption: with one of them spared, the job they yield to would have no room."""
-    if not world.policy.strict:
+@given(random_clusters())
+def test_preemption_stops_no_unnecessary_jobs(cluster: SimulatedCluster) -> None:
+    """spec/failures#preemption: without any one of the preempted jobs, the preempting job would not fit."""
+    if not cluster.policy.strict:
         return
-    made = world.plan().decisions
+    made = cluster.plan().decisions
     takers = {d.by for d in made if isinstance(d, Preempt)}
     if len(takers) != 1 or any(isinstance(d, Admit | Place) for d in made):
-        return  # with several at work nothing can be said from outside
+        return  # several preempting jobs cannot be distinguished from outside
     victims = [d.uid for d in made if isinstance(d, Preempt)]
-    (taker,) = (s.gang for s in world.states.values() if s.gang.name in takers)
-    if world.states[taker.uid].unplaced:
+    (taker,) = (s.gang for s in cluster.states.values() if s.gang.name in takers)
+    if cluster.states[taker.uid].unplaced:
         return
     for spared in victims:
-        trial = World(world.nodes.values(), world.policy, world.quotas)
-        for state in world.states.values():
+        trial = SimulatedCluster(cluster.nodes.values(), cluster.policy, cluster.quotas)
+        for state in cluster.states.values():
             runs = state.places and not state.leaving
             if runs and (state.gang.uid == spared or state.gang.uid not in victims):
                 trial.put(state)
-        trial.wait(replace(taker, spot=True))  # it asks nobody
-        assert taker.uid not in trial.admitted()
+        trial.wait(replace(taker, spot=True))  # a spot job preempts no other job
+        assert taker.uid not in trial.admitted_jobs()
 
 
-@given(worlds())
-def test_what_spot_work_borrows_is_back_after_one_grace(world: World) -> None:
-    """spec/queue#spot: whoever's turn it is, and has room but for spot work, starts when that has left."""
+@given(random_clusters())
+def test_spot_capacity_is_available_after_one_grace_period(cluster: SimulatedCluster) -> None:
+    """spec/queue#spot: if only spot jobs occupy the capacity of the next job, it starts when they have
+    ended."""
     owner = gang(1000, 2, replicas=2, priority=9)
-    alone = World(world.nodes.values(), world.policy, world.quotas)
-    for state in world.states.values():
+    alone = SimulatedCluster(cluster.nodes.values(), cluster.policy, cluster.quotas)
+    for state in cluster.states.values():
         if (state.places or state.unplaced) and not state.gang.spot:
             alone.put(state)
     alone.wait(owner)
-    world.wait(owner)
-    if owner.uid in alone.admitted():
+    cluster.wait(owner)
+    if owner.uid in alone.admitted_jobs():
         for _ in range(2):
-            for decision in world.step(NOW).decisions:
+            for decision in cluster.step(NOW).decisions:
                 if isinstance(decision, Preempt):
-                    world.end(decision.uid)
-        assert world.states[owner.uid].places
+                    cluster.end(decision.uid)
+        assert cluster.states[owner.uid].places
 
 
 @settings(max_examples=30)
-@given(worlds(), st.lists(st.integers(1, 30), min_size=40, max_size=40))
-def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None:
-    """spec/lifecycle#end: with jobs that end, none waits for ever; what nothing could hold is told apart."""
-    world.set_nodes([node("big", 64, 1, 24, T4), node("vee", 64, 1, 24, V100)])
-    world.quotas = dict.fromkeys(world.quotas, 99.0)
-    world.snapshot.set_quotas(world.quotas)
-    for state in list(world.states.values()):  # their nodes are no more
+@given(random_clusters(), st.lists(st.integers(1, 30), min_size=40, max_size=40))
+def test_every_job_eventually_starts(cluster: SimulatedCluster, spans: Sequence[int]) -> None:
+    """spec/lifecycle#end: if jobs end, no job waits forever. Jobs that can never fit are excluded."""
+    cluster.set_nodes([node("big", 64, 1, 24, T4), node("vee", 64, 1, 24, V100)])
+    cluster.quotas = dict.fromkeys(cluster.quotas, 99.0)
+    cluster.snapshot.set_quotas(cluster.quotas)
+    for state in list(cluster.states.values()):  # their nodes no longer exist
         if state.places or state.unplaced:
-            world.end(state.gang.uid)
+            cluster.end(state.gang.uid)
     ends: dict[JobUid, int] = {}
     now = NOW
     for _ in range(400):
-        if not world.states:
+        if not cluster.states:
             return
         now += 5 * SECOND
-        for uid in [uid for uid, end in ends.items() if end <= now and uid in world.states]:
-            world.end(uid)
-        for decision in world.step(now).decisions:
+        for uid in [uid for uid, end in ends.items() if end <= now and uid in cluster.states]:
+            cluster.end(uid)
+        for decision in cluster.step(now).decisions:
             assert not isinstance(decision, StockOut)
             if isinstance(decision, Admit):
                 ends[decision.uid] = now + spans[decision.uid % 40] * SECOND
-            if isinstance(decision, Preempt):  # it has left by the next plan, and waits again
-                item = world.states[decision.uid].gang
-                world.wait(item, since=now)
+            if isinstance(decision, Preempt):  # the job ends before the next plan and waits again
+                item = cluster.states[decision.uid].gang
+                cluster.wait(item, since=now)
                 ends.pop(decision.uid, None)
-    raise AssertionError(f"{len(world.states)} jobs never ended")
+    raise AssertionError(f"{len(cluster.states)} jobs never ended")
 
 
 @settings(max_examples=20)
 @given(
     st.sampled_from(
-        [Policy(strict=True, patience=PATIENCE), Policy(max_replicas=8, patience=PATIENCE)]
+        [Policy(strict=True, patience=MAX_WAIT), Policy(max_replicas=8, patience=MAX_WAIT)]
     ),
     st.integers(2, 8),
     st.lists(st.integers(1, 4), min_size=10, max_size=10),
@@ -343,38 +355,38 @@ def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None
     st.integers(0, 100),
 )
 @example(
-    # Eight others always have something reserved.
-    policy=Policy(strict=True, patience=PATIENCE),
+    # Eight other jobs always have a reservation.
+    policy=Policy(strict=True, patience=MAX_WAIT),
     size=8,
     spans=[1, 1, 4, 2, 4, 4, 3, 4, 3, 4],
     projects=["p", "p", "p", "q", "p", "r", "q", "q", "r", "p"],
     past=1,
 )
-def test_a_stream_of_small_jobs_never_starves_a_big_one(
+def test_stream_of_small_jobs_never_starves_a_large_job(
     policy: Policy, size: int, spans: Sequence[int], projects: Sequence[str], past: int
 ) -> None:
-    """spec/queue#order: however small, short-lived and well-entitled the others are, and whatever its person
-    used before."""
-    world = World([node("a", 4), node("b", 4)], policy)
+    """spec/queue#order: this holds regardless of the size, duration and fair share of the small jobs, and of
+    the past usage of the large job's user."""
+    cluster = SimulatedCluster([node("a", 4), node("b", 4)], policy)
     used = MachineTime("p", "ana", (), "", "", "", machine_hours=8 * past, cpu_hours=8 * past)
-    world.snapshot.past.add(used, NOW - past * HOUR, NOW)
-    world.snapshot.past.set_time(NOW)
+    cluster.snapshot.past.add(used, NOW - past * HOUR, NOW)
+    cluster.snapshot.past.set_time(NOW)
     ends: dict[int, int] = {}
     now, uid = NOW, 100
     for at in range(400):
         now += 10 * SECOND
         for old in [u for u, end in ends.items() if end <= now]:
-            world.end(old)
+            cluster.end(old)
             del ends[old]
         for _ in range(4):
             uid += 1
             person = ("ana", "bo", "")[uid % 3]
             small = gang(uid, 1, project=projects[uid % 10], person=person)
-            world.wait(small, since=now)
+            cluster.wait(small, since=now)
         if at == 3:
             big = gang(1, 1, replicas=size, project="p", person="ana", created=uid)
-            world.wait(big, since=now)
-        admitted = {d.uid for d in world.step(now).decisions if isinstance(d, Admit)}
+            cluster.wait(big, since=now)
+        admitted = {d.uid for d in cluster.step(now).decisions if isinstance(d, Admit)}
         if 1 in admitted:
             assert at <= 60
             return
@@ -383,7 +395,7 @@ def test_a_stream_of_small_jobs_never_starves_a_big_one(
 
 
 Account = tuple[str, str | None]
-"""A project, and a person in it ("" = it is not known), or None for all together."""
+"""A project and one of its users ("" = unknown), or None for all users together."""
 people = st.tuples(st.sampled_from(["p", "q", "r"]), st.sampled_from(["", "ana", "bo"]))
 
 
@@ -395,7 +407,7 @@ people = st.tuples(st.sampled_from(["p", "q", "r"]), st.sampled_from(["", "ana",
     st.dictionaries(people, st.sampled_from([0.5, 2.0, 3.0])),
     st.booleans(),
 )
-def test_who_used_least_of_what_they_are_due_goes_first(
+def test_user_furthest_below_their_fair_share_is_next(
     ran: Sequence[tuple[Account, int, int]],
     running: Sequence[Account],
     waiting: Sequence[Account],
@@ -403,11 +415,11 @@ def test_who_used_least_of_what_they_are_due_goes_first(
     due: dict[Account, float],
     is_quota_last: bool,
 ) -> None:
-    """spec/queue#order: at each start, no project of those that wait has had less, now and lately; nor has
-    anybody of theirs in that project; and what starts is the oldest of whoever it is."""
+    """spec/queue#order: each admitted job belongs to the project with the least current and recent usage, to
+    the user with the least usage in that project, and is that user's oldest job."""
     are_equal = len(sizes) == 1
     policy = Policy(strict=True, half_life=10 * HOUR)
-    world = World([node("a", 9 if are_equal else 99)], policy)
+    cluster = SimulatedCluster([node("a", 9 if are_equal else 99)], policy)
     had: defaultdict[Account, float] = defaultdict(float)
 
     def use(account: Account, cpus: float) -> None:
@@ -416,29 +428,29 @@ def test_who_used_least_of_what_they_are_due_goes_first(
         had[account] += cpus / (due.get(account, 1) if person else 1)
 
     long_ago = MachineTime("p", "ana", (), "", "", "", cpu_hours=4)
-    world.snapshot.past.add(long_ago, NOW - 20_001 * HOUR, NOW - 20_000 * HOUR)
-    for account, length, ago in ran:  # four CPUs for some hours, some hours ago
+    cluster.snapshot.past.add(long_ago, NOW - 20_001 * HOUR, NOW - 20_000 * HOUR)
+    for account, length, ago in ran:  # past usage: four CPUs for some hours
         ended = NOW - ago * HOUR
         used = MachineTime(account[0], account[1] or "", (), "", "", "", cpu_hours=4 * length)
-        world.snapshot.past.add(used, ended - length * HOUR, ended)
+        cluster.snapshot.past.add(used, ended - length * HOUR, ended)
         use(account, 4 * (1 - 2 ** (-length / 10)) * 2 ** (-ago / 10))
-    world.snapshot.past.set_time(NOW)
+    cluster.snapshot.past.set_time(NOW)
     left = dict(enumerate(waiting, 1))
     for uid, (project, person) in left.items():
-        world.wait(gang(uid, sizes[uid % len(sizes)], project=project, person=person or ""))
+        cluster.wait(gang(uid, sizes[uid % len(sizes)], project=project, person=person or ""))
     shares = {QuotaKey(who[0], GLOBAL, SHARE, who[1] or ""): due[who] for who in due}
-    world.snapshot.set_quotas(dict.fromkeys(shares, 1.0))
+    cluster.snapshot.set_quotas(dict.fromkeys(shares, 1.0))
 
     def run() -> None:
         for uid, (project, person) in enumerate(running, 100):
-            world.run(gang(uid, 1, project=project, person=person or ""), "a")
+            cluster.run(gang(uid, 1, project=project, person=person or ""), "a")
             use((project, person), 1)
 
-    changes = [run, partial(world.snapshot.set_quotas, shares)]
+    changes = [run, partial(cluster.snapshot.set_quotas, shares)]
     for change in changes if is_quota_last else reversed(changes):
-        assert all(position(world.snapshot, JobUid(uid)) for uid in left)
+        assert all(position(cluster.snapshot, JobUid(uid)) for uid in left)
         change()
-    for turn, uid in enumerate(world.admitted(), 1):
+    for turn, uid in enumerate(cluster.admitted_jobs(), 1):
         project, person = left[uid]
         for other, account in left.items():
             assert had[project, None] <= had[account[0], None] + 1e-9
@@ -446,5 +458,5 @@ def test_who_used_least_of_what_they_are_due_goes_first(
                 assert had[project, person] <= had[account] + 1e-9
             assert uid <= other or account != (project, person)
         is_exact = are_equal and len({whose for _, whose in waiting}) == 1
-        assert position(world.snapshot, JobUid(uid)) == turn or not is_exact
+        assert position(cluster.snapshot, JobUid(uid)) == turn or not is_exact
         use(left.pop(uid), sizes[uid % len(sizes)])

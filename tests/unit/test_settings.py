@@ -1,4 +1,4 @@
-"""Settings from file, environment and command line: which wins, and what is refused."""
+"""Settings from file, environment and command line: precedence and validation."""
 
 import re
 from pathlib import Path
@@ -20,8 +20,8 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # pyright:
     monkeypatch.setenv("TRAINSHED_DATA", str(tmp_path / "data"))
 
 
-def refusal(tmp_path: Path, text: str) -> str:
-    """What is said of a configuration that no service can be started with."""
+def settings_error(tmp_path: Path, text: str) -> str:
+    """Return the error of an invalid configuration file."""
     config = tmp_path / "c.toml"
     config.write_text(text)
     with pytest.raises(SettingsError) as refused:
@@ -29,7 +29,9 @@ def refusal(tmp_path: Path, text: str) -> str:
     return str(refused.value)
 
 
-def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_and_environment_override_the_settings_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "c.toml"
     config.write_text('port = 1\ngrace = 2\nproject = "file"\nexact_runtimes = true\nsmtp = ""\n')
     monkeypatch.setenv("TRAINSHED_PORT", "3")
@@ -63,19 +65,19 @@ def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         'data = "~nobody-of-that-name/data"',
     ],
 )
-def test_what_cannot_be_used_is_named_with_its_source(tmp_path: Path, line: str) -> None:
-    text = refusal(tmp_path, line)
+def test_invalid_setting_error_names_the_setting_and_its_file(tmp_path: Path, line: str) -> None:
+    text = settings_error(tmp_path, line)
     assert str(tmp_path / "c.toml") in text and line.split(" ", maxsplit=1)[0] in text
 
 
-def test_an_option_that_a_variable_left_empty_names_no_directory() -> None:
-    """`--data "$DATA"` would fill the working directory."""
+def test_empty_data_option_is_rejected() -> None:
+    """`--data "$DATA"` with an empty variable would fill the working directory."""
     with pytest.raises(SettingsError, match="--data: '' is not a directory"):
         load(None, {"data": ""})
 
 
-def test_directories_behind_links_go_by_their_own_paths(tmp_path: Path) -> None:
-    """Jobs see nothing of a home directory; what a link there leads to is shown to them where it is."""
+def test_directory_settings_resolve_symbolic_links(tmp_path: Path) -> None:
+    """Jobs cannot access home directories, so they need the target path of a link."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "home").symlink_to("disk")
     options = {"data": str(tmp_path / "home/data"), "cache": str(tmp_path / "home/cache")}
@@ -83,10 +85,10 @@ def test_directories_behind_links_go_by_their_own_paths(tmp_path: Path) -> None:
     assert (settings.data, settings.cache) == (tmp_path / "disk/data", tmp_path / "disk/cache")
 
 
-def test_a_variable_that_no_shell_has_read_means_home_by_a_tilde(
+def test_tilde_in_an_environment_variable_is_expanded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a unit of systemd, or in a file of variables of a container."""
+    """systemd units and environment files of containers do not expand tildes."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TRAINSHED_DATA", "~/here")
     monkeypatch.setenv("TRAINSHED_CACHE", "~/there")
@@ -94,7 +96,7 @@ def test_a_variable_that_no_shell_has_read_means_home_by_a_tilde(
     assert (settings.data, settings.cache) == (tmp_path / "here", tmp_path / "there")
 
 
-def test_what_is_wrong_is_named_once_and_what_was_meant_is_guessed(
+def test_settings_error_lists_all_faults_with_suggestions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "c.toml"
@@ -114,24 +116,24 @@ def test_what_is_wrong_is_named_once_and_what_was_meant_is_guessed(
     assert any("Did you mean us-central1" in line for line in lines)
 
 
-def test_mail_needs_a_server_and_a_sender(tmp_path: Path) -> None:
+def test_mail_notifications_require_the_smtp_setting(tmp_path: Path) -> None:
     table = '[[notify]]\nname = "team"\nmail = ["a@example.org"]\n'
-    assert "set smtp" in refusal(tmp_path, table)
+    assert "set smtp" in settings_error(tmp_path, table)
     config = tmp_path / "c.toml"
     config.write_text(f'smtp = "smtp://mail/t@example.org"\n{table}')
     assert load(config, {}).notify[0].mail == ("a@example.org",)
 
 
 @pytest.mark.parametrize("text", ["= 1", b"\xff\xfe\x00".decode("latin-1")])
-def test_a_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
+def test_invalid_toml_settings_file_is_rejected(tmp_path: Path, text: str) -> None:
     config = tmp_path / "c.toml"
     config.write_bytes(text.encode("latin-1"))
     with pytest.raises(SettingsError, match="cannot be read"):
         load(config, {})
 
 
-def test_nodes_of_a_cluster_have_bounds_unless_told_otherwise() -> None:
-    """A hold is asked for on nodes that have what it takes, and not where it would wait behind others."""
+def test_cluster_engines_use_strict_capacity_by_default() -> None:
+    """The service requests allocations only on nodes with enough free resources."""
     assert not Settings().strict
     assert Settings(engine="slurm").strict
     assert Settings(engine="kubernetes").strict
@@ -151,8 +153,8 @@ def test_nodes_of_a_cluster_have_bounds_unless_told_otherwise() -> None:
     assert Settings(capacity="strict").strict
 
 
-def test_the_documented_settings_are_the_settings() -> None:
-    """docs/settings.md: every field with its sources and its default, in order."""
+def test_settings_page_lists_every_setting_with_its_default() -> None:
+    """docs/settings.md contains every setting with its sources and its default, in order."""
     page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
     rows = [row.strip("| ").split("|") for row in page.splitlines() if row.startswith("| `")]
     documented = [tuple(cell.strip().strip("`") for cell in row[:4]) for row in rows]
@@ -183,16 +185,14 @@ def test_the_documented_settings_are_the_settings() -> None:
         ("[engines]\nmine = 2", "must be a table; write [engines.mine]"),
     ],
 )
-def test_what_is_wrong_in_the_table_of_an_engine_is_told(
-    tmp_path: Path, lines: str, advice: str
-) -> None:
-    assert advice in refusal(tmp_path, lines)
+def test_invalid_engine_table_error_has_advice(tmp_path: Path, lines: str, advice: str) -> None:
+    assert advice in settings_error(tmp_path, lines)
 
 
-def test_only_a_service_needs_the_secrets_of_its_tables(
+def test_only_the_service_requires_secrets_of_settings_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`trainshed backup` and `doctor` read the same file, and have none of them."""
+    """`trainshed backup` and `trainshed doctor` read the same file without these environment variables."""
     config = tmp_path / "c.toml"
     config.write_text(
         '[[oidc]]\nname = "Corp"\nissuer = "https://sso.corp.example"\nclient_id = "x"\nsecret_env = "CORP"\n'
@@ -201,7 +201,7 @@ def test_only_a_service_needs_the_secrets_of_its_tables(
     )
     monkeypatch.delenv("CORP", raising=False)
     assert load(config, {}).oidc[0].name == "Corp"
-    # With this host no service starts in any case.
+    # The service never starts with this host.
     refused = CliRunner().invoke(command, ["--config", str(config), "--host", "0.0.0.0"])
     tables = re.findall(r"(\w+)\[0\]\.\w+_env: the environment variable", refused.stderr)
     assert (refused.exit_code, tables) == (1, ["buckets", "notify", "oidc"])
@@ -209,25 +209,25 @@ def test_only_a_service_needs_the_secrets_of_its_tables(
     assert load(config, {}, to_serve=True).oidc
 
 
-def test_paths_of_pages_can_follow_the_address_for_browsers() -> None:
-    """An issuer compares the address to which it sends a browser back letter by letter."""
+def test_browser_address_has_no_trailing_slash() -> None:
+    """An OpenID Connect issuer compares redirect addresses character by character."""
     settings = load(None, {"web_url": "https://train.example.org/"})
     assert browsers_address(settings, 8080) == "https://train.example.org"
 
 
-@pytest.mark.parametrize(("there", "other"), [("tls_cert", "tls_key"), ("tls_key", "tls_cert")])
-def test_a_certificate_goes_with_its_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: str, other: str
+@pytest.mark.parametrize(("present", "missing"), [("tls_cert", "tls_key"), ("tls_key", "tls_cert")])
+def test_tls_certificate_requires_its_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: str, missing: str
 ) -> None:
-    """The halves may come from two places; an empty one is none."""
-    monkeypatch.setenv(f"TRAINSHED_{there.upper()}", "x.pem")
-    with pytest.raises(SettingsError, match=f"{there} is set without {other}; set both"):
+    """The two settings may come from different sources. An empty value counts as missing."""
+    monkeypatch.setenv(f"TRAINSHED_{present.upper()}", "x.pem")
+    with pytest.raises(SettingsError, match=f"{present} is set without {missing}; set both"):
         load(None, {})
-    monkeypatch.setenv(f"TRAINSHED_{other.upper()}", "")
+    monkeypatch.setenv(f"TRAINSHED_{missing.upper()}", "")
     with pytest.raises(SettingsError):
         load(None, {})
-    (tmp_path / "c.toml").write_text(f'{other} = "y.pem"')
-    monkeypatch.delenv(f"TRAINSHED_{other.upper()}")
+    (tmp_path / "c.toml").write_text(f'{missing} = "y.pem"')
+    monkeypatch.delenv(f"TRAINSHED_{missing.upper()}")
     assert load(tmp_path / "c.toml", {}).tls_cert
 
 
@@ -242,12 +242,12 @@ def test_a_certificate_goes_with_its_key(
         ({"port": 0, "grpc_port": 9000, "grpc_tls_port": 9000}, "grpc_port and grpc_tls_port"),
     ],
 )
-def test_two_settings_cannot_choose_one_port(ports: dict[str, int], names: str) -> None:
+def test_settings_with_the_same_port_are_rejected(ports: dict[str, int], names: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"{names} are both ")):
         load(None, {"port": 8080, **ports})
 
 
-def test_certificates_are_looked_for_where_the_service_was_started(
+def test_certificate_paths_are_relative_to_the_working_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -257,10 +257,10 @@ def test_certificates_are_looked_for_where_the_service_was_started(
     assert settings.tls_key == str(tmp_path / "b.pem")
 
 
-def test_the_data_directory_is_closed_to_other_users_at_each_start(
+def test_data_directory_is_closed_to_other_users_at_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Files of programs in it belong to the service's user: set-user-id files, for example."""
+    """Files of programs belong to the service's user, and may be set-user-ID files."""
     for mode, text in ((0o755, "mode 755"), (0o701, "mode 701"), (0o700, "")):
         tmp_path.chmod(mode)
         close_directory(tmp_path)
@@ -269,8 +269,8 @@ def test_the_data_directory_is_closed_to_other_users_at_each_start(
         assert text in printed and bool(printed) == bool(text)
 
 
-def test_a_shared_directory_is_not_closed_to_its_users(tmp_path: Path) -> None:
-    """`trainshed up --data /tmp` would lock all other users out of their files."""
+def test_shared_directory_is_rejected_as_data_directory(tmp_path: Path) -> None:
+    """`trainshed up --data /tmp` would block access of all other users to their files."""
     tmp_path.chmod(0o1777)
     with pytest.raises(click.ClickException, match=r"shared by all users.*--data .*/trainshed"):
         close_directory(tmp_path)

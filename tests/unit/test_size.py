@@ -3,12 +3,12 @@
 from tools.size import ROOT, sizes, vague_names
 
 
-def test_no_figure_exceeds_its_limit() -> None:
+def test_project_size_figures_are_within_their_limits() -> None:
     assert [size for size in sizes() if size.is_exceeded] == []
 
 
-def test_variables_are_named_for_what_they_hold() -> None:
-    """Not `found`, `told` or `each`: the names of `tools.size.VAGUE`."""
+def test_source_has_no_vague_variable_names() -> None:
+    """`tools.size.VAGUE` lists forbidden names such as `found` and `told`."""
     places = ("packages/*/src", "packages/*/tests", "tests", "tools", "bench")
     sources = sorted(path for place in places for path in ROOT.glob(f"{place}/**/*.py"))
     assert [place for source in sources for place in vague_names(source)] == []

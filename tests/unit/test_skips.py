@@ -6,8 +6,8 @@ from typing import Any
 from tests.skips import summary
 
 
-def test_skipped_tests_are_counted_and_named_by_reason() -> None:
-    """Tests of ordinary users were skipped without a word in a clone that only its owner can enter."""
+def test_skipped_tests_are_listed_by_reason() -> None:
+    """A run lists skipped tests, such as those that need a checkout readable by other users."""
 
     def report(name: str, why: str) -> Any:
         return SimpleNamespace(nodeid=name, longrepr=("test.py", 1, f"Skipped: {why}"))

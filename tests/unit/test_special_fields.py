@@ -9,7 +9,7 @@ from trainshed.api.logging_v2.special_fields import split
 PREFIX = "logging.googleapis.com/"
 
 
-def test_special_fields_leave_the_payload() -> None:
+def test_special_log_fields_are_removed_from_the_payload() -> None:
     payload = {
         "message": "m",
         "loss": 0.5,
@@ -36,14 +36,14 @@ def test_special_fields_leave_the_payload() -> None:
     }
 
 
-def test_a_line_without_them_is_its_own_payload() -> None:
+def test_log_line_without_special_fields_is_unchanged() -> None:
     payload = {"message": "m", "labels": {"a": "b"}, "trace": "t"}
     assert split(payload) == (payload, {}, {})
     assert split(payload)[0] is payload
 
 
-def test_empty_fields_of_googles_handlers_vanish() -> None:
-    """google-cloud-logging's StructuredLogHandler writes all of them, empty where there is nothing."""
+def test_empty_special_fields_of_google_log_handlers_are_dropped() -> None:
+    """The StructuredLogHandler of google-cloud-logging always writes all fields, some of them empty."""
     empty: dict[str, Any] = {f"{PREFIX}trace": "", f"{PREFIX}spanId": "", "httpRequest": {}}
     empty |= {f"{PREFIX}labels": {}, f"{PREFIX}sourceLocation": {}, f"{PREFIX}trace_sampled": False}
     assert split(empty) == ({}, {}, {})
@@ -61,11 +61,11 @@ def test_empty_fields_of_googles_handlers_vanish() -> None:
         ("httpRequest", {"latency": {"deep": [1]}}),
     ],
 )
-def test_values_of_wrong_types_stay(member: str, value: Any) -> None:
+def test_special_log_field_of_a_wrong_type_stays_in_the_payload(member: str, value: Any) -> None:
     assert split({member: value}) == ({member: value}, {}, {})
 
 
-def test_unknown_members_stay() -> None:
+def test_unknown_members_of_special_log_fields_stay_in_the_payload() -> None:
     rest, _, fields = split({"httpRequest": {"status": 200, "user": "me"}})
     assert rest == {"httpRequest": {"user": "me"}}
     assert fields == {"httpRequest": {"status": 200}}

@@ -1,4 +1,5 @@
-"""`ml` v1 jobs: what is refused, with which fields, and what a valid one becomes (spec/submit)."""
+"""Validation of `ml` v1 jobs: violations with their fields, and specifications of valid jobs
+(spec/submit)."""
 
 import json
 from typing import Any
@@ -39,7 +40,7 @@ def custom(**training: Any) -> Request:
 
 
 def image(uri: str = CUSTOM_IMAGE, *, config: Request | None = None, **training: Any) -> Request:
-    """A container job on scale tier BASIC."""
+    """Return a container job on scale tier BASIC."""
     values: Request = NO_PACKAGE | {"masterConfig": {"imageUri": uri, **(config or {})}}
     return ml_job(**(values | training))
 
@@ -115,13 +116,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_refusal_names_the_field() -> None:
-    """spec/submit#refusals: each rule by itself names the field that breaks it."""
+def test_ml_job_violation_names_its_field() -> None:
+    """spec/submit#refusals: a request that breaks one rule has exactly one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
-def test_all_violations_are_reported_at_once() -> None:
+def test_ml_job_error_lists_all_violations() -> None:
     """spec/submit#refusals."""
     request = ml_job(
         job_id="my-job",
@@ -155,8 +156,8 @@ def test_all_violations_are_reported_at_once() -> None:
     }
 
 
-def test_public_words_of_the_runtime() -> None:
-    """facts/limits#error-texts: the text that was seen, with what would be right after it."""
+def test_runtime_version_error_has_the_public_text() -> None:
+    """facts/limits#error-texts: the public service's text, followed by the valid value."""
     faults = violations(ml_job(runtimeVersion="1.3", pythonVersion=None))
     assert faults["runtime_version"].startswith(
         "The specified runtime version '1.3' with the Python version '' is not supported or is "
@@ -169,17 +170,17 @@ def test_public_words_of_the_runtime() -> None:
 @pytest.mark.parametrize(
     ("version", "python"), [("1.14", "3.5"), ("1.15", "3.7"), ("2.11", "3.7"), ("1.2", "2.7")]
 )
-def test_python_left_out_is_the_runtimes_own(version: str, python: str) -> None:
+def test_omitted_python_version_is_that_of_the_runtime(version: str, python: str) -> None:
     """spec/submit#defaults."""
     spec = spec_of(ml_job(runtimeVersion=version, pythonVersion=None))
     assert spec.pool(0).program.runtime.python_version == python
 
 
-def test_tiers_with_devices() -> None:
-    """spec/queue#capacity, facts/machines#accelerators: that there are no devices is said."""
+def test_gpu_scale_tiers_warn_about_missing_gpus() -> None:
+    """spec/queue#capacity, facts/machines#accelerators: a job without available GPUs has a warning."""
     gpu = spec_of(ml_job(scaleTier="BASIC_GPU"))
     assert gpu.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
-    assert len(gpu.warnings) == 1, "only who knows the nodes can say that they have none"
+    assert len(gpu.warnings) == 1, "the warning about missing GPUs needs the list of nodes"
     warning = without_gpus(gpu.pools, ())
     assert warning and "NVIDIA_TESLA_K80" in warning
     assert without_gpus(gpu.pools, {"NVIDIA_TESLA_T4"}) is None
@@ -187,9 +188,8 @@ def test_tiers_with_devices() -> None:
     assert (legacy.accelerators, legacy.vcpus) == (Accelerators("NVIDIA_TESLA_K80", 8), 32)
 
 
-def test_containers_fall_back_to_the_masters_image() -> None:
-    """facts/program#arguments: a role without an image of its own runs the master's; args go to every
-    role."""
+def test_ml_roles_without_an_image_use_the_master_image() -> None:
+    """facts/program#arguments: a role without its own image uses the master's. All roles get the args."""
     spec = spec_of(
         image(
             scaleTier="CUSTOM",
@@ -220,15 +220,15 @@ def test_containers_fall_back_to_the_masters_image() -> None:
         ("example.com/p/own:1", "container"),
     ],
 )
-def test_an_image_runs_packages(uri: str, family: str) -> None:
-    """facts/packaging#runtime-versions: the older PyTorch images take packages and a module; what is
-    installed into a custom image is as in the other API."""
+def test_container_image_with_packages_runs_their_module(uri: str, family: str) -> None:
+    """facts/packaging#runtime-versions: the older PyTorch images accept packages and a module. Custom images
+    install packages as in the Vertex API."""
     program = spec_of(image(uri, **PACKAGE)).pool(0).program
     assert (program.module, program.runtime.family) == ("trainer.task", family)
 
 
 @pytest.mark.parametrize("field", ["args", "containerArgs"])
-def test_a_published_image_installs_packages_and_runs_a_module_by_its_arguments(field: str) -> None:
+def test_old_pytorch_image_reads_packages_and_module_from_arguments(field: str) -> None:
     arguments = ["--module_name=trainer.task", "--epochs", "3", "--package_uris"]
     arguments += ["gs://bucket/a.tar.gz,gs://bucket/b.tar.gz", "--module_names=x"]
     config = {"containerArgs": arguments} if field == "containerArgs" else {}
@@ -239,8 +239,8 @@ def test_a_published_image_installs_packages_and_runs_a_module_by_its_arguments(
     assert program.args == ("--epochs", "3", "--module_names=x")
 
 
-def test_scheduling_disk_and_the_rest() -> None:
-    """facts/lifecycle#scheduling: limits as given, defaults where not."""
+def test_ml_job_scheduling_and_disk_fields_are_parsed() -> None:
+    """facts/lifecycle#scheduling: omitted limits have defaults."""
     request = ml_job(
         scheduling={"maxWaitTime": "1800s", "maxRunningTime": "7200s", "priority": 7},
         masterConfig={"diskConfig": {"bootDiskType": "pd-standard", "bootDiskSizeGb": 200}},
@@ -261,27 +261,27 @@ def test_scheduling_disk_and_the_rest() -> None:
     assert spec_of(ml_job()).warnings == ()
 
 
-def test_nothing_that_has_no_effect_is_passed_over_in_silence() -> None:
-    def said(**changes: Any) -> str:
+def test_ml_job_fields_without_effect_cause_warnings() -> None:
+    def warnings_of(**changes: Any) -> str:
         return "\n".join(spec_of(ml_job(**changes)).warnings)
 
     disk = {"bootDiskType": "pd-standard", "bootDiskSizeGb": "300"}
-    assert "a boot disk of 300 GB pd-standard" in said(masterConfig={"diskConfig": disk})
-    assert said(masterConfig={"tpuTfVersion": "1.15"}).startswith(
+    assert "a boot disk of 300 GB pd-standard" in warnings_of(masterConfig={"diskConfig": disk})
+    assert warnings_of(masterConfig={"tpuTfVersion": "1.15"}).startswith(
         "master_config.tpu_tf_version is not supported by this service: this service has no TPUs"
     )
-    assert said(workerConfig={"diskConfig": disk}) == (
+    assert warnings_of(workerConfig={"diskConfig": disk}) == (
         "worker_config has no effect: the job has no worker replicas."
     )
     custom: dict[str, Any] = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
-    assert said(**custom, parameterServerType="n1-standard-4") == (
+    assert warnings_of(**custom, parameterServerType="n1-standard-4") == (
         "parameter_server_type has no effect: the job has no ps replicas."
     )
-    assert "use_chief_in_tf_config has no effect" in said(useChiefInTfConfig=True)
+    assert "use_chief_in_tf_config has no effect" in warnings_of(useChiefInTfConfig=True)
 
 
-def test_what_is_ignored_is_said() -> None:
-    """Nothing that was asked for is dropped silently; gcloud's constant false asks for nothing."""
+def test_ignored_ml_job_fields_cause_warnings() -> None:
+    """No requested field is ignored silently. `false`, which gcloud always sends, causes no warning."""
     key = {"kmsKeyName": "k"}
     warnings = " ".join(spec_of(ml_job(encryptionConfig=key, network="n")).warnings)
     assert "encryption_config" in warnings

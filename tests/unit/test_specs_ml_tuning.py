@@ -1,4 +1,4 @@
-"""Hyperparameters of `ml` v1 jobs: what is refused, with which fields, and what they become
+"""Validation of hyperparameters of `ml` v1 jobs: violations with their fields, and parsed studies
 (spec/tuning#parameters, facts/tuning#ml)."""
 
 from typing import Any
@@ -45,10 +45,10 @@ def rate(**changes: Any) -> Request:
     return tuned({name: value for name, value in merged.items() if value is not None})
 
 
-def categories(*values: str, **kept: Any) -> Request:
-    """`kept`: what such a parameter has not."""
+def categories(*values: str, **extra_fields: Any) -> Request:
+    """Return a categorical parameter, with extra fields that are invalid for it."""
     none = {"minValue": None, "maxValue": None, "scaleType": None}
-    return rate(type="CATEGORICAL", categoricalValues=list(values), **(none | kept))
+    return rate(type="CATEGORICAL", categoricalValues=list(values), **(none | extra_fields))
 
 
 ONE_FAULT: dict[str, tuple[Request, str]] = {
@@ -73,13 +73,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_refusal_names_the_field() -> None:
-    """spec/submit#refusals, facts/tuning#ml: each rule by itself names the field that breaks it."""
+def test_ml_hyperparameter_violation_names_its_field() -> None:
+    """spec/submit#refusals, facts/tuning#ml: a request that breaks one rule has exactly one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
-def test_violations_of_job_and_parameters_come_together() -> None:
+def test_error_lists_violations_of_the_job_and_its_hyperparameters() -> None:
     """spec/submit#refusals."""
     request = ml_job(
         region="mars", hyperparameters={"params": [{"type": "DOUBLE"}], "maxTrials": -5}
@@ -92,8 +92,8 @@ def test_violations_of_job_and_parameters_come_together() -> None:
     }
 
 
-def test_what_hyperparameters_become() -> None:
-    """facts/tuning#ml: types, scales, and the fields that DISCRETE parameters ignore."""
+def test_ml_hyperparameters_are_parsed_into_a_study() -> None:
+    """facts/tuning#ml: types, scales, and fields that DISCRETE parameters ignore."""
     request = tuned(
         RATE,
         {"parameterName": "n", "type": "INTEGER", "minValue": 1.0, "maxValue": 64.0},
@@ -133,6 +133,6 @@ def test_what_hyperparameters_become() -> None:
     assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (12, 4, 3)
 
 
-def test_limit_of_the_service() -> None:
-    """spec/tuning#trials: the public limit of trials is a setting."""
+def test_ml_job_exceeding_the_trial_limit_of_the_service_is_rejected() -> None:
+    """spec/tuning#trials: the maximum number of trials is a setting."""
     assert list(violations(tuned(maxTrials=5), 4)) == ["hyperparameters.max_trials"]

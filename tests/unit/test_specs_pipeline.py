@@ -1,4 +1,4 @@
-"""Training pipelines: what is refused, with which fields, and what a valid one becomes
+"""Validation of training pipelines: violations with their fields, and parsed specifications
 (facts/resources#pipelines, facts/program#variables)."""
 
 import json
@@ -135,14 +135,14 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_refusal_names_the_field() -> None:
-    """spec/submit#refusals, facts/resources#pipelines: each rule by itself names the field that breaks it."""
+def test_pipeline_violation_names_its_field() -> None:
+    """spec/submit#refusals, facts/resources#pipelines: a request that breaks one rule has one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
-def test_all_violations_are_reported_at_once() -> None:
-    """spec/submit#refusals: the pipeline's, the model's, the data's and those of the task's inputs."""
+def test_pipeline_error_lists_all_violations() -> None:
+    """spec/submit#refusals: violations of the pipeline, its model, its data and its task inputs."""
     request = {
         "trainingTaskDefinition": TUNING,
         "modelToUpload": {"displayName": ""},
@@ -164,9 +164,9 @@ def test_all_violations_are_reported_at_once() -> None:
     }
 
 
-def test_model_of_a_pipeline() -> None:
-    """facts/resources#pipelines: modelToUpload, modelId, parentModel; artifactUri wins over the output
-    directory."""
+def test_pipeline_model_fields_are_parsed() -> None:
+    """facts/resources#pipelines: modelToUpload, modelId and parentModel. artifactUri takes precedence over
+    the output directory."""
     body = model(versionAliases=["default", "best"], labels={"a": "b"})
     draft = parse(body).spec.model
     assert draft == ModelDraft(
@@ -187,8 +187,8 @@ def test_model_of_a_pipeline() -> None:
     assert version is not None and (version.model_id, version.is_new_version) == ("m1", True)
 
 
-def test_model_needs_a_place() -> None:
-    """facts/resources#pipelines: neither baseOutputDirectory nor artifactUri with modelToUpload."""
+def test_pipeline_model_requires_an_artifact_directory() -> None:
+    """facts/resources#pipelines: modelToUpload requires baseOutputDirectory or artifactUri."""
     nowhere = inputs(baseOutputDirectory=None)
     nowhere.pop("baseOutputDirectory")
     assert list(violations(model(), nowhere)) == ["model_to_upload.artifact_uri"]
@@ -203,16 +203,16 @@ OF_TEXTS = ANNOTATION.replace("image", "text")
 OF_BOXES = ANNOTATION.replace("classification", "bounding_box")
 
 
-def made(kind: DatasetKind, *files: DataFiles) -> Dataset:
+def dataset_of(kind: DatasetKind, *files: DataFiles) -> Dataset:
     return Dataset(DatasetName("p1", "us-central1", "123"), kind, "d", 1, 1, files=files)
 
 
-TABLE = made(DatasetKind.TABULAR, DataFiles(("gs://bucket/a.csv",)))
-PHOTOS = made(DatasetKind.IMAGE, DataFiles(("gs://bucket/a.csv",), IMPORT))
+TABLE = dataset_of(DatasetKind.TABULAR, DataFiles(("gs://bucket/a.csv",)))
+PHOTOS = dataset_of(DatasetKind.IMAGE, DataFiles(("gs://bucket/a.csv",), IMPORT))
 
 
-def test_what_programs_are_told_of_the_input_data() -> None:
-    """facts/datasets#splits: four variables for every program, before the user's own."""
+def test_input_data_variables_are_set_for_pipeline_programs() -> None:
+    """facts/datasets#splits: every program gets four variables, before the user's variables."""
     user = container(env=[{"name": "AIP_DATA_FORMAT", "value": "mine"}])
     split = {"trainingFraction": 0.7, "validationFraction": 0.2, "testFraction": 0.1}
     spec = job_spec(parse(data(fractionSplit=split), inputs(pool(), user), dataset=TABLE))
@@ -232,7 +232,7 @@ def test_what_programs_are_told_of_the_input_data() -> None:
     assert json.loads(spec.job_json) == inputs(pool(), user)
 
 
-def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
+def test_trials_of_a_tuning_pipeline_use_the_same_data() -> None:
     parsed = parse(
         {**data(), "trainingTaskDefinition": TUNING},
         tuning_inputs(trialJobSpec=inputs(package())),
@@ -257,7 +257,9 @@ def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
         ),
     ],
 )
-def test_splits_of_input_data(changes: Request, of: Dataset, rule: SplitRule, ending: str) -> None:
+def test_dataset_split_rule_is_parsed(
+    changes: Request, of: Dataset, rule: SplitRule, ending: str
+) -> None:
     plan = job_spec(parse(data(**changes), dataset=of)).data
     assert plan is not None and plan.rule == rule
     assert f"/dataset-123-{ending}-2025" in plan.directory
@@ -271,8 +273,10 @@ def test_splits_of_input_data(changes: Request, of: Dataset, rule: SplitRule, en
         ({"predefinedSplit": {"key": "a"}}, PHOTOS, "predefined_split"),
         ({"annotationSchemaUri": OF_TEXTS}, PHOTOS, "annotation_schema_uri"),
         ({"annotationSchemaUri": OF_BOXES}, PHOTOS, "dataset_id"),
-        ({}, made(DatasetKind.TEXT), "dataset_id"),
+        ({}, dataset_of(DatasetKind.TEXT), "dataset_id"),
     ],
 )
-def test_what_does_not_fit_the_dataset(changes: Request, of: Dataset, field: str) -> None:
+def test_split_that_does_not_match_the_dataset_is_rejected(
+    changes: Request, of: Dataset, field: str
+) -> None:
     assert list(violations(data(**changes), dataset=of)) == [f"{DATA}.{field}"]

@@ -1,4 +1,4 @@
-"""Vertex studies: what is refused, with which fields, and what a valid one becomes (spec/tuning#studies,
+"""Validation of Vertex studies: violations with their fields, and parsed specifications (spec/tuning#studies,
 facts/tuning#vertex)."""
 
 import itertools
@@ -54,7 +54,7 @@ def study(*parameters: Request, **spec: Any) -> Request:
 
 
 def without(kind: str, **values: Any) -> Request:
-    """A parameter `x` that has nothing but these of what belongs to its kind."""
+    """Return a parameter `x` of this kind with only these values."""
     return {"parameterId": "x", f"{kind}ValueSpec": values}
 
 
@@ -144,15 +144,14 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_refusal_names_the_field() -> None:
-    """spec/submit#refusals, spec/tuning#studies, facts/tuning#vertex: each rule by itself names the field
-    that breaks it."""
+def test_study_violation_names_its_field() -> None:
+    """spec/submit#refusals, spec/tuning#studies: a request that breaks one rule has exactly one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
-def test_all_violations_are_reported_at_once() -> None:
-    """spec/submit#refusals: also those of deeper parameters below a faulty one."""
+def test_study_error_lists_all_violations() -> None:
+    """spec/submit#refusals: this includes violations of conditional parameters below an invalid one."""
     request = study(
         {
             "parameterId": "",
@@ -172,9 +171,9 @@ def test_all_violations_are_reported_at_once() -> None:
     }
 
 
-def test_a_study_of_every_type() -> None:
-    """spec/tuning#parameters, facts/tuning#vertex: types, scales, defaults; zero bounds are left out of
-    proto3 JSON."""
+def test_study_with_every_parameter_type_is_parsed() -> None:
+    """spec/tuning#parameters, facts/tuning#vertex: types, scales and defaults. proto3 JSON omits bounds of
+    zero."""
     spec = parse(
         study(
             {"parameterId": "x", "doubleValueSpec": {"maxValue": 1}},
@@ -200,8 +199,9 @@ def test_a_study_of_every_type() -> None:
     assert spec.median_stopping is None
 
 
-def test_defaults_have_the_type_of_the_parameter() -> None:
-    """facts/tuning#vertex: a default of a DISCRETE parameter means the nearest value; unset is not zero."""
+def test_parameter_default_has_the_type_of_the_parameter() -> None:
+    """facts/tuning#vertex: the default of a DISCRETE parameter is rounded to its nearest value. Unset is not
+    0."""
     assert parse(with_default(double(), 1.5)).parameters[0].default == 1.5
     number = parse(with_default(integer(), "7")).parameters[0].default
     assert number == 7 and isinstance(number, int)
@@ -210,9 +210,9 @@ def test_defaults_have_the_type_of_the_parameter() -> None:
     assert parse(study(double(low=-1))).parameters[0].default is None
 
 
-def test_tree_is_flattened_depth_first() -> None:
-    """spec/tuning#parameters: a parent stands before its children; same ids may stand under conditions that
-    share nothing."""
+def test_conditional_parameters_are_flattened_depth_first() -> None:
+    """spec/tuning#parameters: a parent comes before its children. Equal IDs are valid under disjoint
+    conditions."""
     units = {"parentIntValues": {"values": ["2", "3"]}}
     spec = parse(
         study(
@@ -250,8 +250,8 @@ def test_tree_is_flattened_depth_first() -> None:
     ]
 
 
-def test_a_condition_of_many_values_is_read_soon() -> None:
-    """It is read before anybody is asked whether they may create a study."""
+def test_condition_with_many_values_is_parsed_quickly() -> None:
+    """The service parses the condition before it checks the caller's permissions (denial of service)."""
     values = {"parentDiscreteValues": {"values": [float(n % 1000) for n in range(10_000)]}}
     many = child(double("rate"), **values)
     tree = discrete("d", *range(1000), conditionalParameterSpecs=[many])
@@ -261,8 +261,8 @@ def test_a_condition_of_many_values_is_read_soon() -> None:
     assert len(spec.parameters[1].when) == 1000
 
 
-def test_stopping_rules() -> None:
-    """spec/tuning#early-stopping, facts/tuning#vertex: all are decided as the median."""
+def test_all_early_stopping_rules_become_median_stopping() -> None:
+    """spec/tuning#early-stopping, facts/tuning#vertex: the service uses median stopping for all rules."""
     assert parse(study(medianAutomatedStoppingSpec={})).median_stopping == MedianStopping()
     decay = parse(study(decayCurveStoppingSpec={"useElapsedDuration": True}))
     assert decay.median_stopping == MedianStopping(use_elapsed=True)
@@ -272,8 +272,8 @@ def test_stopping_rules() -> None:
     assert parse(study(convexStopConfig=old)).median_stopping == decay.median_stopping
 
 
-def test_several_objectives() -> None:
-    """spec/tuning#objectives: multi-objective studies."""
+def test_study_with_several_objectives_is_parsed() -> None:
+    """spec/tuning#objectives: a study may have several metrics."""
     spec = parse(metrics(MINIMIZED, {"metricId": "b", "goal": "MAXIMIZE"}))
     assert spec.metrics == (Metric("a", Goal.MINIMIZE), Metric("b", Goal.MAXIMIZE))
 
@@ -284,7 +284,7 @@ SCALES = st.sampled_from(["", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", REVERSE_LOG
 
 @st.composite
 def trees(draw: st.DrawFn, depth: int = 0) -> Request:
-    """A parameter with its children, more often right than wrong."""
+    """Generate a parameter with its children, which is valid in most cases."""
     kind = draw(st.sampled_from(["double", "integer", "discrete", "categorical"]))
     spec: Request = {}
     scaled = {"scaleType": draw(SCALES)}
@@ -313,8 +313,8 @@ def trees(draw: st.DrawFn, depth: int = 0) -> Request:
 
 
 @given(st.lists(trees(), min_size=1, max_size=2))
-def test_any_tree_is_read_or_refused(given_trees: list[Request]) -> None:
-    """Whatever was sent, it is refused in words or it holds what `core.study.spec` promises."""
+def test_any_parameter_tree_is_parsed_or_rejected(given_trees: list[Request]) -> None:
+    """Any request is either rejected with messages, or satisfies the invariants of `core.study.spec`."""
     try:
         spec = parse(study(*given_trees))
     except InvalidRequest as refusal:
@@ -335,7 +335,7 @@ def test_any_tree_is_read_or_refused(given_trees: list[Request]) -> None:
 
 @st.composite
 def choices(draw: st.DrawFn, depth: int = 0) -> Request:
-    """A categorical tree whose ids clash now and then."""
+    """Generate a categorical tree in which some parameters have equal IDs."""
     below: list[Request] = []
     while depth < 2 and len(below) < 2 and draw(st.booleans()):
         values = draw(st.sampled_from([["a"], ["b"], ["a", "b"]]))
@@ -353,7 +353,7 @@ def flat(
 
 
 def has_clash(nodes: list[tuple[str, int, list[str]]]) -> bool:
-    """Whether some assignment makes two parameters of one id active; tries them all."""
+    """Return whether any assignment activates two parameters with the same ID. Tries all assignments."""
     for chosen in itertools.product("ab", repeat=len(nodes)):
         active: list[bool] = []
         for _, parent, when in nodes:
@@ -365,8 +365,9 @@ def has_clash(nodes: list[tuple[str, int, list[str]]]) -> bool:
 
 
 @given(choices())
-def test_ids_are_refused_exactly_where_two_can_be_active(tree: Request) -> None:
-    """facts/tuning#vertex: items of the same name need disjoint conditions, on whichever level they part."""
+def test_duplicate_parameter_ids_are_rejected_only_if_both_can_be_active(tree: Request) -> None:
+    """facts/tuning#vertex: parameters with the same ID require disjoint conditions at some level of the
+    tree."""
     nodes: list[tuple[str, int, list[str]]] = []
     flat(tree, -1, [], nodes)
     if has_clash(nodes):

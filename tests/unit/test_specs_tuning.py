@@ -1,4 +1,4 @@
-"""Vertex tuning jobs: what is refused, with which fields, and what a valid one becomes (spec/tuning,
+"""Validation of Vertex tuning jobs: violations with their fields, and parsed specifications (spec/tuning,
 facts/resources#tuning-jobs, facts/tuning)."""
 
 from typing import Any
@@ -66,15 +66,15 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 
 @pytest.mark.parametrize("case", ONE_FAULT)
-def test_refusal_names_the_field(case: str) -> None:
-    """spec/submit#refusals, facts/resources#tuning-jobs, facts/tuning#failing-trials, facts/tuning#metrics:
-    each rule by itself names the field that breaks it."""
+def test_tuning_job_violation_names_its_field(case: str) -> None:
+    """spec/submit#refusals, facts/resources#tuning-jobs, facts/tuning: a request that breaks one rule has
+    exactly one violation."""
     request, field = ONE_FAULT[case]
     assert list(violations(request)) == [field]
 
 
-def test_all_violations_are_reported_at_once() -> None:
-    """spec/submit#refusals: the study's, the trial job's and the job's own."""
+def test_tuning_job_error_lists_all_violations() -> None:
+    """spec/submit#refusals: violations of the study, the trial job and the tuning job itself."""
     assert set(violations({"labels": {"A": "b"}})) == {
         "display_name",
         "labels.A",
@@ -86,8 +86,8 @@ def test_all_violations_are_reported_at_once() -> None:
     }
 
 
-def test_what_a_tuning_job_becomes() -> None:
-    """spec/tuning, facts/resources#tuning-jobs."""
+def test_valid_tuning_job_is_parsed() -> None:
+    """spec/tuning, facts/resources#tuning-jobs: all fields of the specification."""
     tuning = parse(
         tuning_job(
             studySpec={**STUDY, "measurementSelectionType": "BEST_MEASUREMENT"},

@@ -1,4 +1,4 @@
-"""Vertex CustomJobs: what a valid one becomes, and which notices it gets (spec/submit)."""
+"""Vertex CustomJobs: specifications and warnings of valid jobs (spec/submit)."""
 
 import json
 
@@ -10,19 +10,21 @@ from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
 from trainshed.core.names import Api, ReplicaId
 
 
-def test_accelerators_that_the_public_services_have_no_more_are_taken_with_a_notice() -> None:
+def test_discontinued_accelerator_is_accepted_with_a_warning() -> None:
     spec = parse(with_gpus("NVIDIA_TESLA_K80", 1)).spec
     assert spec.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
     (notice,) = spec.warnings
     assert notice.startswith(
         "The public services no longer offer NVIDIA_TESLA_K80. This service accepts the job"
     )
-    assert not parse(with_gpus("NVIDIA_TESLA_P100", 1)).spec.warnings, "these are still there"
+    assert not parse(with_gpus("NVIDIA_TESLA_P100", 1)).spec.warnings, (
+        "the public services still offer these"
+    )
 
 
-def test_a_valid_job_keeps_what_was_given() -> None:
-    """spec/submit#vertex-jobs, spec/submit#defaults: positions, machines, defaults; skipped positions leave
-    no pool."""
+def test_valid_vertex_job_keeps_all_its_fields() -> None:
+    """spec/submit#vertex-jobs, spec/submit#defaults: pool positions, machines and defaults. A skipped
+    position creates no pool."""
     request = custom_job(
         package(args=["--epochs", "3"], env=[{"name": "A", "value": "1"}, {"name": "B"}]),
         pool(replicaCount="3"),
@@ -64,14 +66,17 @@ def test_a_valid_job_keeps_what_was_given() -> None:
         ("NVIDIA_H100_80GB", 8, "a3-highgpu-8g"),
     ],
 )
-def test_accelerators_that_go_with_their_machine(kind: str, count: int, machine_type: str) -> None:
+def test_accelerators_valid_for_their_machine_type_are_accepted(
+    kind: str, count: int, machine_type: str
+) -> None:
     """facts/machines#accelerators."""
     spec = parse(with_gpus(kind, count, machine_type)).spec
     assert spec.pool(0).machine.accelerators == Accelerators(kind, count)
 
 
-def test_scheduling() -> None:
-    """facts/lifecycle#scheduling: 0s means the default, disableRetries turns whole-job restarts off."""
+def test_vertex_scheduling_fields_are_parsed() -> None:
+    """facts/lifecycle#scheduling: 0s selects the default, and disableRetries disables restarts of the whole
+    job."""
     spec = parse(
         custom_job(
             scheduling={
@@ -92,15 +97,15 @@ def test_scheduling() -> None:
     )
 
 
-def test_a_prebuilt_image_installs_packages_and_runs_a_module_by_its_arguments() -> None:
+def test_prebuilt_image_reads_packages_and_module_from_arguments() -> None:
     args = ["--module_name=trainer.task", "--package_uris=gs://bucket/p.tar.gz", "--epochs=3"]
     program = parse(custom_job(container(imageUri=SKLEARN, args=args))).spec.pool(0).program
     assert (program.module, program.package_uris) == ("trainer.task", ("gs://bucket/p.tar.gz",))
     assert program.args == ("--epochs=3",)
 
 
-def test_warnings_of_pools() -> None:
-    """spec/submit#warnings: workers without TensorFlow, more than one evaluator."""
+def test_unsuitable_worker_pools_cause_warnings() -> None:
+    """spec/submit#warnings: workers without TensorFlow, and several evaluators."""
     assert parse(custom_job()).spec.warnings == ()
     two_workers = parse(custom_job(pool(), pool(replicaCount="2"))).spec.warnings
     assert len(two_workers) == 1
@@ -112,8 +117,8 @@ def test_warnings_of_pools() -> None:
     assert "2 evaluators" in evaluators[0]
 
 
-def test_what_is_ignored_is_said() -> None:
-    """Nothing that was asked for is dropped silently."""
+def test_ignored_vertex_job_fields_cause_warnings() -> None:
+    """The service never ignores a requested field silently."""
     request = custom_job(
         network="projects/1/global/networks/default",
         tensorboard="projects/1/locations/us-central1/tensorboards/2",
@@ -124,14 +129,13 @@ def test_what_is_ignored_is_said() -> None:
         assert field in warnings
 
 
-def test_a_job_names_its_persistent_resource() -> None:
-    """spec/queue#reservations"""
+def test_persistent_resource_of_a_job_is_parsed() -> None:
+    """spec/queue#reservations: persistentResourceId selects a persistent resource."""
     assert parse(custom_job()).spec.persistent_resource is None
     assert parse(custom_job(persistentResourceId="lab")).spec.persistent_resource == "lab"
 
 
-def test_trailing_and_blank_pools_are_skipped() -> None:
-    """spec/submit#vertex-jobs: an empty pool skips its position, also when a client spells the emptiness
-    out."""
+def test_empty_worker_pools_are_skipped() -> None:
+    """spec/submit#vertex-jobs: an empty pool skips its position, also if a client sends its empty fields."""
     blank: dict[str, object] = {"machineSpec": {}, "replicaCount": "0", "nfsMounts": []}
     assert [p.position for p in parse(custom_job(pool(), blank, {}, {})).spec.pools] == [0]

@@ -1,4 +1,4 @@
-"""Vertex CustomJobs that are refused, and with which fields (spec/submit#refusals)."""
+"""Validation of Vertex CustomJobs: violations with their fields (spec/submit#refusals)."""
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
@@ -105,20 +105,19 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-def test_a_retry_may_add_its_label_to_64() -> None:
+def test_copied_job_may_have_65_labels() -> None:
     labels = {f"k{i}": "v" for i in range(64)}
     assert len(parse(labelled(**labels, **{COPY_LABEL: "7"})).labels) == 65
 
 
-def test_refusal_names_the_field() -> None:
-    """spec/submit#refusals: each rule by itself names exactly the field that breaks it."""
+def test_vertex_job_violation_names_its_field() -> None:
+    """spec/submit#refusals: a request that breaks one rule has exactly one violation."""
     names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
     assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
-def test_all_violations_are_reported_at_once() -> None:
-    """spec/submit#refusals: the refusal names all the offending fields, whatever part of the job they are
-    in."""
+def test_vertex_job_error_lists_all_violations() -> None:
+    """spec/submit#refusals: the error names all invalid fields in all parts of the job."""
     request: Request = {
         "labels": {"Team": "a"},
         "jobSpec": {
@@ -156,8 +155,8 @@ def test_all_violations_are_reported_at_once() -> None:
     }
 
 
-def test_public_words() -> None:
-    """facts/limits#error-texts: the texts that were seen begin the descriptions."""
+def test_machine_type_errors_have_the_public_text() -> None:
+    """facts/limits#error-texts: descriptions start with the texts of the public service."""
     faults = violations(machine(machineType="n1-standard4"))
     assert faults[f"{MACHINE}.machine_type"] == (
         "Machine type n1-standard4 is not supported. Did you mean n1-standard-4?"
@@ -168,8 +167,8 @@ def test_public_words() -> None:
     )
 
 
-def test_reducers_take_no_accelerators() -> None:
-    """spec/submit#warnings: accelerators on a reducer pool are refused, besides what the runtimes say."""
+def test_reducers_with_accelerators_are_rejected() -> None:
+    """spec/submit#warnings: accelerators on a reducer pool are an additional violation."""
     reducers = container(imageUri=REDUCER) | {
         "machineSpec": {
             "machineType": "n1-highcpu-16",
@@ -184,9 +183,9 @@ def test_reducers_take_no_accelerators() -> None:
     assert "do not use accelerators" in faults[f"{POOLS}[2].machine_spec.machine_type"]
 
 
-def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
-    """spec/submit#refusals, spec/reduction: all that is wrong at once, each at its field; what only a started
-    program knows is left alone."""
+def test_environment_variables_of_reducers_and_workers_are_validated() -> None:
+    """spec/submit#refusals, spec/reduction: the error lists all faults with their fields. Values that
+    are only known at run time are not checked."""
     worker = {
         "TRAINSHED_REDUCTION": "fast",
         "TRAINSHED_REDUCTION_CHUNK_BYTES": "12",

@@ -1,4 +1,5 @@
-"""The log reader: pages, following, torn lines, and that neither costs more in a long log."""
+"""The log reader: pages, following and incomplete lines, at a cost that is independent of the log's
+length."""
 
 import asyncio
 import json
@@ -22,7 +23,7 @@ T0 = 1_763_612_345_000_000_000
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 
 
-def stored(n: int, t: int, text: str = "", **extra: Any) -> bytes:
+def stored_line(n: int, t: int, text: str = "", **extra: Any) -> bytes:
     entry = {"n": n, "t": t, "s": "o", "m": text or f"line {n}"} | extra
     return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
 
@@ -54,8 +55,8 @@ def keys(lines: Iterable[LogLine]) -> list[tuple[str, int, int]]:
     return [(str(line.replica), line.attempt, line.n) for line in lines]
 
 
-def read_on(root: Path, seen: dict[ReplicaId, tuple[int, int]]) -> list[str]:
-    """All that can be read now, which is seen then."""
+def read_new(root: Path, seen: dict[ReplicaId, tuple[int, int]]) -> list[str]:
+    """Return the keys of all new lines, and advance the positions in `seen`."""
     names: list[str] = []
     for entry, source in reader_of(root).onward(UID, seen):
         names.append(f"{source.replica}/{source.attempt}/{entry.n}")
@@ -65,27 +66,27 @@ def read_on(root: Path, seen: dict[ReplicaId, tuple[int, int]]) -> list[str]:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=60))
 @settings(max_examples=30)
-def test_lines_that_are_read_on_are_merged_by_time(steps: list[tuple[bool, int]]) -> None:
-    """Runs of lines of one replica, single lines, and lines of the same moment."""
+def test_followed_lines_of_two_replicas_are_merged_by_time(steps: list[tuple[bool, int]]) -> None:
+    """This covers series of lines of one replica, single lines, and lines with equal times."""
     with tempfile.TemporaryDirectory() as directory:
         clocks: dict[ReplicaId, list[int]] = {PRIMARY: [T0], WORKER: [T0]}
         for is_worker, step in steps:
             clock = clocks[WORKER if is_worker else PRIMARY]
             clock.append(max(clock[-1] + 1, T0 + step * len(steps)))
         for replica, clock in clocks.items():
-            write(Path(directory), replica, (stored(n, t) for n, t in enumerate(clock)))
+            write(Path(directory), replica, (stored_line(n, t) for n, t in enumerate(clock)))
         lines = [(t, str(replica), n) for replica in clocks for n, t in enumerate(clocks[replica])]
-        assert read_on(Path(directory), {}) == [f"{who}/1/{n}" for _, who, n in sorted(lines)]
+        assert read_new(Path(directory), {}) == [f"{who}/1/{n}" for _, who, n in sorted(lines)]
 
 
-def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
+def test_log_line_is_read_with_all_its_fields(tmp_path: Path) -> None:
     write(
         tmp_path,
         PRIMARY,
         [
-            stored(0, T0, "ready", s="b"),
-            stored(1, T0 + 1, '{"severity":"ERROR","message":"é","k":1}', s="e"),
-            stored(2, T0 + 2, "x" * 65536, p=1),
+            stored_line(0, T0, "ready", s="b"),
+            stored_line(1, T0 + 1, '{"severity":"ERROR","message":"é","k":1}', s="e"),
+            stored_line(2, T0 + 2, "x" * 65536, p=1),
         ],
     )
     lines = page_of(tmp_path).lines
@@ -95,21 +96,21 @@ def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
     assert [line.partial for line in lines] == [False, False, True]
 
 
-def test_nothing_there_is_an_empty_log(tmp_path: Path) -> None:
+def test_missing_log_files_give_an_empty_log(tmp_path: Path) -> None:
     (tmp_path / str(UID) / "1" / "workerpool0-0").mkdir(parents=True)
     (tmp_path / str(UID) / "1" / "something else").mkdir()
     (tmp_path / str(UID) / "notes").mkdir()
     for root in (tmp_path, tmp_path / "absent"):
         page = page_of(root)
         assert (page.lines, page.next) == ((), None)
-        assert read_on(root, {}) == []
+        assert read_new(root, {}) == []
         assert asyncio.run(reader_of(root).tail(UID, 3, replicas={PRIMARY})) == ()
 
 
-def test_lines_of_all_replicas_and_attempts_are_merged_by_time(tmp_path: Path) -> None:
-    write(tmp_path, PRIMARY, [stored(0, T0), stored(1, T0 + 20)])
-    write(tmp_path, WORKER, [stored(0, T0), stored(1, T0 + 10)])
-    write(tmp_path, PRIMARY, [stored(0, T0 + 15)], attempt=2)
+def test_log_page_merges_replicas_and_attempts_by_time(tmp_path: Path) -> None:
+    write(tmp_path, PRIMARY, [stored_line(0, T0), stored_line(1, T0 + 20)])
+    write(tmp_path, WORKER, [stored_line(0, T0), stored_line(1, T0 + 10)])
+    write(tmp_path, PRIMARY, [stored_line(0, T0 + 15)], attempt=2)
     expected = [
         ("workerpool0-0", 1, 0),
         ("workerpool1-0", 1, 0),
@@ -128,45 +129,49 @@ def test_lines_of_all_replicas_and_attempts_are_merged_by_time(tmp_path: Path) -
     assert keys(asyncio.run(reader_of(tmp_path).tail(UID, 2))) == expected[-2:]
 
 
-def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
-    whole = stored(1, T0 + 1)
-    path = write(tmp_path, PRIMARY, [stored(0, T0), whole[:-9]])
+def test_incomplete_last_log_line_is_read_when_complete(tmp_path: Path) -> None:
+    whole = stored_line(1, T0 + 1)
+    path = write(tmp_path, PRIMARY, [stored_line(0, T0), whole[:-9]])
     assert page_keys(tmp_path) == page_keys(tmp_path, descending=True) == [("workerpool0-0", 1, 0)]
     seen: dict[ReplicaId, tuple[int, int]] = {}
-    assert read_on(tmp_path, seen) == ["workerpool0-0/1/0"]
-    assert read_on(tmp_path, seen) == []
+    assert read_new(tmp_path, seen) == ["workerpool0-0/1/0"]
+    assert read_new(tmp_path, seen) == []
     with path.open("ab") as file:
         file.write(whole[-9:])
-    assert read_on(tmp_path, seen) == ["workerpool0-0/1/1"]
+    assert read_new(tmp_path, seen) == ["workerpool0-0/1/1"]
 
 
-def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
-    garbled = [b'{"n":1,"t":17\x00\x00\xff\n', b"\n", stored(1, T0 + 1)[:12] + stored(2, T0 + 2)]
-    write(tmp_path, PRIMARY, [stored(0, T0), *garbled, stored(3, T0 + 3)])
+def test_corrupt_log_lines_are_skipped(tmp_path: Path) -> None:
+    garbled = [
+        b'{"n":1,"t":17\x00\x00\xff\n',
+        b"\n",
+        stored_line(1, T0 + 1)[:12] + stored_line(2, T0 + 2),
+    ]
+    write(tmp_path, PRIMARY, [stored_line(0, T0), *garbled, stored_line(3, T0 + 3)])
     expected = [("workerpool0-0", 1, 0), ("workerpool0-0", 1, 3)]
     assert page_keys(tmp_path) == expected
     assert page_keys(tmp_path, descending=True) == expected[::-1]
-    assert read_on(tmp_path, {}) == ["workerpool0-0/1/0", "workerpool0-0/1/3"]
+    assert read_new(tmp_path, {}) == ["workerpool0-0/1/0", "workerpool0-0/1/3"]
 
 
-def test_a_follower_goes_on_behind_what_it_has_seen(tmp_path: Path) -> None:
-    """One attempt after the other, though the clock was set back between them."""
+def test_log_follower_continues_after_its_position(tmp_path: Path) -> None:
+    """Attempts come in their order, even if the clock was set back between them."""
     for attempt in (1, 2, 3):
-        write(tmp_path, PRIMARY, [stored(n, T0 + n) for n in range(3)], attempt=attempt)
-        write(tmp_path, PRIMARY, [stored(3, T0 + 3)], attempt=attempt, first=3)
-    write(tmp_path, WORKER, [stored(0, T0 + 9)])
+        write(tmp_path, PRIMARY, [stored_line(n, T0 + n) for n in range(3)], attempt=attempt)
+        write(tmp_path, PRIMARY, [stored_line(3, T0 + 3)], attempt=attempt, first=3)
+    write(tmp_path, WORKER, [stored_line(0, T0 + 9)])
     seen = {PRIMARY: (2, 1)}
     expected = [*(f"2/{n}" for n in (2, 3)), *(f"3/{n}" for n in range(4))]
     lines = [f"workerpool0-0/{line}" for line in expected]
-    assert read_on(tmp_path, seen) == [*lines, "workerpool1-0/1/0"]
-    write(tmp_path, PRIMARY, [stored(4, T0 + 4)], attempt=3, first=4)
-    assert read_on(tmp_path, seen) == ["workerpool0-0/3/4"]
-    assert read_on(tmp_path, {PRIMARY: (3, 3)}) == ["workerpool0-0/3/4", "workerpool1-0/1/0"]
+    assert read_new(tmp_path, seen) == [*lines, "workerpool1-0/1/0"]
+    write(tmp_path, PRIMARY, [stored_line(4, T0 + 4)], attempt=3, first=4)
+    assert read_new(tmp_path, seen) == ["workerpool0-0/3/4"]
+    assert read_new(tmp_path, {PRIMARY: (3, 3)}) == ["workerpool0-0/3/4", "workerpool1-0/1/0"]
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[tuple[ReplicaId, int, list[tuple[int, int]]]]:
-    """(replica, attempt, [(time step, length of the text)]) of up to five small logs."""
+    """Generate (replica, attempt, [(time step, length of the text)]) for up to five small logs."""
     step = st.tuples(st.integers(1, 3), st.sampled_from([1, 30, 5000, 70_000]))
     places = draw(
         st.lists(
@@ -183,7 +188,7 @@ def logs(draw: st.DrawFn) -> list[tuple[ReplicaId, int, list[tuple[int, int]]]]:
 
 @settings(max_examples=60)
 @given(logs(), st.integers(1, 7), st.integers(1, 5), st.booleans())
-def test_pages_and_following_give_every_line_once_in_order(
+def test_pages_and_follower_return_every_log_line_once_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     drawn: list[tuple[ReplicaId, int, list[tuple[int, int]]]],
     limit: int,
@@ -199,7 +204,7 @@ def test_pages_and_following_give_every_line_once_in_order(
             write(
                 root,
                 replica,
-                [stored(n, at, "x" * length)],
+                [stored_line(n, at, "x" * length)],
                 attempt=attempt,
                 first=n - n % per_segment,
             )
@@ -220,16 +225,17 @@ def test_pages_and_following_give_every_line_once_in_order(
     assert [line.key for line in asyncio.run(paged())] == expected
     by_replica = sorted(expected, key=lambda key: (key[1:4], key[4]))
     names = [f"{ReplicaId(pool, index)}/{attempt}/{n}" for _, pool, index, attempt, n in by_replica]
-    assert sorted(read_on(root, {}), key=lambda name: name.partition("/")[0]) == names
+    assert sorted(read_new(root, {}), key=lambda name: name.partition("/")[0]) == names
 
 
-def test_a_page_of_a_long_log_reads_little_of_it(
+def test_page_of_a_long_log_parses_few_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count, per_segment = 60_000, 20_000
     for first in range(0, count, per_segment):
         lines = (
-            stored(n, T0 + n * 10, "step " + "x" * 80) for n in range(first, first + per_segment)
+            stored_line(n, T0 + n * 10, "step " + "x" * 80)
+            for n in range(first, first + per_segment)
         )
         assert write(tmp_path, PRIMARY, lines, first=first).stat().st_size > 2_000_000
     parsed: list[bytes] = []
@@ -250,4 +256,4 @@ def test_a_page_of_a_long_log_reads_little_of_it(
             [("workerpool0-0", 1, n - 1)] if n else []
         )
         assert len(parsed) < 500
-    assert read_on(tmp_path, {PRIMARY: (1, count - 1)}) == []
+    assert read_new(tmp_path, {PRIMARY: (1, count - 1)}) == []

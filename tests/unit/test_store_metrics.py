@@ -1,4 +1,4 @@
-"""What a trial has measured, read from what its primary's shim took down (spec/tuning#measurements)."""
+"""Measurements of a trial, read from the metrics file of its primary's shim (spec/tuning#measurements)."""
 
 import json
 from pathlib import Path
@@ -34,9 +34,9 @@ def read(root: Path) -> tuple[Measurement, ...]:
     return read_metrics(FileStreams(root), JOB)
 
 
-def test_the_newest_value_wins_over_all_attempts(tmp_path: Path) -> None:
-    """spec/tuning#measurements, spec/failures#lost-replicas: a trial whose job was restarted has measured
-    again what its last attempt measured."""
+def test_newest_measurement_of_a_step_wins_across_attempts(tmp_path: Path) -> None:
+    """spec/tuning#measurements, spec/failures#lost-replicas: a restarted trial repeats measurements of its
+    previous attempt."""
     attempt_ten = [start(300), report(310, 1, loss=0.3)]
     write(
         tmp_path,
@@ -53,7 +53,7 @@ def test_the_newest_value_wins_over_all_attempts(tmp_path: Path) -> None:
     )
 
 
-def test_a_torn_end_counts_once_it_is_whole(tmp_path: Path) -> None:
+def test_incomplete_measurement_counts_when_it_is_complete(tmp_path: Path) -> None:
     path = write(tmp_path, start(100), report(110, 1, loss=0.9))
     line = json.dumps(report(111, 2, loss=0.1))
     with path.open("a") as file:
@@ -64,8 +64,8 @@ def test_a_torn_end_counts_once_it_is_whole(tmp_path: Path) -> None:
     assert [m.step for m in read(tmp_path)] == [1, 2]
 
 
-def test_the_newest_value_of_a_step_counts_in_whatever_order(tmp_path: Path) -> None:
-    """spec/tuning#measurements: several attempts; the start that is told later."""
+def test_newest_measurement_of_a_step_wins_in_any_order(tmp_path: Path) -> None:
+    """spec/tuning#measurements: this includes several attempts, and a start that is recorded late."""
     write(
         tmp_path,
         report(150, 1, loss=0.5),

@@ -1,4 +1,4 @@
-"""Wake-ups: none is lost to a reader that looks away, and little is kept of jobs."""
+"""Wake-ups of readers: none is lost between two reads, and memory use is limited."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from trainshed.store.notices import Notices
 UID, OTHER = JobUid(1), JobUid(2)
 
 
-async def test_news_that_was_forgotten_meanwhile_is_not_waited_for() -> None:
+async def test_waiting_for_a_dropped_wake_up_returns_immediately() -> None:
     notices = Notices(limit=2)
     notices.publish(UID)
     seen = notices.count(UID)
@@ -18,7 +18,7 @@ async def test_news_that_was_forgotten_meanwhile_is_not_waited_for() -> None:
     assert await notices.wait_beyond(UID, seen, patience=0)
 
 
-async def test_a_waiter_is_woken_by_the_next_news_of_its_job_alone() -> None:
+async def test_waiting_reader_is_woken_only_by_its_own_job() -> None:
     notices = Notices()
     seen = notices.count(UID)
     waiting = asyncio.create_task(notices.wait_beyond(UID, seen, patience=60))
@@ -30,7 +30,7 @@ async def test_a_waiter_is_woken_by_the_next_news_of_its_job_alone() -> None:
     assert await waiting
 
 
-def test_jobs_take_a_bounded_room() -> None:
+def test_wake_up_table_has_a_limited_size() -> None:
     notices = Notices(limit=10)
     for uid in range(1000):
         seen = notices.count(JobUid(uid))
@@ -40,7 +40,7 @@ def test_jobs_take_a_bounded_room() -> None:
 
 
 @under_virtual_time
-async def test_news_that_can_wait_is_told_once_soon_or_with_what_cannot() -> None:
+async def test_delayed_wake_ups_are_merged_or_sent_with_urgent_ones() -> None:
     notices = Notices()
     seen = notices.count(UID)
     notices.publish_soon(UID)
@@ -51,6 +51,6 @@ async def test_news_that_can_wait_is_told_once_soon_or_with_what_cannot() -> Non
     notices.publish_soon(UID)
     notices.publish(UID)
     seen = notices.count(UID)
-    # What was about to be told was told with the other.
+    # The urgent wake-up already included the delayed one.
     assert not await notices.wait_beyond(UID, seen, patience=0.1)
     assert len(notices) == 1

@@ -56,7 +56,7 @@ WARNING, ERROR, CRITICAL = Severity.WARNING, Severity.ERROR, Severity.CRITICAL
         ("NOTICE: service", NOTICE),
     ],
 )
-def test_a_line_with_a_level_has_it_on_either_stream(text: str, severity: Severity) -> None:
+def test_log_level_in_a_line_decides_its_severity(text: str, severity: Severity) -> None:
     assert read_line(OUT, text) == Reading(severity, text)
     assert read_line(ERR, text) == Reading(severity, text)
 
@@ -79,7 +79,7 @@ def test_a_line_with_a_level_has_it_on_either_stream(text: str, severity: Severi
         "reached level=7",
     ],
 )
-def test_a_line_without_a_level_has_its_streams(text: str) -> None:
+def test_line_without_a_level_has_the_severity_of_its_stream(text: str) -> None:
     assert read_line(OUT, text).severity is INFO
     assert read_line(ERR, text).severity is ERROR
     assert read_line(SERVICE, text).severity is NOTICE
@@ -98,7 +98,9 @@ def test_a_line_without_a_level_has_its_streams(text: str) -> None:
         ("37it [00:02, 17.2it/s]", INFO),
     ],
 )
-def test_hints_count_on_stderr_only(text: str, severity: Severity) -> None:
+def test_warning_and_progress_texts_change_severity_only_on_stderr(
+    text: str, severity: Severity
+) -> None:
     assert read_line(ERR, text).severity is severity
     assert read_line(OUT, text).severity is INFO
 
@@ -119,16 +121,16 @@ def test_hints_count_on_stderr_only(text: str, severity: Severity) -> None:
         ('{"broken": }', Reading(INFO, '{"broken": }')),
     ],
 )  # fmt: skip
-def test_one_line_json_is_lifted(text: str, reading: Reading) -> None:
-    """facts/program#files: one-line JSON becomes the payload, `severity` and `message` lifted."""
+def test_severity_and_message_are_taken_from_a_json_line(text: str, reading: Reading) -> None:
+    """facts/program#files: a JSON line becomes the payload, without `severity` and `message`."""
     assert read_line(OUT, text) == reading
 
 
-def test_json_without_a_severity_has_its_streams() -> None:
+def test_json_line_without_severity_has_that_of_its_stream() -> None:
     assert read_line(ERR, '{"a": 1}').severity is ERROR
 
 
-def test_depth_and_length_do_no_harm() -> None:
+def test_deeply_nested_or_long_log_lines_are_parsed_quickly() -> None:
     for text in (
         "{" * 100_000 + "}",
         '{"a":' * 5_000 + "1" + "}" * 5_000,
@@ -156,7 +158,7 @@ def never(_: str) -> bool:
 
 @settings(max_examples=500)
 @given(st.sampled_from((Stream.STDOUT, Stream.STDERR)), TEXTS)
-def test_a_line_is_as_bad_as_if_all_expressions_were_tried(stream: Stream, text: str) -> None:
+def test_fast_severity_detection_equals_the_full_detection(stream: Stream, text: str) -> None:
     severity = severity_of(stream, text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "begins_plainly", never)
@@ -180,13 +182,16 @@ def test_a_line_is_as_bad_as_if_all_expressions_were_tried(stream: Stream, text:
         *("2026-11-20 05:54:33 WARN x", " indented", "Traceback (most", "UserWarning: x", "INFO x"),
     ],
 )
-def test_a_streamed_line_is_read_as_any_other(stream: Stream, line: str) -> None:
-    """The faster reading of followers' lines changes nothing, whatever comes before and after a line."""
+def test_fast_parser_for_streamed_lines_equals_the_normal_parser(stream: Stream, line: str) -> None:
+    """The fast parser returns the same result for any surrounding lines."""
     reading = read_line(stream, line)
-    own = _stored(7, stream, line)
+    own = _stored_line(7, stream, line)
     for block, numbers in (
         (own, [7]),
-        (b"\n".join((_stored(6, OUT, "plain"), own, _stored(8, OUT, "plain"))), [6, 7, 8]),
+        (
+            b"\n".join((_stored_line(6, OUT, "plain"), own, _stored_line(8, OUT, "plain"))),
+            [6, 7, 8],
+        ),
     ):
         shown = shown_lines(block)
         assert [int(n) for n, *_ in shown] == numbers
@@ -195,6 +200,6 @@ def test_a_streamed_line_is_read_as_any_other(stream: Stream, line: str) -> None
         assert (json.loads(text), at) == (reading.text, b"1763612345000000007")
 
 
-def _stored(n: int, stream: Stream, text: str) -> bytes:
+def _stored_line(n: int, stream: Stream, text: str) -> bytes:
     line = {"n": n, "t": 1763612345000000000 + n, "s": stream, "m": text}
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode()

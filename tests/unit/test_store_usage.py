@@ -1,4 +1,4 @@
-"""What replicas used, read from what their shims wrote down (spec/program#usage)."""
+"""Resource usage of replicas, read from the usage files of their shims (spec/program#usage)."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ PRIMARY = ReplicaId(0, 0)
 
 
 def start(at: int, number: int = 1, *gpus: str) -> dict[str, Any]:
-    """Of the incarnation of that number."""
+    """Return the start record of an incarnation."""
     return {"started": at * SECOND, "incarnation": number, "limit": 1000, "cpus": 4, "gpus": gpus}
 
 
@@ -38,8 +38,8 @@ def write(root: Path, *entries: Any, replica: ReplicaId = PRIMARY, end: str = "\
     (directory / "usage.jsonl").write_text(text + end)
 
 
-def test_incarnations_add_up(tmp_path: Path) -> None:
-    """spec/failures#lost-replicas: a replica that was restarted in place has begun to count anew."""
+def test_usage_of_all_incarnations_is_added(tmp_path: Path) -> None:
+    """spec/failures#lost-replicas: a restarted replica counts its usage from zero."""
     write(tmp_path, start(100), look(110, 10.0, 500, last=True), start(200, 2), look(210, 5.0, 100))
     (usage,) = read(tmp_path)
     assert [(life.incarnation, life.cpu, life.over) for life in usage.lives] == [
@@ -49,7 +49,7 @@ def test_incarnations_add_up(tmp_path: Path) -> None:
     assert (usage.cpu, usage.seconds, usage.peak, usage.mean_cpus) == (15.0, 20.0, 501, 0.75)
 
 
-def test_before_the_driver_answered_nothing_is_said_of_gpus(tmp_path: Path) -> None:
+def test_gpu_usage_is_unknown_before_the_first_driver_response(tmp_path: Path) -> None:
     write(
         tmp_path,
         start(100, 1, "GPU-a"),
@@ -61,8 +61,8 @@ def test_before_the_driver_answered_nothing_is_said_of_gpus(tmp_path: Path) -> N
     assert [point.gpus for point in life.points()] == [(), (None,), (0.5,)]
 
 
-def test_of_what_replicas_held_that_counts_which_they_recorded(tmp_path: Path) -> None:
-    """A restart counts as well, and the time before a program began as idle."""
+def test_measured_usage_includes_only_recorded_replicas(tmp_path: Path) -> None:
+    """Restarts count as well. The time before the start of a program counts as idle."""
     own = (ReplicaId(0, 0), ReplicaId(0, 1))
     use = Use("p", "", (), "job", "a", own, 0, 100 * SECOND, "n1", "L4", 2, 8.0, 0, 2)
     gpu: list[float | None] = [20.0, 7, 16, 8]
@@ -80,14 +80,14 @@ def test_of_what_replicas_held_that_counts_which_they_recorded(tmp_path: Path) -
     assert measured(elsewhere, read(tmp_path)) == elsewhere
 
 
-def test_a_clock_that_is_set_back_makes_no_point(tmp_path: Path) -> None:
+def test_usage_sample_with_a_decreasing_time_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, start(100), look(110, 1.0), look(90, 2.0), look(120, 3.0))
     (life,) = read(tmp_path)[0].lives
     assert [point.at for point in life.points()] == [110 * SECOND, 120 * SECOND]
     assert life.points()[0] == Point(110 * SECOND, 0.1, 100)
 
 
-def test_what_a_crash_left_is_passed_over(tmp_path: Path) -> None:
+def test_corrupt_usage_records_are_skipped(tmp_path: Path) -> None:
     write(tmp_path, start(100), look(110, 1.0), {"at": "yes"}, end='\n{"at": 12')
     (life,) = read(tmp_path)[0].lives
     assert [look.at for look in life.looks] == [110 * SECOND]

@@ -1,5 +1,4 @@
-"""The advisor's process as the service uses it (docs/adr/0018): real processes, started by the client
-alone. Which algorithm serves which study."""
+"""The advisor process of the service (docs/adr/0018), tested with real processes started by its client."""
 
 import asyncio
 import os
@@ -30,7 +29,7 @@ def spec(algorithm: Algorithm = Algorithm.RANDOM_SEARCH) -> StudySpec:
 
 @pytest.fixture
 async def advisor() -> AsyncIterator[ProcessAdvisor]:
-    """One that is closed in the end; nothing of it lives then."""
+    """An advisor that is closed after the test, with no remaining processes."""
     advisor = ProcessAdvisor()
     yield advisor
     await advisor.close()
@@ -39,9 +38,10 @@ async def advisor() -> AsyncIterator[ProcessAdvisor]:
 SEEN = (TrialData(1, TrialState.SUCCEEDED, (("x", 0.5),), Measurement(((METRIC, 0.5),), 1)),)
 
 
-async def test_it_answers_what_the_algorithm_says(advisor: ProcessAdvisor) -> None:
-    """spec/tuning#algorithms: the same as in this process, whoever computes it, and as often as it is
-    asked."""
+async def test_advisor_process_returns_the_suggestions_of_the_algorithm(
+    advisor: ProcessAdvisor,
+) -> None:
+    """spec/tuning#algorithms: repeated calls return the same result as the algorithm in this process."""
     answer = await advisor.suggest(spec(), SEEN, 3, 7)
     assert answer == algorithm_for(Algorithm.RANDOM_SEARCH).suggest(spec(), SEEN, 3, 7)
     assert await advisor.suggest(spec(), SEEN, 3, 7) == answer
@@ -55,7 +55,7 @@ async def test_it_answers_what_the_algorithm_says(advisor: ProcessAdvisor) -> No
     assert expected == outlook(spec(Algorithm.DEFAULT), SEEN, ["x"]) and "so far" in expected.reason
 
 
-async def test_a_computation_that_fails_is_a_failure_of_its_call_alone(
+async def test_failed_computation_only_fails_its_own_call(
     advisor: ProcessAdvisor, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nothing = Parameter("x", ParameterType.DISCRETE)
@@ -66,16 +66,16 @@ async def test_a_computation_that_fails_is_a_failure_of_its_call_alone(
     await advisor.suggest(spec(), SEEN, 1, 7)
 
 
-async def test_many_at_once_are_answered(advisor: ProcessAdvisor) -> None:
+async def test_concurrent_suggestion_requests_are_answered(advisor: ProcessAdvisor) -> None:
     answers = await asyncio.gather(*(advisor.suggest(spec(), SEEN, 1, seed) for seed in range(3)))
     random = algorithm_for(Algorithm.RANDOM_SEARCH)
     assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(3)]
 
 
-async def test_closing_ends_what_is_computed_and_what_is_asked_then_fails(
+async def test_closing_the_advisor_ends_running_and_rejects_new_calls(
     advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played(monkeypatch, "import time; time.sleep(600)")
+    replace_process(monkeypatch, "import time; time.sleep(600)")
     asking = asyncio.create_task(advisor.suggest(spec(), SEEN, 1, 7))
     while not advisor._running:  # noqa: ASYNC110 # pyright: ignore[reportPrivateUsage] # nothing else shows it
         await asyncio.sleep(0.01)
@@ -86,11 +86,11 @@ async def test_closing_ends_what_is_computed_and_what_is_asked_then_fails(
         await advisor.suggest(spec(), SEEN, 1, 7)
 
 
-# --- processes that misbehave, played by scripts ---
+# --- misbehaving processes, simulated by scripts ---
 
 
-def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """The advisor's process is this script from now on."""
+def replace_process(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Run this script instead of the advisor process."""
     real = asyncio.create_subprocess_exec
 
     async def other(program: str, *arguments: str, **how: Any) -> asyncio.subprocess.Process:
@@ -100,20 +100,20 @@ def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
 
 
-async def test_files_of_the_working_directory_are_no_libraries(
+async def test_advisor_imports_no_modules_from_the_working_directory(
     advisor: ProcessAdvisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service may be started where a user's program lies."""
+    """The working directory of the service may contain a user's program."""
     (tmp_path / "msgspec.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
     assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
 
 
-async def test_one_that_takes_too_long_is_ended(
+async def test_advisor_process_beyond_its_timeout_is_killed(
     advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_TIMEOUT", 0.2)
-    played(monkeypatch, "import sys, time; sys.stdin.buffer.read(); time.sleep(600)")
+    replace_process(monkeypatch, "import sys, time; sys.stdin.buffer.read(); time.sleep(600)")
     with pytest.raises(AdvisorFailed, match="did not respond within"):
         await advisor.suggest(spec(), SEEN, 1, 7)
     assert not advisor._running  # pyright: ignore[reportPrivateUsage] # nothing else shows it
@@ -122,8 +122,8 @@ async def test_one_that_takes_too_long_is_ended(
 # --- the process itself ---
 
 
-def test_what_libraries_print_does_not_get_into_the_answer() -> None:
-    """Whatever writes to standard output, by Python or by the descriptor, writes to standard error."""
+def test_library_output_does_not_corrupt_the_advisor_response() -> None:
+    """Python and native writes to standard output are redirected to standard error."""
     talking = textwrap.dedent(
         """
         import os
@@ -151,7 +151,7 @@ def test_what_libraries_print_does_not_get_into_the_answer() -> None:
         assert line in done.stderr
 
 
-def test_importing_the_package_loads_no_numpy() -> None:
-    """The service imports the port and the client; numbers are for the process that suggests."""
+def test_advisor_client_import_does_not_load_numpy() -> None:
+    """The service imports the client. Only the advisor process needs NumPy."""
     code = "import sys, trainshed.studies.advisor_client; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,9 +1,9 @@
-"""The GP bandit as its users see it: good points, few repeats, the same after a restart, in time
+"""The Gaussian process bandit: quality of suggestions, few repeats and reproducibility
 (spec/tuning#reproducible).
 
-What an algorithm comes to in one seed hangs on the last bit of each product, and that on the processor
-(`OPENBLAS_CORETYPE`). So a promise is made for a share of the seeds, and a test says how few of them would be
-too few to be chance (docs/adr/0018).
+The result for one seed depends on floating-point rounding, and so on the processor (`OPENBLAS_CORETYPE`).
+Each property must hold for a share of the seeds. A test fails if its number of successes cannot be chance
+(docs/adr/0018).
 """
 
 from collections.abc import Callable
@@ -50,12 +50,15 @@ FLAT = StudySpec(cube(4), (LOSS,))
 TREE = StudySpec(MIXED, (LOSS,))
 
 _CHANCE = 1e-6
-"""How often a test may fail although its promise holds."""
+"""Probability that a test fails although its property holds."""
 
 
-def fewest(seeds: int, share: float) -> int:
-    """The number of kept promises, of `seeds`, that fewer than it are chance in less than one of a million
-    times if a share of at least `share` keeps it."""
+def min_successes(seeds: int, share: float) -> int:
+    """Return the smallest number of successful seeds that is plausible.
+
+    If the property holds for at least the given share of seeds, fewer successes have a probability below one
+    in a million.
+    """
     below = 0.0
     for kept in range(seeds + 1):
         below += comb(seeds, kept) * share**kept * (1.0 - share) ** (seeds - kept)
@@ -64,14 +67,16 @@ def fewest(seeds: int, share: float) -> int:
     return seeds
 
 
-def often(keeps: Callable[[int], bool], *, share: float, seeds: int) -> None:
-    """Fail unless enough of the seeds, from 0 on, keep a promise. Ends as soon as enough have, so a promise
-    that is mostly kept costs little."""
-    enough = fewest(seeds, share)
+def check_share(holds: Callable[[int], bool], *, share: float, seeds: int) -> None:
+    """Fail unless the property holds for enough of the seeds 0, 1, ….
+
+    The check ends as soon as enough seeds succeeded, so it is fast for properties that mostly hold.
+    """
+    enough = min_successes(seeds, share)
     assert enough > 0, "so few seeds prove nothing: any number of failures would be chance"
     kept = 0
     for seed in range(seeds):
-        kept += keeps(seed)
+        kept += holds(seed)
         if kept == enough:
             return
     raise AssertionError(
@@ -79,11 +84,11 @@ def often(keeps: Callable[[int], bool], *, share: float, seeds: int) -> None:
     )
 
 
-def test_it_is_far_better_than_random() -> None:
-    """spec/tuning#measurements: the default is Bayesian. How good it is, `make bench-tuning` measures; here a
-    tenth must be left. What is good at a tree is at what has no branches, too."""
+def test_bandit_is_far_better_than_random_search() -> None:
+    """spec/tuning#measurements: the default algorithm is Bayesian. Its loss must be below a tenth of random
+    search. A parameter tree also covers the case without conditions."""
     random = median(best(play(RandomSearch(), TREE, mixed_loss, 30, seed)) for seed in range(9))
-    often(
+    check_share(
         lambda seed: best(play(BANDIT, TREE, mixed_loss, 30, seed)) < 0.1 * random,
         share=0.8,
         seeds=10,
@@ -95,7 +100,7 @@ def played(count: int) -> list[TrialData]:
     return play(BANDIT, FLAT, bowl, count)
 
 
-def test_maximizing_is_minimizing_upside_down() -> None:
+def test_maximizing_equals_minimizing_the_negated_metric() -> None:
     up = StudySpec(FLAT.parameters, (Metric("loss", Goal.MAXIMIZE),))
     trials = played(12)
     flipped = [
@@ -104,13 +109,13 @@ def test_maximizing_is_minimizing_upside_down() -> None:
     assert BANDIT.suggest(up, flipped, 1, 7) == BANDIT.suggest(FLAT, trials, 1, 7)
 
 
-def test_the_seed_matters() -> None:
+def test_different_seeds_give_different_suggestions() -> None:
     assert BANDIT.suggest(FLAT, (), 3, 7) != BANDIT.suggest(FLAT, (), 3, 8)
 
 
 @pytest.mark.parametrize("known", [0, 12])
-def test_pending_points_are_not_proposed_again(known: int) -> None:
-    """spec/tuning#trials: parallel trials: eight at once lie apart from each other."""
+def test_parallel_suggestions_differ_from_each_other(known: int) -> None:
+    """spec/tuning#trials: eight suggestions for parallel trials have a minimum distance."""
 
     def apart(seed: int) -> bool:
         points = BANDIT.suggest(FLAT, played(known), 8, seed).parameters
@@ -118,10 +123,10 @@ def test_pending_points_are_not_proposed_again(known: int) -> None:
         gaps = np.abs(places[:, None] - places[None]).max(axis=2)[np.triu_indices(8, 1)]
         return bool(gaps.min() > 1e-3)
 
-    often(apart, share=0.9, seeds=10)
+    check_share(apart, share=0.9, seeds=10)
 
 
-def test_a_large_countable_space_repeats_nothing() -> None:
+def test_integer_space_suggestions_are_not_repeated() -> None:
     spec = StudySpec(
         (
             Parameter("n", ParameterType.INTEGER, 1, 3000),
@@ -130,7 +135,7 @@ def test_a_large_countable_space_repeats_nothing() -> None:
         (LOSS,),
     )
 
-    def keeps(seed: int) -> bool:
+    def holds(seed: int) -> bool:
         trials = play(
             BANDIT,
             spec,
@@ -141,31 +146,30 @@ def test_a_large_countable_space_repeats_nothing() -> None:
         assert len({trial.parameters for trial in trials}) == 25
         return best(trials) < 20
 
-    often(keeps, share=0.8, seeds=10)
+    check_share(holds, share=0.8, seeds=10)
 
 
-def test_infeasible_points_are_left_behind() -> None:
-    """spec/tuning#trials: a trial without a value teaches where not to go."""
+def test_bandit_avoids_regions_with_infeasible_trials() -> None:
+    """spec/tuning#trials: infeasible trials reduce suggestions in their region."""
 
     def half(values: dict[str, Value]) -> float | None:
         return None if float(values["x0"]) < 0.0 else bowl(values)
 
-    def keeps(seed: int) -> bool:
+    def holds(seed: int) -> bool:
         trials = play(BANDIT, StudySpec(cube(2), (LOSS,)), half, 30, seed)
         failed = [trial.state is TrialState.INFEASIBLE for trial in trials]
         return sum(failed[15:]) <= 3 and best(trials) < 0.05
 
-    often(keeps, share=0.8, seeds=10)
+    check_share(holds, share=0.8, seeds=10)
 
 
-def test_several_objectives_fill_the_front() -> None:
-    """spec/tuning#objectives: multi-objective studies: a front of many trials from end to end, not one corner
-    of it."""
+def test_bandit_covers_the_pareto_front_of_several_objectives() -> None:
+    """spec/tuning#objectives: the trials cover the whole Pareto front instead of one corner."""
     spec = StudySpec(
         cube(2, 0.0, 1.0), (Metric("near", Goal.MINIMIZE), Metric("far", Goal.MAXIMIZE))
     )
 
-    def keeps(seed: int) -> bool:
+    def holds(seed: int) -> bool:
         trials: list[Trial] = []
         for number in range(1, 21):
             (point,) = BANDIT.suggest(spec, [*map(trial_data, trials)], 1, seed).parameters
@@ -180,7 +184,7 @@ def test_several_objectives_fill_the_front() -> None:
         )
         return len(front) >= 8 and nears[0] < 0.05 and nears[-1] > 0.8
 
-    often(keeps, share=0.8, seeds=10)
+    check_share(holds, share=0.8, seeds=10)
 
 
 RATE = StudySpec((double("rate", 1e-4, 1.0, Scale.LOG),), (LOSS,))
@@ -188,12 +192,12 @@ RANDOM = replace(RATE, algorithm=Algorithm.RANDOM_SEARCH)
 
 
 def rates(*tried: float) -> list[TrialData]:
-    """Trials that measure how far their rate is from 1e-3, in powers of ten."""
+    """Return trials that measure the distance of their rate from 1e-3, in powers of ten."""
     away = [abs(np.log10(rate) + 3.0) for rate in tried]
     return [over(n, (("rate", tried[n]),), away[n]) for n in range(len(tried))]
 
 
-def test_an_outlook_is_sure_at_trials_and_unsure_far_from_them() -> None:
+def test_outlook_uncertainty_grows_with_distance_from_trials() -> None:
     trials = rates(1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
     drawn = outlook(RATE, trials, ("rate",))
     (axis,) = drawn.axes
@@ -210,7 +214,7 @@ def test_an_outlook_is_sure_at_trials_and_unsure_far_from_them() -> None:
         assert high[near] - low[near] < 0.2 * (high[-1] - low[-1])
 
 
-def test_an_outlook_over_two_parameters_has_the_others_as_in_the_best_trial() -> None:
+def test_outlook_of_two_parameters_fixes_the_others_at_the_best_trial() -> None:
     trials = play(RandomSearch(), TREE, mixed_loss, 40)
     (top,) = (trial for trial in trials if best([trial]) == best(trials))
     drawn = outlook(TREE, trials, ("kind", "rate"))
@@ -235,14 +239,15 @@ def test_an_outlook_over_two_parameters_has_the_others_as_in_the_best_trial() ->
         ),
     ],
 )
-def test_without_an_outlook_it_says_why(
+def test_missing_outlook_has_a_reason(
     spec: StudySpec, trials: list[TrialData], parameter: str, words: str
 ) -> None:
     assert words in outlook(spec, trials, (parameter,)).reason
 
 
-def test_an_outlook_shows_trials_of_its_places_alone() -> None:
-    """Of a thousand names some are looked at; what a client has tried out of bounds counts as the bound."""
+def test_outlook_shows_only_trials_within_its_axes() -> None:
+    """The outlook covers some of a thousand categories. A client's value outside the bounds counts as the
+    bound."""
     many = Parameter("name", ParameterType.CATEGORICAL, categories=tuple(map(str, range(1000))))
     spec = StudySpec((many, double("x", 0.0, 1.0)), (LOSS,))
     tried = (("0", 9.0), ("1", 0.5), ("nobody", 0.5), ("999", 0.25))
@@ -252,7 +257,7 @@ def test_an_outlook_shows_trials_of_its_places_alone() -> None:
     assert drawn.points == (("0", 1.0, 0), ("999", 0.25, 3))
 
 
-def test_an_outlook_bears_the_largest_numbers() -> None:
+def test_outlook_handles_the_largest_floats() -> None:
     values = (-1e308, 1e308, 0.0, 1.0)
     trials = [over(n, (("rate", 10.0**-n),), value) for n, value in enumerate(values)]
     assert np.isfinite(np.array(outlook(RATE, trials, ("rate",)).expected)).all()

@@ -1,4 +1,4 @@
-"""The parts of the GP bandit: warping, the process and its gradients, trust region, search, what is shown."""
+"""Parts of the Gaussian process bandit: warping, gradients, trust region, search and selection of trials."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ DATA = Data(some_points(15), LABELS, SPACE.groups, SPACE.width)
 KNOWN = Posterior(DATA, HYPER)
 
 
-def test_whitening_is_the_inverse_of_the_factor() -> None:
+def test_whitening_matrix_is_the_inverse_cholesky_factor() -> None:
     matrix = np.cov(np.random.default_rng(0).normal(size=(90, 300)))
     whiten = whitening(matrix)
     assert whiten is not None and np.allclose(whiten @ np.linalg.cholesky(matrix), np.eye(90))
@@ -43,8 +43,9 @@ def valley(at: Array) -> tuple[float, Array]:
     return float((100.0 * rise**2 + away**2).sum()), slope
 
 
-def test_a_minimum_within_bounds_is_reached() -> None:
-    """Rosenbrock's valley, with its end within the box, at a border and outside, where it is as by scipy."""
+def test_bounded_minimization_reaches_the_minimum() -> None:
+    """Rosenbrock function with its minimum inside, at the border of, and outside the box (reference:
+    SciPy)."""
     for top, least in ((2.0, 0.0), (1.0, 0.0), (0.5, 1.66787512)):
         bounds, start = np.array([[-2.0] * 4, [top] * 4]), np.array([0.3, -0.5, 0.1, 0.4])
         _, reached = minimize_bounded(valley, start, *bounds, evaluations=200)
@@ -52,8 +53,8 @@ def test_a_minimum_within_bounds_is_reached() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60))
-def test_warping_keeps_the_order(values: list[float]) -> None:
-    """The paper's warping: monotone, best at 0.5 and worst at -0.5."""
+def test_warping_preserves_the_order_of_values(values: list[float]) -> None:
+    """The warping of the paper is monotone, with its best value at 0.5 and its worst at -0.5."""
     raw = np.array(values)
     labels = warp(raw)
     assert np.isfinite(labels).all()
@@ -62,7 +63,7 @@ def test_warping_keeps_the_order(values: list[float]) -> None:
     assert labels.min() >= -0.5 - 1e-12
 
 
-def test_gradients_are_those_of_the_values() -> None:
+def test_score_gradients_match_finite_differences() -> None:
     points = some_points(30)
     succeeded = np.where(points[:, 3] + points[:, 4] > 0.8, 0.5, -0.5)
     success = Posterior(Data(points, succeeded, SPACE.groups, SPACE.width), HYPER)
@@ -77,11 +78,11 @@ def test_gradients_are_those_of_the_values() -> None:
 
 
 TOP = np.array([1.0, 0.3125, 0.5, 1.0, 1.0, 0.72])
-"""A genotype of `MIXED`: kind "net", 3 layers, 256 units, one place of rate and momentum."""
+"""A genotype of `MIXED`: kind "net", 3 layers, 256 units, and one point of rate and momentum."""
 
 
 class Hill:
-    """A made score over `MIXED`, best at `TOP`."""
+    """A synthetic score over `MIXED` with its maximum at `TOP`."""
 
     def values(self, points: Array) -> Array:
         top = SPACE.embed(SPACE.snap(TOP[None, :]))
@@ -91,7 +92,7 @@ class Hill:
         return by_differences(self, point)
 
 
-def test_the_search_finds_the_top_of_a_mixed_space() -> None:
+def test_search_finds_the_maximum_in_a_mixed_space() -> None:
     everywhere = TrustRegion(np.empty((0, 5)), 1.0)
     none = np.empty((0, SPACE.width))
     best_point = Search(SPACE, Hill(), everywhere).maximize(none, np.random.default_rng(0))
@@ -99,8 +100,8 @@ def test_the_search_finds_the_top_of_a_mixed_space() -> None:
     assert np.allclose(best_point.codes[0], SPACE.snap(TOP[None, :])[0], atol=1e-3, equal_nan=True)
 
 
-def test_a_long_study_shows_its_best_newest_and_a_spread() -> None:
-    """Cost control: what is left out is neither the best, nor the newest, nor one end of the story."""
+def test_long_study_is_reduced_to_best_newest_and_sampled_trials() -> None:
+    """To limit the cost, the model omits trials, but not the best, the newest, or a whole period."""
     spec = StudySpec(cube(1), (LOSS,))
     trials = [
         over(number, (("x0", 0.0),), float((number * 7919) % 20000)) for number in range(1, 20001)

@@ -1,4 +1,4 @@
-"""Optimal trials: the best one, the Pareto front of several objectives."""
+"""Optimal trials: the best trial, or the Pareto front of several objectives."""
 
 import random
 import time
@@ -16,7 +16,7 @@ UP, DOWN = Metric("up", Goal.MAXIMIZE), Metric("down", Goal.MINIMIZE)
 THIRD = Metric("third", Goal.MAXIMIZE)
 
 
-def tried(number: int, **metrics: float) -> Trial:
+def trial_with(number: int, **metrics: float) -> Trial:
     final = Measurement(tuple(metrics.items())) if metrics else None
     return Trial(StudyUid(1), number, TrialState.SUCCEEDED, (), created=0, final=final)
 
@@ -25,8 +25,8 @@ def numbers(spec: StudySpec, trials: Sequence[Trial]) -> list[int]:
     return [trial.number for trial in optimal_trials(spec, trials)]
 
 
-def test_who_has_no_final_measurement_or_lacks_a_metric_is_out() -> None:
-    trials = [tried(1), tried(2, up=9), tried(3, up=1, down=1)]
+def test_trials_without_all_final_metrics_are_never_optimal() -> None:
+    trials = [trial_with(1), trial_with(2, up=9), trial_with(3, up=1, down=1)]
     assert numbers(StudySpec((), (UP, DOWN)), trials) == [3]
     assert numbers(StudySpec((), (UP, DOWN)), trials[:2]) == []
 
@@ -35,10 +35,12 @@ scores = st.integers(0, 4).map(float)
 
 
 @given(st.lists(st.tuples(scores, scores, scores), max_size=25), st.sampled_from([2, 3]))
-def test_front_is_what_nobody_dominates(points: list[tuple[float, ...]], count: int) -> None:
+def test_pareto_front_contains_exactly_the_undominated_trials(
+    points: list[tuple[float, ...]], count: int
+) -> None:
     spec = StudySpec((), (UP, DOWN, THIRD)[:count])
     trials = [
-        tried(index + 1, up=point[0], down=point[1], third=point[2])
+        trial_with(index + 1, up=point[0], down=point[1], third=point[2])
         for index, point in enumerate(points)
     ]
     goods = [(point[0], -point[1], point[2])[:count] for point in points]
@@ -52,11 +54,11 @@ def test_front_is_what_nobody_dominates(points: list[tuple[float, ...]], count: 
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_twenty_thousand_trials_take_moments(count: int) -> None:
-    """Issue: studies of 20,000 trials. A quadratic way takes minutes."""
+def test_pareto_front_of_20000_trials_is_fast(count: int) -> None:
+    """A quadratic algorithm would take minutes for 20,000 trials."""
     draw = random.Random(1)
     trials = [
-        tried(number, up=draw.random(), down=draw.random(), third=draw.random())
+        trial_with(number, up=draw.random(), down=draw.random(), third=draw.random())
         for number in range(1, 20_001)
     ]
     begun = time.process_time()

@@ -1,5 +1,7 @@
-"""The parameter tree as numbers: scales, conditions, and the way back (spec/tuning#parameters,
-facts/tuning#vertex). Grid search: all points of it, each once (facts/tuning#ml)."""
+"""Encoding of parameter trees as numbers, and back (spec/tuning#parameters, facts/tuning#vertex).
+
+Grid search proposes every grid point once (facts/tuning#ml).
+"""
 
 import math
 from itertools import islice, pairwise
@@ -17,9 +19,11 @@ from trainshed.studies.space import Space, starting_point
 
 
 @given(trees(), st.integers(0, 2**32))
-def test_any_place_is_a_legal_point_and_comes_back(tree: tuple[Parameter, ...], seed: int) -> None:
-    """spec/tuning#parameters: every type, scale and condition; also where a study starts. Encoding what was
-    decoded leads to the same point."""
+def test_decoded_points_are_valid_and_encode_to_the_same_point(
+    tree: tuple[Parameter, ...], seed: int
+) -> None:
+    """spec/tuning#parameters: every type, scale and condition, and the starting point of a study. Encoding a
+    decoded point gives the same point."""
     space, spec = Space(tree), StudySpec(tree, (LOSS,))
     places = space.place(np.random.default_rng(seed).random((8, space.width)))
     starts = [starting_point(space, number, seed) for number in (1, 2, 3 + seed % 500)]
@@ -40,7 +44,7 @@ def test_any_place_is_a_legal_point_and_comes_back(tree: tuple[Parameter, ...], 
 
 
 @given(trees(), st.integers(0, 2**32))
-def test_snapping_twice_changes_nothing(tree: tuple[Parameter, ...], seed: int) -> None:
+def test_snapping_a_point_is_idempotent(tree: tuple[Parameter, ...], seed: int) -> None:
     space = Space(tree)
     wild = np.random.default_rng(seed).normal(0.5, 1.0, (4, space.width))
     once = space.snap(wild)
@@ -48,8 +52,8 @@ def test_snapping_twice_changes_nothing(tree: tuple[Parameter, ...], seed: int) 
     assert np.isfinite(space.embed(once)).all()
 
 
-def test_defaults_come_first() -> None:
-    """facts/tuning#vertex: defaultValue; what has none starts in the middle."""
+def test_first_trial_uses_the_parameter_defaults() -> None:
+    """facts/tuning#vertex: a parameter without defaultValue starts in the middle of its range."""
     tree = (
         Parameter("a", ParameterType.DOUBLE, 0.0, 10.0, default=2.5),
         Parameter("b", ParameterType.DOUBLE, 0.0, 10.0),
@@ -63,8 +67,8 @@ def test_defaults_come_first() -> None:
 COUNTABLE = StudySpec(LISTED, (LOSS,))
 
 
-def run_out(spec: StudySpec, trials: list[TrialData]) -> list[Parameters]:
-    """What is proposed until the grid is exhausted."""
+def exhaust_grid(spec: StudySpec, trials: list[TrialData]) -> list[Parameters]:
+    """Return all proposals until the grid is exhausted."""
     points: list[Parameters] = []
     while True:
         proposals = GridSearch().suggest(spec, trials, 1, 0)
@@ -75,18 +79,18 @@ def run_out(spec: StudySpec, trials: list[TrialData]) -> list[Parameters]:
         trials = [*trials, over(len(trials) + 1, points[-1], 0.0)]
 
 
-def test_points_that_others_tried_are_left_out() -> None:
-    """Tried by hand or pending, anywhere on the grid: not proposed, and none is missed for it."""
-    everything = run_out(COUNTABLE, [])
+def test_grid_search_skips_existing_trials() -> None:
+    """Manually created and pending trials on the grid are not proposed, and no other point is missed."""
+    everything = exhaust_grid(COUNTABLE, [])
     trials = [over(1, everything[11], 1.0), over(3, (("kind", "z"),), 1.0)]
-    points = run_out(COUNTABLE, [*trials, pending(2, everything[3])])
+    points = exhaust_grid(COUNTABLE, [*trials, pending(2, everything[3])])
     assert len(points) == len(set(points)) == 16
     assert set(points) | {everything[11], everything[3]} == set(everything)
 
 
 @settings(max_examples=30)
 @given(trees())
-def test_a_grid_has_legal_points_each_once(tree: tuple[Parameter, ...]) -> None:
+def test_grid_contains_each_valid_point_once(tree: tuple[Parameter, ...]) -> None:
     spec, points = StudySpec(tree, (LOSS,)), list(islice(grid(tree), 300))
     assert all(legal(spec, point) for point in points)
     if all(
@@ -97,11 +101,11 @@ def test_a_grid_has_legal_points_each_once(tree: tuple[Parameter, ...]) -> None:
         assert len(set(points)) == len(points)
 
 
-def test_a_double_is_ten_even_steps_on_its_scale() -> None:
+def test_grid_of_a_double_has_even_steps_on_its_scale() -> None:
     spec = StudySpec(
         (Parameter("rate", ParameterType.DOUBLE, 1e-10, 1.0, scale=Scale.LOG),), (LOSS,)
     )
-    points = run_out(spec, [])
+    points = exhaust_grid(spec, [])
     assert len(points) == STEPS
     values = [float(point[0][1]) for point in points]
     assert values[0] == 1e-10
@@ -109,8 +113,8 @@ def test_a_double_is_ten_even_steps_on_its_scale() -> None:
     assert all(math.isclose(after / before, 10.0) for before, after in pairwise(values))
 
 
-def test_a_huge_grid_costs_nothing() -> None:
-    """11^900 points: no more of them are made than are asked for."""
+def test_huge_grid_is_generated_lazily() -> None:
+    """The grid has 11^900 points. Only the requested points are created."""
     spec = StudySpec((*cube(999), Parameter("seed", ParameterType.INTEGER, 0, 2**40)), (LOSS,))
     trials = [over(number, (("x0", float(number)),), 0.0) for number in range(1, 2001)]
     (point,) = GridSearch().suggest(spec, trials, 1, 0).parameters
@@ -118,6 +122,6 @@ def test_a_huge_grid_costs_nothing() -> None:
     assert point[-1] == ("seed", 0)
 
 
-def test_a_single_valued_double_is_one_point() -> None:
+def test_double_with_equal_bounds_has_one_grid_point() -> None:
     spec = StudySpec((Parameter("x", ParameterType.DOUBLE, 2.0, 2.0),), (LOSS,))
-    assert run_out(spec, []) == [(("x", 2.0),)]
+    assert exhaust_grid(spec, []) == [(("x", 2.0),)]

@@ -1,4 +1,4 @@
-"""Early stopping on made curves: where it must stop, must not, and must say that it is too early."""
+"""Early stopping on synthetic curves: trials that must stop, must continue, or are too early to decide."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def study(
 
 
 def curve(number: int, values: Sequence[float], *, over: bool = True) -> Curve:
-    """One measurement a step, and ten seconds a step."""
+    """Return a curve with one measurement per step and ten seconds per step."""
     measurements = tuple(
         Measurement((("m", value),), step, step * 10 * NS)
         for step, value in enumerate(values, start=1)
@@ -36,7 +36,7 @@ def curve(number: int, values: Sequence[float], *, over: bool = True) -> Curve:
 
 
 def rising(end: float, pace: float = 10.0) -> list[float]:
-    """To `end` ever more slowly."""
+    """Return values that approach `end` at a decreasing rate."""
     return [end * (1 - math.exp(-step / pace)) for step in range(1, STEPS + 1)]
 
 
@@ -49,7 +49,9 @@ def negated(trial: Curve) -> Curve:
 
 
 FINISHED = [curve(i, rising(0.5 + 0.04 * i, 8 + i % 3)) for i in range(1, 11)]
-FINISHED.append(curve(11, [-1.7e308] * 2))  # It diverged: its sum is no float any more.
+FINISHED.append(
+    curve(11, [-1.7e308] * 2)
+)  # A diverged trial: the sum of its values exceeds the float range.
 HOPELESS = curve(99, rising(0.3)[:30], over=False)
 PROMISING = curve(98, rising(0.95)[:30], over=False)
 
@@ -65,8 +67,8 @@ def verdict(trial: Curve, others: Sequence[Curve], goal: Goal) -> StoppingVerdic
 
 
 @pytest.mark.parametrize("goal", list(Goal))
-def test_hopeless_trial_is_stopped_and_promising_one_is_not(goal: Goal) -> None:
-    """spec/tuning#early-stopping"""
+def test_hopeless_trial_is_stopped_and_promising_one_continues(goal: Goal) -> None:
+    """spec/tuning#early-stopping: median stopping, for both goals."""
     assert verdict(HOPELESS, FINISHED, goal).should_stop
     decision = verdict(PROMISING, FINISHED, goal)
     assert not decision.should_stop
@@ -82,14 +84,16 @@ def test_hopeless_trial_is_stopped_and_promising_one_is_not(goal: Goal) -> None:
     ],
     ids=["few finished", "nothing measured", "all pending"],
 )
-def test_too_early(trial: Curve, others: Sequence[Curve]) -> None:
-    """spec/tuning#early-stopping: early stopping."""
+def test_early_stopping_waits_for_enough_finished_trials(
+    trial: Curve, others: Sequence[Curve]
+) -> None:
+    """spec/tuning#early-stopping: the verdict contains the reason "Too early"."""
     decision = decide(study(), trial, others)
     assert not decision.should_stop
     assert decision.why.startswith("Too early")
 
 
-def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectives() -> None:
+def test_trial_is_not_stopped_without_a_rule_or_after_its_end() -> None:
     over = Curve(99, HOPELESS.measurements, True)
     two = StudySpec(
         (), (Metric("m", Goal.MAXIMIZE), Metric("n", Goal.MAXIMIZE)), median_stopping=RULE
@@ -108,12 +112,13 @@ def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectiv
     st.lists(st.lists(st.floats(-1, 1), min_size=5, max_size=12), min_size=6, max_size=9),
     st.lists(st.floats(-1, 1), min_size=1, max_size=12),
 )
-@example(Goal.MAXIMIZE, Selection.LAST, [[0.1] * 3] * 6, [0.1] * 3)  # Their sum is rounded up.
-def test_best_so_far_is_never_stopped(
+@example(
+    Goal.MAXIMIZE, Selection.LAST, [[0.1] * 3] * 6, [0.1] * 3
+)  # The sum of these values is rounded up.
+def test_best_trial_so_far_is_never_stopped(
     goal: Goal, selection: Selection, others: list[list[float]], own: list[float]
 ) -> None:
-    """spec/tuning#early-stopping: early stopping. Whatever the curves: who has reached the best value of all
-    goes on."""
+    """spec/tuning#early-stopping: for any curves, a trial that has reached the best value continues."""
     best = max(value for values in (*others, own) for value in values)
     trial = curve(99, [*own, best], over=False)
     finished = [curve(i, values) for i, values in enumerate(others, start=1)]
@@ -122,14 +127,14 @@ def test_best_so_far_is_never_stopped(
     assert not decide(study(goal, selection), trial, finished).should_stop
 
 
-def test_only_those_count_who_had_measured_by_then() -> None:
+def test_early_stopping_ignores_trials_without_earlier_measurements() -> None:
     late = [Curve(i, (Measurement((("m", 5.0),), 40),), True) for i in range(1, 9)]
     decision = decide(study(), curve(9, [0.1] * 10, over=False), late)
     assert decision.why.startswith("Too early: 0 finished trials")
 
 
-def test_curves_are_read_once_for_all_verdicts() -> None:
-    """Five hundred of a thousand points each, for a hundred trials, would hold up the job for a minute."""
+def test_stopping_verdicts_read_each_curve_once() -> None:
+    """Reading 500 curves of 1,000 points for each of 100 trials would block the job for a minute."""
     once = [Curve(other.number, iter(other.measurements), True) for other in FINISHED]  # pyright: ignore[reportArgumentType] # on purpose
     verdicts = decide_all(study(), [*once, HOPELESS], (HOPELESS.number, HOPELESS.number))
     assert all(verdict.should_stop for verdict in verdicts)

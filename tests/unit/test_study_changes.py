@@ -1,4 +1,4 @@
-"""What may happen to a trial, and what clients may say of one (spec/tuning#trials, facts/tuning)."""
+"""Changes of trials, and validation of client requests for trials (spec/tuning#trials, facts/tuning)."""
 
 import math
 
@@ -29,7 +29,7 @@ LOSS = Measurement((("loss", 0.5), ("memory", 1.0)), step=1)
 
 
 @pytest.mark.parametrize("state", [state for state in TrialState if state.is_over])
-def test_nothing_happens_to_a_trial_that_is_over(state: TrialState) -> None:
+def test_finished_trial_rejects_all_changes(state: TrialState) -> None:
     over = Trial(StudyUid(1), 7, state, (("rate", 0.1),), created=10)
     refused = (
         lambda: changes.assigned(over, "worker", 20),
@@ -43,8 +43,8 @@ def test_nothing_happens_to_a_trial_that_is_over(state: TrialState) -> None:
             change()
 
 
-def test_every_unfinished_trial_can_end() -> None:
-    """spec/lifecycle#states: no state is a trap."""
+def test_every_unfinished_trial_state_can_end() -> None:
+    """spec/lifecycle#states: no state blocks the end of a trial."""
     for state in TrialState:
         if state.is_over:
             continue
@@ -74,18 +74,18 @@ def refused(sent: Section) -> dict[str, str]:
     return {fault.field: fault.description for fault in caught.value.violations}
 
 
-def test_parameters_are_read_in_the_order_of_the_tree_with_their_types() -> None:
-    """spec/tuning#parameters: every parameter type and conditional parameters."""
+def test_trial_parameters_are_ordered_and_typed_like_the_tree() -> None:
+    """spec/tuning#parameters: all parameter types, and conditional parameters."""
     values = read(params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0))
     assert values == (("rate", 1.0), ("model", "deep"), ("layers", 3), ("width", 32.0))
     assert [type(value) for _, value in values] == [float, str, int, float]
 
 
-def test_only_active_parameters_are_asked_for() -> None:
+def test_trial_requires_only_active_parameters() -> None:
     assert read(params(rate=0.5, model="linear")) == (("rate", 0.5), ("model", "linear"))
 
 
-def test_every_wrong_parameter_is_named_at_once() -> None:
+def test_trial_error_lists_all_invalid_parameters() -> None:
     """spec/submit#refusals."""
     faults = refused(params(rate=2.0, model="shallow", depth=1.0))
     assert faults == {
@@ -99,7 +99,7 @@ def test_every_wrong_parameter_is_named_at_once() -> None:
     }
 
 
-def test_an_inactive_parameter_is_refused_however_deep_it_stands() -> None:
+def test_inactive_trial_parameter_is_rejected_at_any_depth() -> None:
     faults = refused(params(rate=0.5, model="linear", layers=2.0, width=16.0))
     assert faults == {
         "trial.parameters[2].parameter_id": "'layers' is not active: it requires model = deep.",
@@ -108,13 +108,13 @@ def test_an_inactive_parameter_is_refused_however_deep_it_stands() -> None:
 
 
 @pytest.mark.parametrize("value", [2.5, 0.0, 6.0, math.nan, math.inf, "2", None])
-def test_what_is_no_integer_of_the_range_is_refused(value: float | str | None) -> None:
+def test_invalid_value_of_an_integer_parameter_is_rejected(value: float | str | None) -> None:
     faults = refused(params(rate=0.5, model="deep", layers=value))
     assert list(faults) == ["trial.parameters[2].value"]
     assert "whole numbers from 1 to 5" in faults["trial.parameters[2].value"]
 
 
-def test_a_parameter_that_is_missing_or_given_twice_is_refused() -> None:
+def test_missing_or_duplicate_trial_parameter_is_rejected() -> None:
     entries = [{"parameterId": "rate", "value": value} for value in (0.5, 0.6)]
     faults = refused(Section({"parameters": entries}, "trial", Faults()))
     assert faults["trial.parameters[1].parameter_id"].startswith("'rate' appears twice")
@@ -130,7 +130,7 @@ def measurement(step: int = 0, elapsed: int = 0, **metrics: float) -> Section:
     return Section(public, "measurement", Faults())
 
 
-def test_a_measurement_may_have_some_of_the_metrics_and_a_final_one_has_all() -> None:
+def test_only_the_final_measurement_requires_all_metrics() -> None:
     sent = measurement(3, 5, loss=0.1)
     read = read_measurement(SPEC, sent, final=False)
     sent.faults.refuse()
@@ -141,7 +141,7 @@ def test_a_measurement_may_have_some_of_the_metrics_and_a_final_one_has_all() ->
 
 
 @pytest.mark.parametrize("elapsed", [-1, 10**10])
-def test_every_fault_of_a_measurement_is_named_at_once(elapsed: int) -> None:
+def test_measurement_error_lists_all_faults(elapsed: int) -> None:
     """spec/submit#refusals."""
     sent = measurement(-1, elapsed, loss=math.nan, gain=1.0)
     read_measurement(SPEC, sent, final=False)
@@ -155,7 +155,7 @@ def test_every_fault_of_a_measurement_is_named_at_once(elapsed: int) -> None:
     ]
 
 
-def test_a_measurement_of_nothing_is_refused() -> None:
+def test_measurement_without_metrics_is_rejected() -> None:
     sent = measurement()
     read_measurement(SPEC, sent, final=True)
     with pytest.raises(
@@ -164,6 +164,6 @@ def test_a_measurement_of_nothing_is_refused() -> None:
         sent.faults.refuse()
 
 
-def test_nothing_is_said_of_the_children_of_a_wrong_parameter() -> None:
+def test_invalid_parameter_causes_no_errors_for_its_children() -> None:
     faults = refused(params(rate=0.5, model="shallow", layers=9.0, width=1.0))
     assert list(faults) == ["trial.parameters[1].value"]

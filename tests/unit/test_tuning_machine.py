@@ -1,5 +1,5 @@
-"""The life of a tuning job, look by look (spec/tuning#trials, facts/tuning#failing-trials): what its trials'
-jobs show leads to its next state."""
+"""The life of a tuning job, step by step (spec/tuning#trials, facts/tuning#failing-trials): the jobs of its
+trials determine its next state."""
 
 import re
 
@@ -20,12 +20,13 @@ S = JobState
 
 
 def play(trials: int = 6, parallel: int = 3, failed: int = 0, **how: object) -> Play:
-    """A tuning job whose first trials have begun."""
+    """Return a tuning job whose first trials have started."""
     return Play(tuning(trials=trials, parallel=parallel, failed=failed, **how)).look()  # pyright: ignore[reportArgumentType] # by name
 
 
 def ends(subject: Play, *values: float | None) -> Play:
-    """Its trials end one after the other, each seen; None: the program failed."""
+    """End the trials one after the other with these values, and run a step after each. None: the program
+    fails."""
     for number, value in enumerate(values, 1):
         if value is None:
             subject.becomes(number, S.FAILED, "exited with a non-zero status of 1")
@@ -39,9 +40,9 @@ def ends(subject: Play, *values: float | None) -> Play:
 # --- states ---
 
 
-def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
-    """spec/lifecycle: PREPARING as soon as one has room, RUNNING as soon as one runs; its start is that
-    trial's."""
+def test_tuning_job_state_follows_its_furthest_trial() -> None:
+    """spec/lifecycle: the job is PREPARING when a trial has capacity, and RUNNING when a trial runs. Its
+    start time is that of the trial."""
     subject = play()
     assert subject.job.state is S.QUEUED
     assert subject.becomes(2, S.PREPARING).look().job.state is S.PREPARING
@@ -67,10 +68,10 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
     ],
     ids=["nothing", "other tags", "other tags of Vertex", "no summaries", "never finite", "many"],
 )  # fmt: skip
-def test_a_trial_without_the_metric_is_told_what_its_program_has_written(
+def test_infeasible_trial_reason_lists_the_reported_metrics(
     api: Api, tags: tuple[str, ...] | None, reason: str
 ) -> None:
-    """`tags`: of its summaries; None: it has no directory for them."""
+    """`tags` are the tags of the trial's summaries. None: the trial has no summary directory."""
     subject = play(failed=6, api=api)
     if tags is not None:
         subject.summaries[1] = SeenSummaries("gs://b/job/1", tags)
@@ -78,10 +79,10 @@ def test_a_trial_without_the_metric_is_told_what_its_program_has_written(
     assert re.search(reason, trial.infeasible_reason), trial.infeasible_reason
 
 
-@pytest.mark.parametrize("gone", ["cancelled", "deleted"])
-def test_a_trial_that_somebody_ends_by_hand_is_not_held_against_the_job(gone: str) -> None:
+@pytest.mark.parametrize("ending", ["cancelled", "deleted"])
+def test_manually_cancelled_or_deleted_trial_is_not_a_failure(ending: str) -> None:
     subject = play()
-    if gone == "cancelled":
+    if ending == "cancelled":
         subject.becomes(1, S.CANCELLED, "The job was cancelled by the user.").look()
     else:
         subject.is_deleted(1).look()
@@ -92,7 +93,7 @@ def test_a_trial_that_somebody_ends_by_hand_is_not_held_against_the_job(gone: st
     assert not subject.wrong()
 
 
-def test_a_job_none_of_whose_trials_has_a_result_fails() -> None:
+def test_tuning_job_without_any_trial_result_fails() -> None:
     subject = play(trials=2, parallel=2).is_deleted(1).is_deleted(2).look()
     assert subject.job.state is S.FAILED
     assert subject.job.error is not None
@@ -105,8 +106,8 @@ def test_a_job_none_of_whose_trials_has_a_result_fails() -> None:
 # --- too many failures ---
 
 
-def test_a_first_trial_that_fails_ends_the_job_at_once_and_says_why() -> None:
-    """facts/tuning#failing-trials, spec/tuning#failed-trials: maxFailedTrialCount unset."""
+def test_failed_first_trial_ends_the_tuning_job_with_a_reason() -> None:
+    """facts/tuning#failing-trials, spec/tuning#failed-trials: maxFailedTrialCount is unset."""
     subject = ends(play(), None)
     assert subject.job.outcome is not None
     assert subject.job.state is not S.FAILED, "its other trials still run"
@@ -122,7 +123,7 @@ def test_a_first_trial_that_fails_ends_the_job_at_once_and_says_why() -> None:
     assert not subject.wrong()
 
 
-def test_the_first_trial_is_the_first_that_ends() -> None:
+def test_first_trial_to_end_counts_as_the_first_trial() -> None:
     """facts/tuning#failing-trials."""
     subject = play().becomes(3, S.FAILED, "no").look()
     assert subject.job.outcome is not None
@@ -130,7 +131,7 @@ def test_the_first_trial_is_the_first_that_ends() -> None:
     assert other.job.outcome is None
 
 
-def test_a_limit_of_failed_trials_ends_the_job_when_it_is_reached_and_not_before() -> None:
+def test_reached_limit_of_failed_trials_ends_the_tuning_job() -> None:
     """facts/tuning#failing-trials, maxFailedTrialCount."""
     subject = ends(play(trials=9, failed=3), None, None)
     assert subject.job.outcome is None
@@ -140,9 +141,9 @@ def test_a_limit_of_failed_trials_ends_the_job_when_it_is_reached_and_not_before
     assert error is not None and error.message.startswith("3 trials failed (0 succeeded)")
 
 
-def test_without_a_limit_more_than_twice_as_many_failures_as_results_end_the_job() -> None:
-    """facts/tuning#failing-trials gives no figures; docs/tuning.md: at least three, and more than twice the
-    results."""
+def test_twice_as_many_failures_as_results_end_the_tuning_job() -> None:
+    """facts/tuning#failing-trials has no figures. docs/tuning.md: at least three failures, and more than
+    twice the results."""
     subject = ends(play(trials=20, parallel=1), 0.5, None, None)
     assert subject.job.outcome is None
     subject.becomes(4, S.FAILED).look()
@@ -155,7 +156,7 @@ def test_without_a_limit_more_than_twice_as_many_failures_as_results_end_the_job
 # --- early stopping ---
 
 
-def test_a_trial_that_is_stopped_early_keeps_what_it_has_measured() -> None:
+def test_early_stopped_trial_keeps_its_measurements() -> None:
     """spec/tuning#early-stopping."""
     subject = play().becomes(2, S.RUNNING).reports(2, 0.3, 0.4).look(stop=(2,))
     assert (subject.trials[2].state, subject.trials[2].stopped_early) == (TrialState.STOPPING, True)
@@ -171,11 +172,11 @@ def test_a_trial_that_is_stopped_early_keeps_what_it_has_measured() -> None:
     assert sorted(subject.trials) == [1, 2, 3, 4]
 
 
-# --- the end of what there is to try ---
+# --- exhausted search space ---
 
 
-def test_when_nothing_is_left_to_try_the_job_ends_with_what_it_has() -> None:
-    """spec/tuning#algorithms, grid search: fewer points than trials."""
+def test_tuning_job_ends_when_the_grid_is_exhausted() -> None:
+    """spec/tuning#algorithms: the grid has fewer points than the number of trials."""
     subject = Play(tuning(trials=6, parallel=3), points=4).look()
     ends(subject, 0.1)
     assert (sorted(subject.trials), subject.job.exhausted) == ([1, 2, 3, 4], False)
@@ -187,11 +188,11 @@ def test_when_nothing_is_left_to_try_the_job_ends_with_what_it_has() -> None:
     assert not subject.wrong()
 
 
-# --- cancel and limits of time ---
+# --- cancel and time limits ---
 
 
-def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:
-    """docs/tuning.md: maxWaitTime until its first trial runs, maxRunningTime from then on."""
+def test_time_limits_of_an_ml_tuning_job_apply_to_the_whole_job() -> None:
+    """docs/tuning.md: maxWaitTime applies until the first trial runs, and maxRunningTime from then on."""
     limits = Scheduling(timeout=60 * SECOND, max_wait=5 * SECOND)
     subject = play(api=Api.ML, scheduling=limits)
     (wait,) = machine.deadlines(subject.job)
@@ -200,7 +201,7 @@ def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:
     (limit,) = machine.deadlines(subject.job)
     assert limit.at == subject.job.started + 60 * SECOND
     subject.look(cancel=CancelCause.MAX_WAIT)
-    assert subject.job.outcome is None, "it runs: the wait is over"
+    assert subject.job.outcome is None, "the maximum wait does not apply to a running job"
     subject.look(cancel=CancelCause.TIMEOUT)
     assert machine.deadlines(subject.job) == ()
     assert subject.obey().look().job.state is S.CANCELLED

@@ -1,4 +1,4 @@
-"""What one trial of a tuning job runs: arguments, directories, limits (spec/program#arguments,
+"""Jobs of the trials of a tuning job: arguments, directories and limits (spec/program#arguments,
 spec/tuning#trials, facts/program#arguments, facts/program#output-directory)."""
 
 import argparse
@@ -15,8 +15,8 @@ PARAMETERS: Parameters = (("rate", 0.001), ("layers", 3), ("batch", 64.0), ("opt
 ARGUMENTS = ("--rate", "0.001", "--layers", "3", "--batch", "64", "--opt", "adam w")
 
 
-def test_parameters_follow_the_arguments_of_every_program() -> None:
-    """spec/tuning#parameters: trials of several pools; a reduction server reads no parameters."""
+def test_trial_parameters_are_appended_to_program_arguments() -> None:
+    """spec/tuning#parameters: this applies to all pools, except reduction servers."""
     program, reducer = package(args=["--epochs", "2"]), container(imageUri=REDUCER)
     spec = vertex(custom_job(program, container(command=["run"]), reducer))
     trial = trial_spec(spec, 7, PARAMETERS)
@@ -26,9 +26,9 @@ def test_parameters_follow_the_arguments_of_every_program() -> None:
     assert trial.pool(2) == spec.pool(2)
 
 
-def test_trials_of_ml_jobs() -> None:
-    """facts/program#arguments: the service appends the number to jobDir only. facts/lifecycle#scheduling: the
-    wait is limited for the whole job."""
+def test_ml_trial_has_its_own_job_directory_and_no_maximum_wait() -> None:
+    """facts/program#arguments: the trial number is appended only to jobDir. facts/lifecycle#scheduling: the
+    maximum wait applies to the whole job."""
     spec = ml(
         jobDir="gs://bucket/job",
         args=["--output_dir", "gs://bucket/mine"],
@@ -42,8 +42,8 @@ def test_trials_of_ml_jobs() -> None:
     assert trial_spec(ml(), 2, ()).job_dir is None
 
 
-def test_trials_keep_the_longest_wait_of_vertex() -> None:
-    """facts/lifecycle#scheduling: maxWaitDuration is each custom job's own."""
+def test_vertex_trial_keeps_its_maximum_wait() -> None:
+    """facts/lifecycle#scheduling: maxWaitDuration applies to each custom job separately."""
     scheduling = {"strategy": "FLEX_START", "maxWaitDuration": "60s"}
     request = custom_job(package(), scheduling=scheduling)
     request["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = {
@@ -63,8 +63,8 @@ NAMES = st.text(alphabet="abcdefghij_", min_size=1)
 
 @given(st.dictionaries(NAMES, st.one_of(st.floats(-1e30, 1e30), st.integers(-99, 99)), max_size=4))
 @example({"drift": -1e-05})
-def test_a_program_parses_what_it_is_given(values: dict[str, float | int]) -> None:
-    """spec/program#arguments: two arguments each, in the order of the tree."""
+def test_argparse_parses_trial_parameters(values: dict[str, float | int]) -> None:
+    """spec/program#arguments: each parameter has two arguments, in the order of the tree."""
     args = trial_spec(vertex(custom_job()), 1, tuple(values.items())).pool(0).program.args
     assert args[::2] == tuple(f"--{name}" for name in values)
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
@@ -75,8 +75,8 @@ def test_a_program_parses_what_it_is_given(values: dict[str, float | int]) -> No
 
 
 @given(st.integers(1, 10**6), st.dictionaries(NAMES, VALUES, max_size=3))
-def test_the_rest_of_the_job_stays(number: int, values: dict[str, Value]) -> None:
-    """spec/tuning#trials: each trial is a custom job of the same spec."""
+def test_trial_job_keeps_all_other_fields(number: int, values: dict[str, Value]) -> None:
+    """spec/tuning#trials: each trial is a custom job with the same specification."""
     output = {"outputUriPrefix": "gs://bucket/a"}
     pools = (package(), package(replicaCount="2"))
     spec = vertex(custom_job(*pools, baseOutputDirectory=output))

@@ -1,4 +1,4 @@
-"""Every way through a small tuning job, and random ways through larger ones, keep its record true."""
+"""Model check: the record of a tuning job is consistent after all, or random, sequences of events."""
 
 import random
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ from trainshed.core.tuning.records import TuningJob
 S = JobState
 
 
-def test_every_way_through_two_small_jobs_keeps_the_record_true() -> None:
-    """Exhaustive: two trials at once, and three one after the other; each job of a trial may come to any
-    state, measure, or be deleted; cancels and early stops may come at any time."""
+def test_tuning_record_is_consistent_for_all_event_sequences() -> None:
+    """Exhaustive for two parallel trials and for three sequential ones. Trial jobs can reach any state,
+    report measurements, or be deleted. Cancels and early stops can arrive at any time."""
     for trials, parallel, failed in ((2, 2, 0), (3, 1, 2)):
         assert _walk(tuning(trials=trials, parallel=parallel, failed=failed)) > 800
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_any_sequence_of_sights_ends(block: int) -> None:
-    """Random, with more trials than can be walked; then nothing more is meddled with, and all comes to its
-    end."""
+def test_tuning_job_ends_after_random_events(block: int) -> None:
+    """Random, with more trials than an exhaustive walk allows. After the random events, the job must end
+    without further interference."""
     for seed in range(block * 100, block * 100 + 100):
         dice = random.Random(seed)
         subject = _random(dice)
@@ -42,11 +42,11 @@ def test_any_sequence_of_sights_ends(block: int) -> None:
         assert subject.job.state.is_final, f"seed {seed}"
         over = subject.job
         subject.look(cancel=CancelCause.USER)
-        assert subject.job == over, "what is over has changed"
+        assert subject.job == over, "a finished job has changed"
 
 
 def _random(dice: random.Random) -> Play:
-    """A job to which so many things have happened that it may be over, or not."""
+    """Return a job after many random events. It may have finished."""
     spec = study_spec(dice.choice(tuple(Goal)), dice.choice(tuple(Selection)))
     trials = dice.randint(1, 9)
     subject = Play(
@@ -87,7 +87,7 @@ def _delete_some(dice: random.Random, subject: Play) -> None:
 
 
 def _walk(first: TuningJob) -> int:
-    """All states that can be reached, each checked; how many they are."""
+    """Check all reachable states, and return their number."""
     states = {_key(start := Play(first).look()): start}
     todo = [start]
     while todo:
@@ -105,8 +105,10 @@ def _walk(first: TuningJob) -> int:
 
 
 def _key(subject: Play) -> object:
-    """Two plays with the same key go on alike: neither times decide anything, nor how a trial that is over
-    came to it."""
+    """Return the key of a play. Plays with equal keys have the same future.
+
+    The key excludes times and the history of finished trials.
+    """
     job = subject.job
     running = [(trial, subject.jobs[trial.number]) for trial in job.running]
     return (
@@ -128,7 +130,7 @@ def _key(subject: Play) -> object:
 
 
 def _after(subject: Play) -> Iterator[Play]:
-    """Everything that may happen next."""
+    """Yield the play after each possible next event."""
     yield _copy(subject).look(cancel=CancelCause.USER)
     if subject.job.state.is_final:
         return

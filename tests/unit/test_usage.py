@@ -1,4 +1,4 @@
-"""What jobs hold, what that counts against budgets, and what it counts in the fair share (docs/team.md)."""
+"""Resource usage of jobs, usage budgets, and limits of users (docs/team.md)."""
 
 import calendar
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.clusters import NOW, SECOND, World, gang, node
+from tests.unit.clusters import NOW, SECOND, SimulatedCluster, gang, node
 from tests.unit.jobs import PRIMARY, WORKER, Life, job
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker
@@ -27,11 +27,11 @@ def moment(year: int, month: int, day: int = 1, hour: int = 0) -> int:
     return calendar.timegm((year, month, day, hour, 0, 0)) * SECOND
 
 
-# --- what a job holds ---
+# --- usage of a job ---
 
 
-def test_usage_counts_from_the_first_start_of_a_program_to_the_end_of_the_attempt() -> None:
-    """An attempt holds its places while its environments are built, and that is not usage."""
+def test_usage_counts_from_first_program_start_to_attempt_end() -> None:
+    """An attempt occupies capacity while its runtimes are built, but that time is not usage."""
     life = Life(replace(job(1), creator=Actor(ANA), labels=(("team", "vision"),)))
     life.see(JobAdmitted(((PRIMARY, "a"),)))
     preparing = life.job
@@ -54,7 +54,7 @@ def test_usage_counts_from_the_first_start_of_a_program_to_the_end_of_the_attemp
     assert released(life.job, life.job, {}) == ()
 
 
-def test_an_attempt_that_ends_before_its_program_starts_uses_nothing() -> None:
+def test_attempt_that_ends_before_its_program_starts_has_no_usage() -> None:
     for events in ((), (RuntimePrepared(1),)):
         life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), *events)
         before = life.job
@@ -62,8 +62,8 @@ def test_an_attempt_that_ends_before_its_program_starts_uses_nothing() -> None:
         assert life.job.state.is_final and released(before, life.job, {}) == ()
 
 
-def test_each_attempt_of_a_retried_job_counts_only_its_own_time() -> None:
-    """spec/failures#lost-replicas: a replica that is restarted in place goes on in its attempt."""
+def test_each_attempt_of_a_retried_job_has_its_own_usage() -> None:
+    """spec/failures#lost-replicas: a restarted replica belongs to the same attempt."""
     life = Life(job(1, 1)).up()
     began = life.job.began
     life.loses(WORKER).up()
@@ -87,8 +87,8 @@ def test_each_attempt_of_a_retried_job_counts_only_its_own_time() -> None:
     assert life.job.began > running.began and life.job.attempt == 2
 
 
-def test_a_job_counts_no_more_of_a_node_than_the_node_has() -> None:
-    """spec/queue#capacity: in relaxed capacity a machine type may be larger than the node."""
+def test_usage_on_a_node_is_limited_by_its_capacity() -> None:
+    """spec/queue#capacity: in relaxed mode, a machine type may be larger than the node."""
     life = Life(job(3)).up()
     on_one = [replace(replica, node="a") for replica in life.job.replicas]
     running = replace(life.job, replicas=tuple(on_one))
@@ -100,10 +100,10 @@ def test_a_job_counts_no_more_of_a_node_than_the_node_has() -> None:
     assert Prices({"n1-standard-4": 3}).cost(used) == 1.5, "half of a machine's processors"
     large = {"a": Node("a", 64, 10**12)}
     assert sum(use.vcpus for use in uses(running, life.now, large)) == 12
-    assert sum(use.vcpus for use in uses(running, life.now, {})) == 12, "the node is gone"
+    assert sum(use.vcpus for use in uses(running, life.now, {})) == 12, "the node no longer exists"
 
 
-def test_accelerators_that_a_node_lacks_are_not_usage() -> None:
+def test_missing_accelerators_of_a_node_are_not_usage() -> None:
     life = Life(job(1)).up()
     pool = life.job.spec.pools[0]
     machine = replace(pool.machine, accelerators=Accelerators("NVIDIA_TESLA_T4", 4))
@@ -114,7 +114,7 @@ def test_accelerators_that_a_node_lacks_are_not_usage() -> None:
         assert use.accelerators == counted
 
 
-def test_usage_of_a_pool_is_split_by_node() -> None:
+def test_usage_of_a_worker_pool_is_split_by_node() -> None:
     life = Life(job(3)).up()
     moved = replace(life.job.replicas[2], node=life.job.replicas[0].node)
     holds = uses(replace(life.job, replicas=(*life.job.replicas[:2], moved)), life.now, {})
@@ -125,54 +125,54 @@ def test_usage_of_a_pool_is_split_by_node() -> None:
     assert sum(use.vcpus for use in holds) == 3 * life.job.spec.pools[0].machine.vcpus
 
 
-# --- limits of a person ---
+# --- limits of a user ---
 
 
-def test_a_person_s_limit_holds_back_nobody_else() -> None:
+def test_job_limit_of_a_user_does_not_affect_other_users() -> None:
     key = QuotaKey("p", GLOBAL, JOBS, ANA)
-    world = World([node("a", 8)], quotas={key: 1})
-    world.run(gang(1, person=ANA), "a")
-    world.wait(gang(2, person=ANA), gang(3, person=BO))
-    assert world.admitted() == [3]
-    waiting = why(world.snapshot, JobUid(2), NOW)
+    cluster = SimulatedCluster([node("a", 8)], quotas={key: 1})
+    cluster.run(gang(1, person=ANA), "a")
+    cluster.wait(gang(2, person=ANA), gang(3, person=BO))
+    assert cluster.admitted_jobs() == [3]
+    waiting = why(cluster.snapshot, JobUid(2), NOW)
     assert waiting is not None and waiting.reason is WaitReason.QUOTA
     assert waiting.message == f"{ANA} may have at most 1 job at once, and has job 1"
     assert waiting.hint and waiting.hint.endswith(f"quotas set jobs 2 --project p --user {ANA}")
 
 
-def test_a_limit_of_each_is_for_whoever_has_none_of_their_own() -> None:
+def test_default_user_limit_applies_to_users_without_their_own() -> None:
     metric = QuotaKey("p", "us-central1", "cpus_n1_e2", EACH)
     quota = (("cpus_n1_e2", 1.0),)
-    world = World([node("a", 8)], quotas={metric: 1, replace(metric, person=BO): 2})
+    cluster = SimulatedCluster([node("a", 8)], quotas={metric: 1, replace(metric, person=BO): 2})
     gangs = [
         gang(uid, person=person, quota=quota)
         for uid, person in enumerate([ANA, ANA, BO, BO, BO], 1)
     ]
-    world.wait(*gangs)
-    assert world.admitted() == [1, 3, 4]
-    waiting = why(world.snapshot, JobUid(2), NOW)
+    cluster.wait(*gangs)
+    assert cluster.admitted_jobs() == [1, 3, 4]
+    waiting = why(cluster.snapshot, JobUid(2), NOW)
     assert waiting is None or waiting.reason is not WaitReason.STOCK_OUT
 
 
-def test_a_limit_that_is_set_later_counts_what_runs_already() -> None:
-    world = World([node("a", 8)])
-    world.run(gang(1, person=ANA), "a")
-    world.wait(gang(2, person=ANA))
+def test_new_user_limit_counts_running_jobs() -> None:
+    cluster = SimulatedCluster([node("a", 8)])
+    cluster.run(gang(1, person=ANA), "a")
+    cluster.wait(gang(2, person=ANA))
     key = QuotaKey("p", GLOBAL, JOBS, ANA)
-    world.snapshot.set_quotas({key: 1})
-    assert world.admitted() == []
-    world.end(1)
-    assert world.admitted() == [2]
-    world.snapshot.set_quotas({})
-    assert key not in world.snapshot.meters or world.snapshot.meters[key].limit is None
-    world.check()
+    cluster.snapshot.set_quotas({key: 1})
+    assert cluster.admitted_jobs() == []
+    cluster.end(1)
+    assert cluster.admitted_jobs() == [2]
+    cluster.snapshot.set_quotas({})
+    assert key not in cluster.snapshot.meters or cluster.snapshot.meters[key].limit is None
+    cluster.check()
 
 
 # --- budgets ---
 
 
 class Month:
-    """A tracker with a budget, and jobs of Ana and Bo."""
+    """A capacity tracker with a monthly budget and jobs of two users, Ana and Bo."""
 
     def __init__(
         self, metric: str, limit: float, person: str = "", prices: Prices | None = None
@@ -195,7 +195,7 @@ class Month:
         self.tracker.put(waiting)
         return waiting
 
-    def admitted(self, now: int) -> Sequence[int]:
+    def admitted_jobs(self, now: int) -> Sequence[int]:
         self.tracker.time_passed()
         return [d.uid for d in self.tracker.decide(now) if isinstance(d, Admit)]
 
@@ -205,25 +205,25 @@ def hour_of(person: str, began: int, hours: int = 1) -> Use:
     return Use("demo", person, (), "job", "", (), began, ended, "n1-standard-4", "", 1, 4, 0, 0)
 
 
-def test_nothing_starts_when_a_budget_is_used_up_until_the_month_is_over() -> None:
+def test_used_up_budget_blocks_starts_until_the_next_month() -> None:
     month = Month(CPU_HOURS, 6)
     at = moment(2026, 11, 30)
     month.tracker.given_back((hour_of(BO, at),))
     month.wait(1)
-    assert month.admitted(at + HOUR) == [1]
+    assert month.admitted_jobs(at + HOUR) == [1]
     month.tracker.given_back((hour_of(BO, at),))
     month.wait(2)
-    assert month.admitted(at + 2 * HOUR) == []
+    assert month.admitted_jobs(at + 2 * HOUR) == []
     waiting = month.tracker.why(JobUid(2), at)
     assert waiting is not None and waiting.reason is WaitReason.QUOTA
     assert waiting.message == "project demo has used 8 of 6 CPU-hours of this month's budget"
     (status,) = (s for s in month.tracker.quota_statuses(at, "demo") if s.key == month.key)
     assert (status.used, status.limit) == (8, 6)
     assert month.wakes == [moment(2026, 12)]
-    assert month.admitted(moment(2026, 12)) == [2]
+    assert month.admitted_jobs(moment(2026, 12)) == [2]
 
 
-def test_a_clock_that_was_ahead_for_a_moment_changes_no_budget() -> None:
+def test_temporarily_advanced_clock_does_not_change_budgets() -> None:
     month = Month(CPU_HOURS, 6)
     at = moment(2026, 11, 20)
     month.tracker.given_back((hour_of(BO, at), hour_of(BO, at)))
@@ -234,46 +234,46 @@ def test_a_clock_that_was_ahead_for_a_moment_changes_no_budget() -> None:
     assert budgets.used(at + 3 * HOUR)(month.key) == 8
 
 
-def test_what_runs_counts_from_the_beginning_of_the_month() -> None:
+def test_budget_counts_running_jobs_from_the_start_of_the_month() -> None:
     month = Month(CPU_HOURS, 40)
     running = replace(Life(job(1)).up().job, began=moment(2026, 10, 20), creator=Actor(ANA))
     month.running = [running]
     month.wait(1)
-    assert month.admitted(moment(2026, 11, 1, 9)) == [1], "36 of 40 CPU-hours"
+    assert month.admitted_jobs(moment(2026, 11, 1, 9)) == [1], "36 of 40 CPU-hours"
     month.wait(2)
-    assert month.admitted(moment(2026, 11, 1, 10)) == []
+    assert month.admitted_jobs(moment(2026, 11, 1, 10)) == []
     assert month.tracker.budgets.used(moment(2026, 11, 1, 10))(month.key) == 40
 
 
-def test_a_person_s_budget_is_theirs_alone_and_may_be_one_of_money() -> None:
+def test_budget_of_a_user_can_limit_costs_and_affects_only_them() -> None:
     prices = Prices({"n1-standard-4": 3})
     month = Month(COST, 5, ANA, prices)
     at = moment(2026, 11, 3)
     month.tracker.given_back((hour_of(ANA, at, hours=2), hour_of(BO, at, hours=9)))
     month.wait(1, ANA)
     month.wait(2, BO)
-    assert month.admitted(at + 9 * HOUR) == [2]
+    assert month.admitted_jobs(at + 9 * HOUR) == [2]
     waiting = month.tracker.why(JobUid(1), at)
     assert waiting is not None
     assert waiting.message == f"{ANA} has used 6 of 5 of this month's budget"
 
 
 @pytest.mark.parametrize("person", ["", EACH])
-def test_a_budget_of_nothing_lets_nothing_start_and_a_raised_one_everything(person: str) -> None:
+def test_zero_budget_blocks_all_jobs_until_it_is_raised(person: str) -> None:
     month = Month(GPU_HOURS, 0, person)
     month.wait(1)
-    assert month.admitted(moment(2026, 11, 3)) == []
+    assert month.admitted_jobs(moment(2026, 11, 3)) == []
     waiting = month.tracker.why(JobUid(1), moment(2026, 11, 3))
     assert waiting is not None and "budget" in waiting.message
     month.tracker.set_quotas({month.key: 1})
-    assert month.admitted(moment(2026, 11, 3)) == [1]
+    assert month.admitted_jobs(moment(2026, 11, 3)) == [1]
 
 
-def test_a_hard_budget_that_is_used_up_stops_what_runs_once() -> None:
+def test_used_up_hard_budget_preempts_running_jobs_once() -> None:
     month = Month(f"{CPU_HOURS}_hard", 40, ANA)
     at = moment(2026, 11, 1, 9)
     month.wait(1)
-    assert month.admitted(at) == [1]
+    assert month.admitted_jobs(at) == [1]
     month.running = [replace(Life(job(1)).up().job, began=moment(2026, 11), creator=Actor(ANA))]
     month.wait(2, BO)
     assert month.tracker.decide(at + HOUR // 2)[0].uid == 2
@@ -281,10 +281,10 @@ def test_a_hard_budget_that_is_used_up_stops_what_runs_once() -> None:
     reason = f"{ANA} has used 40 of 40 CPU-hours of this month's budget"
     assert month.tracker.decide(at + HOUR) == (Preempt(JobUid(1), reason),)
     month.tracker.time_passed()
-    assert month.tracker.decide(at + HOUR) == (), "it is leaving"
+    assert month.tracker.decide(at + HOUR) == (), "the job already ends"
 
 
-def test_where_budgets_stand_is_told_of_people_who_share_a_limit_each() -> None:
+def test_budget_status_is_reported_for_each_user_of_a_default_limit() -> None:
     month = Month(CPU_HOURS, 8, EACH)
     at = moment(2026, 11, 3)
     month.tracker.given_back((hour_of(ANA, at), hour_of(BO, at, hours=2)))

@@ -1,5 +1,5 @@
-"""A tuning job or a pipeline whose looks fail each time is given up, like a job whose events cannot be
-applied."""
+"""The controller fails a tuning job or a pipeline whose steps fail repeatedly, as it fails a job whose events
+cannot be applied."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import pytest
 from tests.sim.parents import parent_stores
 from tests.sim.tuning_jobs import tuning
 from tests.unit.jobs import CREATED
-from tests.unit.test_controller_tuning import House
+from tests.unit.test_controller_tuning import TuningHouse
 from trainshed.controller import parents
 from trainshed.controller.parents import Next, Parents
 from trainshed.core.errors import Unavailable
@@ -26,7 +26,7 @@ from trainshed.store.sqlite.database import Store
 
 
 class Broken:
-    """Looks that fail, for a reason of their own or of the machine's."""
+    """A step that always fails with the given exception."""
 
     def __init__(self, failure: Exception) -> None:
         self.failure = failure
@@ -35,8 +35,8 @@ class Broken:
         raise self.failure
 
 
-class Looks:
-    """Looks at one work of a store that fail."""
+class FailingSteps:
+    """Failing steps of one tuning job or pipeline in a store."""
 
     def __init__(self, store: Store, uid: JobUid, failure: Exception) -> None:
         self._store, self._uid = store, uid
@@ -51,7 +51,7 @@ class Looks:
             set_alarm=lambda uid, deadlines: None,
         )
 
-    def look(self) -> None:
+    def run_step(self) -> None:
         async def once() -> None:
             live = await self._store.ledger.load(self._uid)
             assert live is not None
@@ -69,25 +69,25 @@ class Looks:
         return [wish.cause for wish in wishes if isinstance(wish, CancelRequested)]
 
 
-def test_a_tuning_job_whose_looks_fail_each_time_ends_with_the_cause() -> None:
-    house = House(tuning(trials=4, parallel=2))
-    house.look()
+def test_repeatedly_failing_tuning_job_ends_with_the_cause() -> None:
+    house = TuningHouse(tuning(trials=4, parallel=2))
+    house.run_step()
     children = [house.trial(number).job for number in (1, 2)]
-    looks = Looks(house.store, house.uid, ValueError("the record makes no sense"))
+    steps = FailingSteps(house.store, house.uid, ValueError("the record makes no sense"))
     for _ in range(parents.MAX_FAILURES - 1):
         with pytest.raises(ValueError, match="makes no sense"):
-            looks.look()
-        assert not looks.work().state.is_final
-    looks.look()
-    job = looks.work()
+            steps.run_step()
+        assert not steps.work().state.is_final
+    steps.run_step()
+    job = steps.work()
     assert isinstance(job, TuningJob) and job.state is JobState.FAILED
     assert job.error is not None
     assert (job.error.code, job.error.reason) == (INTERNAL, "the record makes no sense")
     assert not job.running
     for number, child in enumerate(children, start=1):
         assert house.trial(number).state is TrialState.INFEASIBLE
-        assert looks.cancels(child) == [CancelCause.PARENT]
-        assert child in looks.woken
+        assert steps.cancels(child) == [CancelCause.PARENT]
+        assert child in steps.woken
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_a_tuning_job_whose_looks_fail_each_time_ends_with_the_cause() -> None:
     [OSError("no space left"), Unavailable("the disk is full")],
     ids=lambda f: type(f).__name__,
 )
-def test_what_the_machine_lacks_for_a_while_ends_nothing(failure: Exception) -> None:
-    house = House(tuning(trials=4, parallel=2))
-    looks = Looks(house.store, house.uid, failure)
+def test_temporary_machine_failure_does_not_end_a_tuning_job(failure: Exception) -> None:
+    house = TuningHouse(tuning(trials=4, parallel=2))
+    steps = FailingSteps(house.store, house.uid, failure)
     for _ in range(3 * parents.MAX_FAILURES):
         with pytest.raises(type(failure)):
-            looks.look()
-    assert not looks.work().state.is_final
+            steps.run_step()
+    assert not steps.work().state.is_final

@@ -1,4 +1,4 @@
-"""Which directories hold sockets of Slurm's steps."""
+"""Detection of directories that contain sockets of Slurm steps."""
 
 import socket
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from trainshed.replica.sandbox import view
 
 
-def test_steps_are_found_by_the_names_of_their_sockets(tmp_path: Path) -> None:
+def test_slurm_step_directories_are_detected_by_socket_names(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as step:
         step.bind(str(tmp_path / "n\u00e4me with blanks_7.0"))

@@ -1,4 +1,4 @@
-"""What every command of the tree has, whoever wrote it last, and what a wrong one teaches."""
+"""Rules for all commands of the command line, and errors of mistyped commands."""
 
 import pwd
 import sys
@@ -23,7 +23,7 @@ def _commands(command: click.Command, *path: str) -> Iterator[tuple[str, click.C
         yield " ".join(path), loaded
 
 
-def test_formats_for_programs_are_the_same_everywhere() -> None:
+def test_all_commands_offer_the_same_output_formats() -> None:
     for name, command in _commands(group):
         for parameter in command.params:
             if "--format" in parameter.opts:
@@ -33,20 +33,22 @@ def test_formats_for_programs_are_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize("name", ["grpc", "google.protobuf", "trainshed_reduction"])
-def test_what_only_the_service_has_is_told_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_service_dependency_error_shows_the_pip_command(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(main, "group", Mock(side_effect=ModuleNotFoundError(name=name)))
     with pytest.raises(SystemExit, match=r"pip install 'trainshed\[service\]'"):
         main.main()
 
 
-def test_who_may_not_read_a_file_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_error_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = PermissionError(13, "Permission denied", "/srv/data")
     monkeypatch.setattr(main, "group", Mock(side_effect=refused))
     with pytest.raises(SystemExit, match=r"/srv/data: Permission denied\. Run this as "):
         main.main()
 
 
-def test_who_has_no_home_is_told_to_set_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_directory_error_advises_to_set_home(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(_: int) -> None:
         raise KeyError("as in containers of any user")
 
@@ -65,6 +67,6 @@ def test_who_has_no_home_is_told_to_set_one(monkeypatch: pytest.MonkeyPatch) -> 
         ("frobnicate", "No such command 'frobnicate'."),
     ],
 )
-def test_who_leaves_the_group_out_is_told_which(typed: str, text: str) -> None:
+def test_mistyped_command_gets_a_suggestion(typed: str, text: str) -> None:
     result = CliRunner().invoke(group, [typed, "x"], prog_name="trainshed")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {text}")
